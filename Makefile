@@ -1,0 +1,50 @@
+# Everything below works on a machine with Python 3.11, make and a package registry; nothing else set up.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test lint format bench interop soak lock clean
+help:            ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## a virtual environment with the locked dependencies
+$(READY): requirements/lock.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tracecore needs Python 3.11 or newer; set PYTHON=")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the locked dependencies (first time only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/lock.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(READY)   ## diagnose a real recorded incident
+	@$(BIN)/tracecore diagnose examples/incidents/nccl_hang_one_rank_missing
+
+test: $(READY)   ## lint, types, layers, and every test this machine can run
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+	@$(BIN)/mypy
+	@$(BIN)/pytest -n 2
+
+lint: $(READY)   ## ruff, mypy --strict, import-linter, the catalogue's own lint
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+	@$(BIN)/mypy
+	@$(BIN)/tracecore patterns lint
+
+format: $(READY)
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+bench: $(READY)  ## measure, print the table, fail above a committed ceiling
+	@$(BIN)/python -m bench
+
+interop: $(READY) ## compare with other people's programs where the machine has them
+	@$(BIN)/pytest -m interop tests/interop
+
+lock: $(READY)   ## rewrite requirements/lock.txt from pyproject.toml
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
+	  --extra web --extra k8s --extra postgres --group dev pyproject.toml requirements/build.in --output-file requirements/lock.txt
+
+clean:
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,5 @@
+import sys
+
+from tracecore.cli.main import main
+
+sys.exit(main())

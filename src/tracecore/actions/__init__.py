@@ -1,0 +1,1 @@
+"""Failure classes, retry policy, supervisor, queue."""

@@ -1,0 +1,1 @@
+"""The `tracecore` command; one module for each sub-command."""

@@ -1,0 +1,71 @@
+"""The command's entry: a lazy table of sub-commands, so that `--help` imports none of them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# name -> (module holding a click/typer command named `command`, one line of help).
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "diagnose": ("tracecore.cli.diagnose", "Read what a dead run left behind and say what broke."),
+    "fr": ("tracecore.cli.fr", "Analyse Flight Recorder dumps alone: who is missing, what mismatches."),
+    "patterns": ("tracecore.cli.patterns", "The catalogue: list, show, test, lint, schema, new."),
+    "replay": ("tracecore.cli.replay", "Run cases against their goldens."),
+    "ottl": ("tracecore.cli.ottl", "Try OTTL statements on a record."),
+    "classify": ("tracecore.cli.classify", "Exit code, signal and log tail to failure class and retry decision."),
+    "policy": ("tracecore.cli.policy", "Show and test retry policies."),
+    "supervise": ("tracecore.cli.supervise", "Run a training command, classify its failures, retry by policy."),
+    "queue": ("tracecore.cli.queue", "Submit, work, list, show, retry, dead."),
+    "collect": ("tracecore.cli.collect", "Gather a support bundle on this node."),
+    "run": ("tracecore.cli.run", "Run the agent."),
+    "validate": ("tracecore.cli.validate", "Check an agent configuration."),
+    "components": ("tracecore.cli.components", "Receivers, processors, exporters, extensions, with their options."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports a sub-command when it is used, and lists it without importing it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = importlib.import_module(entry[0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="tracecore", message="tracecore %(version)s")
+def root() -> None:
+    """Say what broke a distributed training run, by name, with its evidence, and what to do.
+
+    Example: tracecore diagnose /path/to/logs
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and give its exit status: 0 it ran, 1 it failed, 2 bad usage."""
+    try:
+        result = root.main(args=None if argv is None else list(argv), prog_name="tracecore", standalone_mode=False)
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,1 @@
+"""Windows, deadlines and revisions: facts in, verdicts out."""

@@ -1,0 +1,1 @@
+"""Typed, timestamped, citable statements taken from signals."""

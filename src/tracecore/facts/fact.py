@@ -1,0 +1,76 @@
+"""What every fact is: frozen, slotted, timestamped, with an identity and a source to cite."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from tracecore.signals.record import LogSignal, Source
+
+
+class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+    """One typed statement taken from a signal.
+
+    Identity is explicit and None where it is not known: nothing is guessed from an index.
+
+    Args:
+        time: nanoseconds since the epoch of the first occurrence.
+        source: where it was read.
+        node: host name.
+        pod: `namespace/name`.
+        job: job id.
+        rank: global rank.
+        gpu: PCI bus id, canonical lower case `dddd:bb:dd.f`.
+        attempt: which start of the job this belongs to (torchrun restarts, pod restarts), 0 the first.
+        count: how many identical statements were folded into this one.
+        last_time: the last of them; None when there was one.
+        approximate: the time was inferred (the stream had none), so edges of windows mean little.
+    """
+
+    #: What the evidence trail calls it.
+    kind: ClassVar[str] = "fact"
+    #: Which of `signals.record.LAYERS` it comes from.
+    layer: ClassVar[str] = "stdout"
+
+    time: int
+    source: Source
+    node: str | None = None
+    pod: str | None = None
+    job: str | None = None
+    rank: int | None = None
+    gpu: str | None = None
+    attempt: int = 0
+    count: int = 1
+    last_time: int | None = None
+    approximate: bool = False
+
+    @property
+    def uid(self) -> str:
+        return self.source.uid
+
+    @property
+    def end(self) -> int:
+        """Time of the last folded occurrence."""
+        return self.time if self.last_time is None else self.last_time
+
+    def describe(self) -> str:
+        """One plain sentence for the evidence trail; rendered only when somebody reads it."""
+        return self.kind
+
+
+F_co = TypeVar("F_co", bound=Fact, covariant=True)
+
+
+class Projector(Protocol[F_co]):
+    """Turns a stamped signal into a fact, or into nothing.
+
+    `gate` names the attributes without which there is no fact: it is looked at before anything else, so that
+    a record that cannot matter costs one dictionary look-up.
+    """
+
+    @property
+    def gate(self) -> tuple[str, ...]: ...
+
+    def __call__(self, signal: LogSignal) -> F_co | None: ...

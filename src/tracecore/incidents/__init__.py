@@ -1,0 +1,1 @@
+"""Verdicts arbitrated into one incident."""

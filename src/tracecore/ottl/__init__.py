@@ -1,0 +1,1 @@
+"""The OpenTelemetry Transformation Language, compiled to Python closures."""

@@ -1,0 +1,1 @@
+"""The catalogue of named root causes, one folder each."""

@@ -1,0 +1,1 @@
+"""Everything wired together: the offline diagnosis and the running agent."""

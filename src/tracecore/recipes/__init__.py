@@ -1,0 +1,1 @@
+"""Knowledge about text: OTTL statements in the shape of the Collector's transform processor."""

@@ -1,0 +1,1 @@
+"""Reading the outside world: logs, kernel, Kubernetes, metrics, Flight Recorder dumps, OTLP."""

@@ -1,0 +1,1 @@
+"""PyTorch's Flight Recorder dumps, read without torch and without trust."""

@@ -1,0 +1,1 @@
+"""The kernel's log in all the shapes it is saved in."""

@@ -1,0 +1,1 @@
+"""Kubernetes events, pods and nodes."""

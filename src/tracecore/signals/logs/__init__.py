@@ -1,0 +1,1 @@
+"""Log files: tailing, rotation, checkpoints, container and plain formats."""

@@ -1,0 +1,1 @@
+"""Metric series, and the bridges that turn series into events."""
