@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
 
 import msgspec
 
+from tracecore.signals.record import Source
+
 if TYPE_CHECKING:
-    from tracecore.signals.record import LogSignal, Source
+    from tracecore.signals.record import LogSignal
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_field="fact"):
     """One typed statement taken from a signal.
 
     Identity is explicit and None where it is not known: nothing is guessed from an index.
@@ -33,6 +35,11 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True):
     kind: ClassVar[str] = "fact"
     #: Which of `signals.record.LAYERS` it comes from.
     layer: ClassVar[str] = "stdout"
+    #: Repeats of one statement may be folded into one fact with a count. Never set for samples and reports of
+    #: progress, where every single one counts.
+    folds: ClassVar[bool] = False
+    #: Own fields that may differ between repeats of what is still one statement; the first one's are kept.
+    varying: ClassVar[frozenset[str]] = frozenset()
 
     time: int
     source: Source

@@ -1,0 +1,197 @@
+"""Every fact type, in one visible tuple, and making a fact from plain fields (as cases do)."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import re2
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import (
+    AerError,
+    EccDelta,
+    FramebufferSample,
+    GpuLost,
+    NvlinkRate,
+    PcieRateCollapse,
+    SdcCounter,
+    Sxid,
+    ThrottleSample,
+    Xid,
+)
+from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
+from tracecore.facts.kubernetes import (
+    CniEvent,
+    ContainerTerminated,
+    MountEvent,
+    NodePressure,
+    NodeReadiness,
+    PodEvicted,
+    PodReady,
+    WorkloadEvent,
+)
+from tracecore.facts.memory import CudaOom, MemoryKillReport, OomKill
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.network import PortState
+from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.storage import StorageError
+from tracecore.facts.training import (
+    CheckpointPhase,
+    EvalAccuracy,
+    NonFinite,
+    Progress,
+    RunFinished,
+    StepStalled,
+)
+from tracecore.signals.record import Source
+
+TYPES: tuple[type[Fact], ...] = (
+    Xid,
+    GpuLost,
+    Sxid,
+    EccDelta,
+    ThrottleSample,
+    FramebufferSample,
+    AerError,
+    PcieRateCollapse,
+    NvlinkRate,
+    SdcCounter,
+    PortState,
+    WatchdogReport,
+    NcclError,
+    RendezvousFailure,
+    Progress,
+    StepStalled,
+    CheckpointPhase,
+    NonFinite,
+    EvalAccuracy,
+    RunFinished,
+    ExceptionRaised,
+    FatalSignal,
+    ExitStatus,
+    LauncherFailure,
+    CudaError,
+    LoaderError,
+    CudaOom,
+    OomKill,
+    MemoryKillReport,
+    StorageError,
+    PodEvicted,
+    NodePressure,
+    NodeReadiness,
+    PodReady,
+    MountEvent,
+    CniEvent,
+    ContainerTerminated,
+    WorkloadEvent,
+    HostEvent,
+    NodeSilence,
+    SlurmState,
+    PlannedStop,
+)
+
+#: Fields whose value is a time, so that a case may write `t+30s` in them.
+TIME_FIELDS = frozenset({"last_time", "ready_time", "job_start", "job_end", "created", "started", "completed"})
+#: Fields a case does not give by name.
+_GIVEN = frozenset({"time", "source"})
+
+_OFFSET = re2.compile(r"^t(?:([+-])(\d{1,12}(?:\.\d{1,9})?)(ns|us|ms|s|m|h)?)?$")
+_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+
+class FactError(ValueError):
+    """A mapping that is no fact: says what is wrong and what would be right."""
+
+
+def snake(name: str) -> str:
+    """`CudaOom` → `cuda_oom`."""
+    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+
+
+BY_NAME: dict[str, type[Fact]] = {name: t for t in TYPES for name in (t.__name__, snake(t.__name__))}
+
+
+def type_named(name: str) -> type[Fact]:
+    """The fact type called `CudaOom` or `cuda_oom`.
+
+    Raises:
+        FactError: no such type; names the nearest.
+    """
+    if name in BY_NAME:
+        return BY_NAME[name]
+    near = difflib.get_close_matches(name, BY_NAME, n=1)
+    raise FactError(f"no fact type {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def fields_of(kind: type[Fact]) -> tuple[str, ...]:
+    """The fields a case may give for this type."""
+    return tuple(f for f in kind.__struct_fields__ if f not in _GIVEN)
+
+
+def build(name: str, fields: Mapping[str, Any], *, time: int, uid: str) -> Fact:
+    """Make a fact from plain values.
+
+    Args:
+        name: `Xid` or `xid`.
+        fields: its fields but for time and source, types checked strictly.
+        time: nanoseconds since the epoch.
+        uid: becomes the fact's uid.
+
+    Raises:
+        FactError: unknown type or field, missing field, or a value of the wrong type.
+    """
+    kind = type_named(name)
+    known = fields_of(kind)
+    if unknown := [f for f in fields if f not in known]:
+        raise FactError(f"{kind.__name__} has no field {', '.join(map(repr, unknown))}; its fields: {', '.join(known)}")
+    try:
+        return msgspec.convert(
+            {**fields, "fact": kind.__name__, "time": time, "source": Source(path=uid, ident=uid)}, kind
+        )
+    except msgspec.ValidationError as error:
+        raise FactError(f"{kind.__name__}: {error}; its fields: {', '.join(known)}") from None
+
+
+def from_case(name: str, mapping: Mapping[str, Any], t0: int, *, default_uid: str = "") -> Fact:
+    """Make a fact from the short form of a case: fields, `at: t+30s`, and `uid` where it matters.
+
+    Args:
+        name: `Xid` or `xid`.
+        mapping: the fields; times (`at`, `last_time`, `ready_time` …) as `t+30s` or nanoseconds since the epoch.
+        t0: what `t` is.
+        default_uid: the uid where the mapping has none; made of name and time when empty.
+
+    Raises:
+        FactError: as `build`.
+    """
+    fields = dict(mapping)
+    at = moment(fields.pop("at", "t"), t0)
+    uid = fields.pop("uid", None) or default_uid or f"{snake(name)}@{at - t0}"
+    for field in TIME_FIELDS & fields.keys():
+        if isinstance(fields[field], str):
+            fields[field] = moment(fields[field], t0)
+    return build(name, fields, time=at, uid=str(uid))
+
+
+def moment(value: object, t0: int) -> int:
+    """`t+30s`, `t-1.5s`, `t+1ns`, `t+2m`, `t` or an integer as nanoseconds since the epoch.
+
+    Raises:
+        FactError: none of these.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _OFFSET.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise FactError(f"{value!r} is no time: write t+30s, t-1.5s, t+1ns, t+2m")
+    sign, number, unit = match.groups()
+    if number is None:
+        return t0
+    whole, _, fraction = number.partition(".")
+    scale = _UNITS[unit or "s"]
+    offset = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    return t0 - offset if sign == "-" else t0 + offset

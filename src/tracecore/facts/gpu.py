@@ -1,0 +1,244 @@
+"""What the kernel and the metrics say about a GPU, its memory and its links."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import place, seconds, sentence, size
+
+THERMAL = frozenset({"thermal_hardware", "thermal_software"})
+
+
+class Xid(Fact, frozen=True, kw_only=True):
+    """The NVIDIA driver reported an Xid.
+
+    Args:
+        code: the Xid.
+        process: the process the driver names.
+        pid: its pid.
+        cause: the Xid that a 45 says it follows.
+        link: NVLink number of a 74 or 144 to 150.
+        detail: the message after the code.
+    """
+
+    kind: ClassVar[str] = "kernel_event"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    code: int
+    process: str | None = None
+    pid: int | None = None
+    cause: int | None = None
+    link: int | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        who = f" by process {self.process or 'pid'}{f' {self.pid}' if self.pid is not None else ''}"
+        after = f", following Xid {self.cause}" if self.cause is not None else ""
+        link = f" on NVLink {self.link}" if self.link is not None else ""
+        named = who if self.process is not None or self.pid is not None else ""
+        return sentence(self, f"Xid {self.code}{link}{named}{after}", self.detail)
+
+
+class GpuLost(Fact, frozen=True, kw_only=True):
+    """The driver says that the GPU has fallen off the bus, with or without an Xid number."""
+
+    kind: ClassVar[str] = "kernel_event"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    detail: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, "GPU has fallen off the bus", self.detail)
+
+
+class Sxid(Fact, frozen=True, kw_only=True):
+    """An NVSwitch error.
+
+    Args:
+        fatal: None where the line does not say.
+    """
+
+    kind: ClassVar[str] = "kernel_event"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    code: int
+    fatal: bool | None = None
+    link: int | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        word = {True: "fatal ", False: "non-fatal ", None: ""}[self.fatal]
+        link = f" on NVLink {self.link}" if self.link is not None else ""
+        return sentence(self, f"{word}NVSwitch SXid {self.code}{link}", self.detail)
+
+
+class EccDelta(Fact, frozen=True, kw_only=True):
+    """An ECC counter rose.
+
+    Args:
+        delta: by how much.
+        error_type: `uncorrected` or `corrected`.
+        subtype: `double_bit` or `single_bit`.
+        persistence: `volatile` or `aggregate`.
+        index: the GPU's index on its node as the exporter counts it.
+    """
+
+    kind: ClassVar[str] = "hw_error"
+    layer: ClassVar[str] = "metrics"
+
+    delta: int
+    error_type: str | None = None
+    subtype: str | None = None
+    persistence: str | None = None
+    index: int | None = None
+
+    def describe(self) -> str:
+        words = " ".join(w.replace("_", "-") for w in (self.persistence, self.error_type, self.subtype) if w)
+        return sentence(self, f"{words + ' ' if words else ''}ECC error counter rose by {self.delta}")
+
+
+class ThrottleSample(Fact, frozen=True, kw_only=True):
+    """One look at a GPU's temperature, SM clock and reason for throttling; what was not sampled is None.
+
+    Args:
+        reason: `thermal_hardware`, `thermal_software`, `power`, `none`, or another the exporter names.
+        throttled_s: seconds of throttling since the last sample, from the violation counter of that reason.
+        temperature_c: degrees Celsius.
+        sm_clock_mhz: SM clock in MHz.
+    """
+
+    kind: ClassVar[str] = "gpu_throttle"
+    layer: ClassVar[str] = "metrics"
+
+    reason: str | None = None
+    throttled_s: float | None = None
+    temperature_c: float | None = None
+    sm_clock_mhz: float | None = None
+
+    @property
+    def thermal(self) -> bool:
+        """Throttling because of heat is active in this sample."""
+        return self.reason in THERMAL and (self.throttled_s is None or self.throttled_s > 0)
+
+    def describe(self) -> str:
+        what = (
+            "not throttled" if self.reason == "none" else f"throttled: {(self.reason or 'unknown').replace('_', ' ')}"
+        )
+        parts = [what if self.reason is not None else "sampled"]
+        if self.throttled_s is not None:
+            parts.append(f"for {seconds(self.throttled_s)}")
+        if self.temperature_c is not None:
+            parts.append(f"at {self.temperature_c:g} °C")
+        if self.sm_clock_mhz is not None:
+            parts.append(f"SM clock {self.sm_clock_mhz:g} MHz")
+        return f"GPU{place(self).removeprefix(' on GPU')} {', '.join(parts)}"
+
+
+class FramebufferSample(Fact, frozen=True, kw_only=True):
+    """One look at a GPU's memory, in bytes; a point that carries one of the two leaves the other None."""
+
+    kind: ClassVar[str] = "gpu_memory"
+    layer: ClassVar[str] = "metrics"
+
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+
+    def describe(self) -> str:
+        free = "unknown" if self.free_bytes is None else size(self.free_bytes)
+        total = "unknown" if self.total_bytes is None else size(self.total_bytes)
+        return sentence(self, f"GPU memory {free} free of {total}")
+
+
+class AerError(Fact, frozen=True, kw_only=True):
+    """A PCIe Advanced Error Reporting line.
+
+    Args:
+        severity: `corrected`, `nonfatal` or `fatal`.
+        error_type: the PCIe layer, `Physical Layer` and so on.
+    """
+
+    kind: ClassVar[str] = "pcie_aer"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+
+    severity: str
+    error_type: str | None = None
+
+    def describe(self) -> str:
+        where = f" in the {self.error_type}" if self.error_type else ""
+        return sentence(self, f"{self.severity} PCIe error{where}")
+
+
+class PcieRateCollapse(Fact, frozen=True, kw_only=True):
+    """PCIe traffic of a GPU fell far below its own baseline.
+
+    Args:
+        direction: `transmit` or `receive` where it is known.
+        drop_ratio: share of the baseline that is gone, 0 to 1.
+    """
+
+    kind: ClassVar[str] = "hw_io_collapse"
+    layer: ClassVar[str] = "metrics"
+
+    bytes_per_second: float
+    baseline_bytes_per_second: float | None = None
+    direction: str | None = None
+    drop_ratio: float | None = None
+
+    def describe(self) -> str:
+        base = self.baseline_bytes_per_second
+        what = f"PCIe {self.direction + ' ' if self.direction else ''}rate {size(self.bytes_per_second)}/s"
+        return sentence(self, what + (f", baseline {size(base)}/s" if base is not None else ""))
+
+
+class NvlinkRate(Fact, frozen=True, kw_only=True):
+    """An NVLink carries half of what its peers carry, or less.
+
+    Args:
+        link: link number.
+        bytes_per_second: its rate.
+        peer_median: median rate of its peers, bytes per second.
+        low_s: for how many seconds it has been so.
+    """
+
+    kind: ClassVar[str] = "nvlink_rate"
+    layer: ClassVar[str] = "metrics"
+
+    link: int | None = None
+    bytes_per_second: float
+    peer_median: float | None = None
+    low_s: float | None = None
+    direction: str | None = None
+
+    def describe(self) -> str:
+        link = f"NVLink {self.link}" if self.link is not None else "an NVLink"
+        peers = f", its peers' median is {size(self.peer_median)}/s" if self.peer_median is not None else ""
+        low = f", for {seconds(self.low_s)}" if self.low_s is not None else ""
+        return sentence(self, f"{link} carries {size(self.bytes_per_second)}/s{peers}{low}")
+
+
+class SdcCounter(Fact, frozen=True, kw_only=True):
+    """A vendor's counter of silent data corruption rose.
+
+    Args:
+        delta: by how much.
+        counter: which counter, in the vendor's word.
+    """
+
+    kind: ClassVar[str] = "sdc_counter"
+    layer: ClassVar[str] = "metrics"
+
+    delta: int
+    counter: str | None = None
+
+    def describe(self) -> str:
+        return sentence(
+            self, f"silent-corruption counter {self.counter + ' ' if self.counter else ''}rose by {self.delta}"
+        )

@@ -1,0 +1,75 @@
+"""What happens to a machine."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import seconds, sentence
+
+#: Events that mean the machine itself went down or came back, rather than that it fell ill.
+LOST = frozenset({"panic", "boot", "shutdown"})
+
+
+class HostEvent(Fact, frozen=True, kw_only=True):
+    """The kernel says something about the machine, or about a process's fault.
+
+    Args:
+        event: panic, oops, hung_task, soft_lockup, hard_lockup, machine_check, boot, shutdown, segfault, gpf, bug.
+        detail: as printed.
+        process: the process it names.
+    """
+
+    kind: ClassVar[str] = "kernel_event"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    event: str
+    detail: str | None = None
+    process: str | None = None
+    pid: int | None = None
+
+    def describe(self) -> str:
+        who = f" of {self.process}" if self.process else ""
+        return sentence(self, f"kernel: {self.event.replace('_', ' ')}{who}", self.detail)
+
+
+class NodeSilence(Fact, frozen=True, kw_only=True):
+    """All streams of a node stopped while its peers went on. `time` is when it was last heard.
+
+    Args:
+        silent_s: seconds from then to the last word of its peers.
+        peers: how many nodes of the same job went on.
+    """
+
+    kind: ClassVar[str] = "node_silence"
+    layer: ClassVar[str] = "stdout"
+
+    silent_s: float
+    peers: int
+
+    def describe(self) -> str:
+        others = "1 peer" if self.peers == 1 else f"{self.peers} peers"
+        return sentence(self, f"no stream spoke for {seconds(self.silent_s)} while {others} went on")
+
+
+class SlurmState(Fact, frozen=True, kw_only=True):
+    """The state Slurm gives a job or step.
+
+    Args:
+        state: TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, CANCELLED, FAILED, COMPLETED and others as printed.
+        slurm_job: Slurm's own job id.
+    """
+
+    kind: ClassVar[str] = "scheduler_state"
+    layer: ClassVar[str] = "scheduler"
+    folds: ClassVar[bool] = True
+
+    state: str
+    slurm_job: str | None = None
+    exit_code: int | None = None
+
+    def describe(self) -> str:
+        job = f"job {self.slurm_job}" if self.slurm_job else "the job"
+        return sentence(self, f"Slurm says {job} is {self.state}")

@@ -1,0 +1,167 @@
+"""What the Kubernetes API says about pods and nodes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import sentence
+
+#: Reasons of events about a volume that could not be mounted.
+MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume"})
+#: Reasons of events about a pod network that could not be set up.
+CNI_REASONS = frozenset({"FailedCreatePodSandBox", "NetworkNotReady", "CNIError"})
+#: Conditions under which a kubelet evicts.
+PRESSURES = frozenset({"DiskPressure", "MemoryPressure", "PIDPressure"})
+
+
+class PodEvicted(Fact, frozen=True, kw_only=True):
+    """A pod was evicted.
+
+    Args:
+        reason: the event's reason.
+        note: the event's message.
+        pod_uid: uid of the pod.
+    """
+
+    kind: ClassVar[str] = "pod_event"
+    layer: ClassVar[str] = "kubernetes"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"note"})
+
+    reason: str | None = None
+    note: str | None = None
+    pod_uid: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, self.reason or "Evicted", self.note)
+
+
+class NodePressure(Fact, frozen=True, kw_only=True):
+    """A node's pressure condition changed.
+
+    Args:
+        condition: DiskPressure, MemoryPressure or PIDPressure.
+        active: True when the pressure began.
+    """
+
+    kind: ClassVar[str] = "node_condition"
+    layer: ClassVar[str] = "kubernetes"
+
+    condition: str
+    active: bool = True
+    note: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"{self.condition} {'began' if self.active else 'ended'}", self.note)
+
+
+class NodeReadiness(Fact, frozen=True, kw_only=True):
+    """A node is or is not ready.
+
+    Args:
+        ready: False also when the API says Unknown.
+        status: the condition's status as printed: True, False or Unknown.
+    """
+
+    kind: ClassVar[str] = "node_condition"
+    layer: ClassVar[str] = "kubernetes"
+
+    ready: bool
+    status: str | None = None
+    reason: str | None = None
+    note: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"node is {'ready' if self.ready else 'not ready'}", self.note)
+
+
+class PodReady(Fact, frozen=True, kw_only=True):
+    """A training pod became ready.
+
+    Args:
+        ready_time: nanoseconds since the epoch.
+        namespace: the pod's namespace, the cohort of a job without an id.
+    """
+
+    kind: ClassVar[str] = "pod_ready"
+    layer: ClassVar[str] = "kubernetes"
+
+    ready_time: int
+    namespace: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, "pod became ready")
+
+
+class MountEvent(Fact, frozen=True, kw_only=True):
+    """A volume could not be mounted or attached."""
+
+    kind: ClassVar[str] = "storage_event"
+    layer: ClassVar[str] = "kubernetes"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"note"})
+
+    reason: str
+    note: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, self.reason, self.note)
+
+
+class CniEvent(Fact, frozen=True, kw_only=True):
+    """The network of a pod could not be set up."""
+
+    kind: ClassVar[str] = "cni_event"
+    layer: ClassVar[str] = "kubernetes"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"note"})
+
+    reason: str
+    note: str | None = None
+    namespace: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, self.reason, self.note)
+
+
+class ContainerTerminated(Fact, frozen=True, kw_only=True):
+    """A container ended.
+
+    Args:
+        reason: OOMKilled, Error, ContainerCannotRun, DeadlineExceeded, Completed.
+        container: its name.
+    """
+
+    kind: ClassVar[str] = "container_terminated"
+    layer: ClassVar[str] = "kubernetes"
+    folds: ClassVar[bool] = True
+
+    reason: str | None = None
+    exit_code: int | None = None
+    container: str | None = None
+
+    def describe(self) -> str:
+        name = f"container {self.container}" if self.container else "container"
+        code = f" with exit status {self.exit_code}" if self.exit_code is not None else ""
+        return sentence(self, f"{name} terminated{code}", self.reason)
+
+
+class WorkloadEvent(Fact, frozen=True, kw_only=True):
+    """Another event about a workload: back-off, image pull, scheduling, probe.
+
+    Args:
+        hint: the vocabulary of `k8s.event.hint`.
+    """
+
+    kind: ClassVar[str] = "pod_event"
+    layer: ClassVar[str] = "kubernetes"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"note"})
+
+    hint: str
+    reason: str | None = None
+    note: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, self.reason or self.hint.replace("_", " "), self.note)

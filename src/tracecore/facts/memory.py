@@ -1,0 +1,101 @@
+"""Running out of memory, on the GPU and on the host."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import sentence, size
+
+
+class CudaOom(Fact, frozen=True, kw_only=True):
+    """An out-of-memory line of PyTorch, with the numbers it prints.
+
+    Args:
+        tried_bytes: what it tried to allocate.
+        ordinal: CUDA's device ordinal, which is not a bus id.
+        free_bytes: free on the device.
+        total_bytes: capacity of the device.
+        reserved_unallocated_bytes: held by the allocator and not in use.
+        allocated_bytes: in use by PyTorch.
+        limit_bytes: a cap for this process.
+        backend: cuda, hip or xla.
+    """
+
+    kind: ClassVar[str] = "cuda_oom"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    tried_bytes: int
+    ordinal: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    reserved_unallocated_bytes: int | None = None
+    allocated_bytes: int | None = None
+    limit_bytes: int | None = None
+    backend: str | None = None
+
+    def describe(self) -> str:
+        parts = [f"out of GPU memory: tried to allocate {size(self.tried_bytes)}"]
+        if self.ordinal is not None:
+            parts.append(f"device {self.ordinal}")
+        for name, value in (
+            ("free", self.free_bytes),
+            ("capacity", self.total_bytes),
+            ("reserved but unallocated", self.reserved_unallocated_bytes),
+            ("process limit", self.limit_bytes),
+        ):
+            if value is not None:
+                parts.append(f"{name} {size(value)}")
+        return sentence(self, ", ".join(parts))
+
+
+class OomKill(Fact, frozen=True, kw_only=True):
+    """The kernel's OOM killer chose a process.
+
+    Args:
+        constraint: none (the whole machine), memcg, cpuset or memory_policy.
+    """
+
+    kind: ClassVar[str] = "oom_kill"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+
+    victim_pid: int | None = None
+    victim_name: str | None = None
+    cgroup: str | None = None
+    constraint: str | None = None
+    rss_kb: int | None = None
+    limit_kb: int | None = None
+
+    def describe(self) -> str:
+        pid = f" (pid {self.victim_pid})" if self.victim_pid is not None else ""
+        parts = [f"the kernel's OOM killer killed {self.victim_name or 'a process'}{pid}"]
+        if self.rss_kb is not None:
+            parts.append(f"which held {size(self.rss_kb * 1024)}")
+        if self.limit_kb is not None:
+            parts.append(f"limit {size(self.limit_kb * 1024)}")
+        if self.cgroup:
+            parts.append(f"cgroup {self.cgroup}")
+        return sentence(self, ", ".join(parts))
+
+
+class MemoryKillReport(Fact, frozen=True, kw_only=True):
+    """Somebody other than the kernel reports that a process was killed for memory.
+
+    Args:
+        reporter: slurm, ray, kubernetes or stdout.
+    """
+
+    kind: ClassVar[str] = "memory_kill_report"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    reporter: str
+    pid: int | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        pid = f" of process {self.pid}" if self.pid is not None else ""
+        return sentence(self, f"{self.reporter} reports a memory kill{pid}", self.detail)

@@ -1,0 +1,121 @@
+"""What NCCL, its watchdog and the rendezvous say in worker output."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import seconds, sentence
+
+
+class WatchdogReport(Fact, frozen=True, kw_only=True):
+    """A line of PyTorch's NCCL watchdog.
+
+    Args:
+        report: timeout, exception, dump_signal, heartbeat or abort: which of its lines.
+        op: the collective as printed (`ALLREDUCE`).
+        seq: its sequence number in the group.
+        timeout_ms: the limit it ran into.
+        elapsed_ms: how long it had run.
+        last_enqueued: the last sequence number this rank enqueued.
+        last_started: the last that started.
+        last_completed: the last that completed.
+        pg: process group as printed.
+        pg_desc: its description (`default_pg`, `mesh_dp`).
+        numel_in: elements sent.
+        numel_out: elements received.
+        from_rank: the rank whose signal made this one dump.
+    """
+
+    kind: ClassVar[str] = "nccl_watchdog"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"elapsed_ms"})
+
+    report: str
+    op: str | None = None
+    seq: int | None = None
+    timeout_ms: int | None = None
+    elapsed_ms: int | None = None
+    last_enqueued: int | None = None
+    last_started: int | None = None
+    last_completed: int | None = None
+    pg: str | None = None
+    pg_desc: str | None = None
+    numel_in: int | None = None
+    numel_out: int | None = None
+    from_rank: int | None = None
+
+    def describe(self) -> str:
+        parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
+        if self.op is not None:
+            parts.append(self.op)
+        if self.seq is not None:
+            parts.append(f"seq {self.seq}")
+        if self.pg_desc or self.pg:
+            parts.append(f"of group {self.pg_desc or self.pg}")
+        if self.elapsed_ms is not None:
+            parts.append(f"after {seconds(self.elapsed_ms / 1000)}")
+        elif self.timeout_ms is not None:
+            parts.append(f"past its limit of {seconds(self.timeout_ms / 1000)}")
+        if self.last_enqueued is not None:
+            parts.append(f"(last enqueued {self.last_enqueued}")
+            parts[-1] += f", last completed {self.last_completed})" if self.last_completed is not None else ")"
+        if self.from_rank is not None:
+            parts.append(f"(signalled by rank {self.from_rank})")
+        return sentence(self, " ".join(parts))
+
+
+class NcclError(Fact, frozen=True, kw_only=True):
+    """An error or warning of NCCL, gloo or MPI.
+
+    Args:
+        error: the vocabulary of `nccl.error`.
+        peer: address or rank of the other side as printed.
+        detail: the rest of the line.
+    """
+
+    kind: ClassVar[str] = "nccl_error"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    error: str
+    peer: str | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        peer = f" with peer {self.peer}" if self.peer else ""
+        return sentence(self, f"collective library error {self.error.replace('_', ' ')}{peer}", self.detail)
+
+
+class RendezvousFailure(Fact, frozen=True, kw_only=True):
+    """A rank could not join the others.
+
+    Args:
+        failure: the vocabulary of `tracecore.rendezvous.failure`.
+        joined: how many clients had joined.
+        expected: of how many.
+        endpoint: where it tried.
+        interface: the socket interface it looked for.
+    """
+
+    kind: ClassVar[str] = "rendezvous_failure"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    failure: str
+    joined: int | None = None
+    expected: int | None = None
+    endpoint: str | None = None
+    interface: str | None = None
+
+    def describe(self) -> str:
+        parts = [f"rendezvous failed: {self.failure.replace('_', ' ')}"]
+        if self.joined is not None and self.expected is not None:
+            parts.append(f"{self.joined} of {self.expected} ranks joined")
+        if self.endpoint:
+            parts.append(f"endpoint {self.endpoint}")
+        if self.interface:
+            parts.append(f"interface {self.interface}")
+        return sentence(self, ", ".join(parts))

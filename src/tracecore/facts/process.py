@@ -1,0 +1,188 @@
+"""How processes fail and end: exceptions, signals, exit statuses, launchers, CUDA and loader errors."""
+
+from __future__ import annotations
+
+import signal as posix
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import quote, sentence
+
+_NAMES = {int(s): s.name for s in posix.Signals}
+
+
+def signal_name(exit_code: int) -> str | None:
+    """The signal that an exit status stands for: -9 and 137 are `SIGKILL`; None when it is no signal."""
+    if exit_code < 0:
+        return _NAMES.get(-exit_code)
+    return _NAMES.get(exit_code - 128) if 128 < exit_code < 128 + 65 else None
+
+
+class ExceptionRaised(Fact, frozen=True, kw_only=True):
+    """A Python exception was printed with its traceback. Whether it was survived is not decided here.
+
+    Args:
+        type: of the outermost exception, as printed.
+        message: its message.
+        file: file of the innermost frame in user code.
+        line: line of that frame.
+        function: function of that frame.
+        root_type: where exceptions are chained or carried over from a worker process: the first raised.
+        root_message: its message.
+        loader_worker: number of the DataLoader worker process the exception comes from.
+        pid: the process, where the line names it.
+    """
+
+    kind: ClassVar[str] = "exception"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"message", "root_message"})
+
+    type: str
+    message: str | None = None
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+    root_type: str | None = None
+    root_message: str | None = None
+    loader_worker: int | None = None
+    pid: int | None = None
+
+    def describe(self) -> str:
+        where = f" at {self.file}:{self.line}" if self.file and self.line is not None else ""
+        root = f" (from {self.root_type})" if self.root_type and self.root_type != self.type else ""
+        return sentence(self, f"{self.type}{root}{where}", self.message)
+
+
+class FatalSignal(Fact, frozen=True, kw_only=True):
+    """A crash handler or a launcher says that a process died of a signal.
+
+    Args:
+        signal: `SIGSEGV` and so on.
+    """
+
+    kind: ClassVar[str] = "fatal_signal"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    signal: str
+    pid: int | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"process{f' {self.pid}' if self.pid is not None else ''} died of {self.signal}")
+
+
+class ExitStatus(Fact, frozen=True, kw_only=True):
+    """How a process ended, or that it had not ended when it was looked at.
+
+    Args:
+        exit_code: as the launcher saw it, negative for a signal; None while alive.
+        alive: it had not ended.
+    """
+
+    kind: ClassVar[str] = "exit_status"
+    layer: ClassVar[str] = "scheduler"
+    folds: ClassVar[bool] = True
+
+    exit_code: int | None = None
+    alive: bool = False
+    pid: int | None = None
+
+    @property
+    def signal(self) -> str | None:
+        return None if self.exit_code is None else signal_name(self.exit_code)
+
+    def describe(self) -> str:
+        if self.exit_code is None:
+            return sentence(self, "process still alive")
+        by = f" ({self.signal})" if self.signal else ""
+        return sentence(self, f"process ended with exit status {self.exit_code}{by}")
+
+
+class LauncherFailure(Fact, frozen=True, kw_only=True):
+    """One entry of a launcher's own failure report. `rank` is the entry's rank, never the reporter's.
+
+    Args:
+        launcher: torchelastic, slurm, mpi, deepspeed, accelerate or ray.
+        root: the launcher calls it the first observed failure.
+        local_rank: rank on its host.
+        pid: of the failed process.
+        exit_code: negative for a signal.
+        host: as printed.
+        failed_at: the time as printed, whose zone is not known.
+        error_file: as printed.
+        exception_type: of the traceback the entry carries.
+        exception_message: of the same.
+    """
+
+    kind: ClassVar[str] = "launcher_failure"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    launcher: str
+    root: bool = False
+    local_rank: int | None = None
+    pid: int | None = None
+    exit_code: int | None = None
+    host: str | None = None
+    failed_at: str | None = None
+    error_file: str | None = None
+    exception_type: str | None = None
+    exception_message: str | None = None
+
+    @property
+    def signal(self) -> str | None:
+        return None if self.exit_code is None else signal_name(self.exit_code)
+
+    def describe(self) -> str:
+        parts = [f"{self.launcher} reports {'the first observed failure' if self.root else 'a failed process'}"]
+        if self.exit_code is not None:
+            parts.append(f"exit status {self.exit_code}{f' ({self.signal})' if self.signal else ''}")
+        if self.local_rank is not None:
+            parts.append(f"local rank {self.local_rank}")
+        if self.exception_type:
+            parts.append(f"{self.exception_type}: {quote(self.exception_message or '')}".rstrip(": "))
+        return sentence(self, ", ".join(parts))
+
+
+class CudaError(Fact, frozen=True, kw_only=True):
+    """A CUDA, cuBLAS or cuDNN error of a process.
+
+    Args:
+        error: CUDA's own name in snake case without `cudaError`.
+    """
+
+    kind: ClassVar[str] = "cuda_error"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    error: str
+    pid: int | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"CUDA error {self.error.replace('_', ' ')}", self.detail)
+
+
+class LoaderError(Fact, frozen=True, kw_only=True):
+    """A DataLoader error.
+
+    Args:
+        error_class: one of the classes of docs/attributes.md.
+        worker_pid: the dead worker's pid.
+        signal: what killed it.
+    """
+
+    kind: ClassVar[str] = "dataloader_error"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    error_class: str
+    worker_pid: int | None = None
+    signal: str | None = None
+
+    def describe(self) -> str:
+        pid = f" (pid {self.worker_pid})" if self.worker_pid is not None else ""
+        by = f" by {self.signal}" if self.signal else ""
+        return sentence(self, f"{self.error_class}{pid}{by}")

@@ -1,0 +1,37 @@
+"""What storage says."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import sentence
+
+
+class StorageError(Fact, frozen=True, kw_only=True):
+    """Storage failed, or says that it recovered.
+
+    Args:
+        error: the vocabulary of `tracecore.storage.error`.
+        path: the file or mount it speaks of.
+        backend: lustre, nfs, s3 and so on.
+        device: block device or server.
+    """
+
+    kind: ClassVar[str] = "storage_error"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    error: str
+    path: str | None = None
+    backend: str | None = None
+    device: str | None = None
+
+    def describe(self) -> str:
+        backend = f"{self.backend} " if self.backend and self.backend != "unknown" else ""
+        parts = [f"{backend}storage: {self.error.replace('_', ' ')}"]
+        if self.path:
+            parts.append(f"path {self.path}")
+        if self.device:
+            parts.append(f"device {self.device}")
+        return sentence(self, ", ".join(parts))

@@ -1,0 +1,154 @@
+"""How the training itself goes: steps, stalls, checkpoints, values, evaluation."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import SECOND, seconds, sentence
+
+
+class Progress(Fact, frozen=True, kw_only=True):
+    """A progress line. A value the line does not have, or that is not finite, is None.
+
+    Args:
+        phase: train, eval, checkpoint or init.
+        iter_time_s: seconds of the step.
+        data_time_s: of which waiting for data.
+    """
+
+    kind: ClassVar[str] = "training_progress"
+    layer: ClassVar[str] = "stdout"
+
+    step: int | None = None
+    phase: str | None = None
+    iter_time_s: float | None = None
+    data_time_s: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    total_steps: int | None = None
+    epoch: float | None = None
+
+    def describe(self) -> str:
+        of = f" of {self.total_steps}" if self.total_steps is not None else ""
+        parts = [f"{self.phase or 'training'} step {self.step}{of}" if self.step is not None else "training progress"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:g}")
+        if self.grad_norm is not None:
+            parts.append(f"gradient norm {self.grad_norm:g}")
+        if self.iter_time_s is not None:
+            parts.append(f"{self.iter_time_s:g} s")
+        if self.data_time_s is not None:
+            parts.append(f"of which data {self.data_time_s:g} s")
+        return sentence(self, ", ".join(parts))
+
+
+class StepStalled(Fact, frozen=True, kw_only=True):
+    """The step has not advanced. As a stall grows it is stated again under the same uid with a later `last_time`.
+
+    `time` is when the stall was first stated, `since` when the last progress was seen.
+
+    Args:
+        no_progress_s: seconds without progress, up to `end`.
+        step: the last step reached.
+        phase: what the run was doing; None when not known.
+    """
+
+    kind: ClassVar[str] = "training_step_stall"
+    layer: ClassVar[str] = "stdout"
+
+    no_progress_s: float
+    step: int | None = None
+    phase: str | None = None
+
+    @property
+    def since(self) -> int:
+        """Nanoseconds since the epoch of the last progress."""
+        return self.end - int(self.no_progress_s * SECOND)
+
+    def describe(self) -> str:
+        step = f" past step {self.step}" if self.step is not None else ""
+        phase = f" in phase {self.phase}" if self.phase else ""
+        return sentence(self, f"no progress{step} for {seconds(self.no_progress_s)}{phase}")
+
+
+class CheckpointPhase(Fact, frozen=True, kw_only=True):
+    """A phase of saving or loading a checkpoint began, ended or failed.
+
+    Args:
+        phase: plan, write, barrier or load.
+        event: begin, end or error.
+    """
+
+    kind: ClassVar[str] = "checkpoint_phase"
+    layer: ClassVar[str] = "stdout"
+
+    phase: str
+    event: str
+    path: str | None = None
+    step: int | None = None
+
+    def describe(self) -> str:
+        word = {"begin": "began", "end": "ended", "error": "failed"}.get(self.event, self.event)
+        path = f" of {self.path}" if self.path else ""
+        step = f" at step {self.step}" if self.step is not None else ""
+        return sentence(self, f"checkpoint {self.phase}{path}{step} {word}")
+
+
+class NonFinite(Fact, frozen=True, kw_only=True):
+    """A line says that a value is not finite.
+
+    Args:
+        what: loss, grad_norm, gradient, activation or parameter.
+        explicit: the program itself stopped or warned because of it, rather than printing the value in a report.
+    """
+
+    kind: ClassVar[str] = "non_finite"
+    layer: ClassVar[str] = "stdout"
+
+    what: str
+    step: int | None = None
+    explicit: bool = False
+
+    def describe(self) -> str:
+        step = f" at step {self.step}" if self.step is not None else ""
+        return sentence(self, f"{self.what.replace('_', ' ')} is not finite{step}")
+
+
+class EvalAccuracy(Fact, frozen=True, kw_only=True):
+    """Accuracy of an evaluation beside its baseline.
+
+    Args:
+        checksum: of the evaluation set.
+        checkpoint_step: step of the evaluated checkpoint.
+        job_start: nanoseconds since the epoch.
+        job_end: nanoseconds since the epoch.
+    """
+
+    kind: ClassVar[str] = "eval_accuracy"
+    layer: ClassVar[str] = "stdout"
+
+    observed: float
+    baseline: float | None = None
+    checksum: str | None = None
+    checkpoint_step: int | None = None
+    job_start: int | None = None
+    job_end: int | None = None
+
+    def describe(self) -> str:
+        base = f", baseline {self.baseline:g}" if self.baseline is not None else ""
+        return sentence(self, f"evaluation accuracy {self.observed:g}{base}")
+
+
+class RunFinished(Fact, frozen=True, kw_only=True):
+    """The program says that the run is complete."""
+
+    kind: ClassVar[str] = "run_finished"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    step: int | None = None
+
+    def describe(self) -> str:
+        return sentence(self, "the run says it is complete")
