@@ -1,0 +1,283 @@
+"""The syntax tree: what a statement says, before anything is known about functions, paths and symbols.
+
+Nodes are frozen and compare by content; `offset` is where a node starts in the text and takes no part in comparison.
+`walk` visits a node and all below it; `unparse` gives text that parses to the same tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tracecore.ottl.values import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """nil, a boolean, a number, a string or bytes."""
+
+    value: Value
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """An enum symbol such as `SEVERITY_NUMBER_ERROR`; also the name of a converter written in capitals only."""
+
+    name: str
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionName:
+    """A converter passed by its name."""
+
+    name: str
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ListLiteral:
+    items: tuple[Expression, ...]
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MapLiteral:
+    entries: tuple[tuple[str, Expression], ...]
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One name of a path and the keys that index it."""
+
+    name: str
+    keys: tuple[Expression, ...] = ()
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Names joined by dots. Whether the first names a context is for the compiler to know."""
+
+    segments: tuple[Segment, ...]
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a call; `name` is empty for a positional one."""
+
+    name: str
+    value: Expression | FunctionName | Lambda
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a converter, with the keys that index its result; or the editor of a statement."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    keys: tuple[Expression, ...] = ()
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    op: str
+    operand: Expression
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """Arithmetic: `+`, `-`, `*` or `/`."""
+
+    op: str
+    left: Expression
+    right: Expression
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda:
+    """`(a, b) => body`; a parameter named `_` is ignored."""
+
+    parameters: tuple[str, ...]
+    body: Expression | Condition
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    op: str
+    left: Expression
+    right: Expression
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    operand: Condition
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    operands: tuple[Condition, ...]
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    operands: tuple[Condition, ...]
+    offset: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An editor and the condition it runs under."""
+
+    editor: Call
+    where: Condition | None
+    source: str = field(default="", compare=False)
+
+
+Expression: TypeAlias = Literal | Symbol | ListLiteral | MapLiteral | Path | Call | Unary | Binary
+# A constant condition is a boolean Literal; a Call is one that gives a boolean.
+Condition: TypeAlias = Comparison | Not | And | Or | Call | Literal
+Node: TypeAlias = Expression | Condition | Statement | Argument | Lambda | FunctionName | Segment
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """The nodes directly below a node, in the order they are written."""
+    match node:
+        case Statement(editor, where):
+            return (editor,) if where is None else (editor, where)
+        case Call(_, arguments, keys):
+            return (*arguments, *keys)
+        case Argument(_, value):
+            return (value,)
+        case Path(segments):
+            return segments
+        case Segment(_, keys):
+            return keys
+        case ListLiteral(items):
+            return items
+        case MapLiteral(entries):
+            return tuple(value for _, value in entries)
+        case Unary(_, operand) | Not(operand):
+            return (operand,)
+        case Binary(_, left, right) | Comparison(_, left, right):
+            return (left, right)
+        case And(operands) | Or(operands):
+            return operands
+        case Lambda(_, body):
+            return (body,)
+    return ()
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """A node and all below it, parents first."""
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        yield current
+        pending.extend(reversed(children(current)))
+
+
+def path_text(path: Path) -> str:
+    """A path as it is quoted in messages."""
+    return unparse(path)
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def _quoted(text: str) -> str:
+    out = []
+    for char in text:
+        if char in _ESCAPES:
+            out.append(_ESCAPES[char])
+        elif 0xDC80 <= ord(char) <= 0xDCFF:
+            out.append(f"\\x{ord(char) - 0xDC00:02x}")
+        elif char < " " or char == "\x7f":
+            out.append(f"\\x{ord(char):02x}")
+        else:
+            out.append(char)
+    return '"' + "".join(out) + '"'
+
+
+def _literal(value: Value) -> str:
+    if value is None:
+        return "nil"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    if isinstance(value, float):
+        text = repr(value)
+        if "e" in text and "." not in text:
+            text = text.replace("e", ".0e")
+        return text
+    return str(value)
+
+
+def _keys(keys: tuple[Expression, ...]) -> str:
+    return "".join(f"[{unparse(key)}]" for key in keys)
+
+
+def _operand(node: Expression, *, tight: bool) -> str:
+    """An operand of arithmetic, in parentheses unless it binds tighter than what it stands in."""
+    if isinstance(node, Binary) and (tight or node.op in "+-"):
+        return f"({unparse(node)})"
+    return unparse(node)
+
+
+def unparse(node: Node) -> str:
+    """The text of a node, in one canonical spelling."""
+    match node:
+        case Statement(editor, where):
+            return unparse(editor) + ("" if where is None else f" where {unparse(where)}")
+        case Call(name, arguments, keys):
+            return f"{name}({', '.join(map(unparse, arguments))}){_keys(keys)}"
+        case Argument(name, value):
+            return f"{name} = {unparse(value)}" if name else unparse(value)
+        case Path(segments):
+            return ".".join(map(unparse, segments))
+        case Segment(name, keys):
+            return name + _keys(keys)
+        case Literal(value):
+            return _literal(value)
+        case Symbol(name) | FunctionName(name):
+            return name
+        case ListLiteral(items):
+            return f"[{', '.join(map(unparse, items))}]"
+        case MapLiteral(entries):
+            return "{" + ", ".join(f"{_quoted(key)}: {unparse(value)}" for key, value in entries) + "}"
+        case Unary(op, operand):
+            return op + (f"({unparse(operand)})" if isinstance(operand, (Unary, Binary)) else unparse(operand))
+        case Binary(op, left, right):
+            tight = op in "*/"
+            first = f"({unparse(left)})" if tight and isinstance(left, Binary) and left.op in "+-" else unparse(left)
+            return f"{first} {op} {_operand(right, tight=tight)}"
+        case Comparison(op, left, right):
+            return f"{unparse(left)} {op} {unparse(right)}"
+        case Not(operand):
+            return f"not {_boolean(operand, And, Or, Not)}"
+        case And(operands):
+            return " and ".join(_boolean(operand, And, Or) for operand in operands)
+        case Or(operands):
+            return " or ".join(_boolean(operand, Or) for operand in operands)
+        case Lambda(parameters, body):
+            return f"({', '.join(parameters)}) => {unparse(body)}"
+    raise TypeError(f"not a node: {node!r}")
+
+
+def _boolean(node: Condition, *looser: type) -> str:
+    return f"({unparse(node)})" if isinstance(node, looser) else unparse(node)
