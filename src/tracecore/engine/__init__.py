@@ -1,1 +1,1 @@
-"""Windows, deadlines and revisions: facts in, verdicts out."""
+"""Windows, keys, evaluation, revision and clearing of verdicts: one engine for live, replay and tests."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -30,12 +30,24 @@ SECOND = 1_000_000_000
 
 
 class Window(Protocol):
-    """The facts of one (pattern, key), each type sorted by (time, uid), nothing older than the horizon."""
+    """The facts of one (pattern, key), each type sorted by (time, uid).
+
+    Facts stay for twice the pattern's horizon and the lateness bound, so that whatever influences a verdict is still
+    there while the verdict can change. How far back the window reaches therefore means nothing: a detector measures
+    from a fact (an eviction, a stall), never from the start of the window.
+    """
 
     key: Key
+    #: How far the clocks of two nodes may disagree, in nanoseconds; see `tolerance`.
+    skew: int
 
     def of(self, kind: type[F]) -> Sequence[F]:
         """All facts of exactly this type, oldest first; an empty sequence where there are none."""
+
+
+def tolerance(one: Fact, other: Fact, skew: int) -> int:
+    """How much the times of these two facts may disagree: nothing on one node's clock, `skew` between two nodes'."""
+    return 0 if one.node is not None and one.node == other.node else skew
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -59,6 +71,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             number, the time of the first fact of the episode).
         time: when it became true, from the facts (never from the clock).
         confidence: `full`, or `partial` where a layer is missing.
+        skew: the tolerance between the clocks of two nodes, in nanoseconds, where the verdict holds only thanks to
+            it; 0 where the times as written decide. The evidence trail then says so.
     """
 
     pattern_id: ClassVar[str]
@@ -69,6 +83,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     episode: str
     time: int
     confidence: Confidence = "full"
+    skew: int = 0
 
     @property
     def id(self) -> str:
@@ -111,12 +126,26 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
             "headline": self.headline(),
             "remediation": self.remediation(),
             "confidence": self.confidence,
-            "evidence_trail": [msgspec.to_builtins(entry) for entry in trail(self.evidence())],
+            "evidence_trail": [msgspec.to_builtins(entry) for entry in trail(self.evidence(), self.skew)],
         }
         if missing := self.missing_layers():
             document["missing_layers"] = list(missing)
         document.update(self.fields())
         return document
+
+    def attributes(self) -> dict[str, Any]:
+        """The attributes of the OTLP record that carries this verdict; an empty string is never among them."""
+        document = self.document()
+        attributes: dict[str, Any] = {
+            "pattern.id": self.pattern_id,
+            "pattern.name": self.pattern_name,
+            "pattern.confidence": self.confidence,
+            "pattern.headline": document["headline"],
+            "pattern.remediation": document["remediation"],
+            "pattern.verdict_json": msgspec.json.encode(document).decode(),
+        }
+        attributes.update({name: value for name, value in self.promoted().items() if value is not None and value != ""})
+        return attributes
 
 
 class Suspects(msgspec.Struct, frozen=True):
@@ -137,10 +166,14 @@ class Suspects(msgspec.Struct, frozen=True):
         )
 
 
-def trail(facts: Sequence[Fact]) -> Iterator[Evidence]:
-    """The evidence trail of these facts, in their order."""
+def trail(facts: Sequence[Fact], skew: int = 0) -> Iterator[Evidence]:
+    """The evidence trail of these facts, in their order; `skew` as in `Verdict`."""
     for fact in facts:
-        yield Evidence(kind=fact.kind, uid=fact.uid, timestamp=rfc3339(fact.time), description=fact.describe())
+        description = fact.describe()
+        if skew and fact.node != facts[0].node:
+            where = f"{fact.node}'s" if fact.node else "another"
+            description += f" (by {where} clock; nodes may differ by {skew / SECOND:g} s and here that mattered)"
+        yield Evidence(kind=fact.kind, uid=fact.uid, timestamp=rfc3339(fact.time), description=description)
 
 
 def rfc3339(time: int) -> str:
@@ -155,8 +188,14 @@ def rfc3339(time: int) -> str:
     return f"{text}.{digits}Z"
 
 
-class Pattern(Protocol):
-    """A named root cause. Instances are stateless: one frozen configuration and pure methods."""
+C = TypeVar("C", bound=msgspec.Struct)
+
+
+class Pattern(Generic[C]):
+    """A named root cause: subclass it, say what it needs, and write `keys` and `evaluate`.
+
+    Instances are stateless: one frozen configuration and pure methods.
+    """
 
     id: ClassVar[str]
     name: ClassVar[str]
@@ -164,18 +203,33 @@ class Pattern(Protocol):
     maturity: ClassVar[Maturity]
     #: Fact types it joins; the engine gives it nothing else.
     needs: ClassVar[tuple[type[Fact], ...]]
-    #: Its configuration type (frozen, unknown fields rejected, bounds checked); `Config()` is usable as it is.
+    #: Of these, the types without which there can be no verdict: a window that holds none of them is not evaluated.
+    #: Empty means that any fact may matter by itself.
+    triggers: ClassVar[tuple[type[Fact], ...]] = ()
+    #: Its configuration type (see `patterns.config`); `Config()` is usable as it is.
     Config: ClassVar[type[msgspec.Struct]]
+    #: The most facts one window of this pattern keeps, oldest dropped first and counted; None leaves it to the engine.
+    window_limit: ClassVar[int | None] = None
+
+    def __init__(self, config: C | None = None) -> None:
+        self.config: C = cast("C", self.Config()) if config is None else config
 
     @property
     def horizon(self) -> int:
-        """How far back, in nanoseconds, a fact may still matter."""
+        """The longest time, in nanoseconds, between any two facts that bear on one verdict."""
+        raise NotImplementedError
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         """The windows this fact belongs to; empty when it lacks the identity this pattern joins on."""
+        raise NotImplementedError
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        """The verdicts that hold at `now`, in a fixed order."""
+        """The verdicts that hold at `now`, in a fixed order.
+
+        `now` may be compared with a deadline; it is never printed, and never decides which facts count.
+        """
+        raise NotImplementedError
 
     def due(self, window: Window, now: int) -> int | None:
         """The next instant after `now` at which `evaluate` may change with no new fact; None when never."""
+        return None

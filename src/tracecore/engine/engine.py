@@ -1,0 +1,389 @@
+"""Facts in, verdicts out, on a clock that is handed in.
+
+    engine = Engine(catalogue())
+    engine.add(facts)
+    for emission in engine.advance(now): ...
+
+`replay` is `add` and then `close`: an offline diagnosis, a live agent and a test run the same code and end with the
+same verdicts. Three instants matter to a window, counted back from the clock:
+
+    now - lateness                  a fact may still arrive with this time
+    now - lateness - horizon        a verdict with evidence before this is settled: nothing can bear on it any more
+    now - lateness - 2 x horizon    facts before this are forgotten: no unsettled verdict can depend on them
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import OrderedDict
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tracecore.engine.emission import Emission, Status
+from tracecore.engine.windows import FactWindow, Known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Pattern, Verdict
+
+SECOND = 1_000_000_000
+LATENESS = 30 * SECOND
+SKEW = 2 * SECOND
+
+log = logging.getLogger(__name__)
+_time = attrgetter("time")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the engine may hold; what goes beyond is dropped, oldest first, and counted.
+
+    Args:
+        window: facts in one window, unless its pattern says less.
+        total: facts in all windows together; a fact that three patterns need counts three times.
+        windows: windows in all.
+        future: facts kept back because they carry a time that has not come.
+        past: ended verdicts whose revision is remembered.
+    """
+
+    window: int = 65_536
+    total: int = 4_000_000
+    windows: int = 500_000
+    future: int = 100_000
+    past: int = 65_536
+
+
+class Stats(msgspec.Struct, kw_only=True):
+    """Counters since the engine was made; `held` and `windows` are what it holds now.
+
+    Args:
+        facts: facts taken in.
+        unneeded: of a type that no pattern needs, or without the identity that any of them joins on.
+        duplicates: already known (same type, uid and time).
+        late: arrived after the lateness bound; they still join what is there.
+        expired: so late that their window has forgotten their time.
+        future: dropped because too many carried a time that has not come.
+        evicted_window: dropped for the limit of one window.
+        evicted_total: dropped for the limit of all windows together.
+        refused_windows: facts dropped because there were too many windows.
+        beyond_horizon: verdicts not emitted because they rest on facts farther apart than their pattern's horizon.
+        errors: evaluations that raised, by pattern name.
+    """
+
+    facts: int = 0
+    unneeded: int = 0
+    duplicates: int = 0
+    late: int = 0
+    expired: int = 0
+    future: int = 0
+    evicted_window: int = 0
+    evicted_total: int = 0
+    refused_windows: int = 0
+    beyond_horizon: int = 0
+    evaluations: int = 0
+    emitted: int = 0
+    cleared: int = 0
+    held: int = 0
+    windows: int = 0
+    errors: dict[str, int] = msgspec.field(default_factory=dict)
+
+
+class Shelf:
+    """All windows of one pattern."""
+
+    __slots__ = ("due", "evaluate", "horizon", "index", "keys", "limit", "pattern", "swept", "triggers", "windows")
+
+    def __init__(self, index: int, pattern: Pattern[Any], limit: int) -> None:
+        self.index = index
+        self.pattern = pattern
+        self.horizon = pattern.horizon
+        self.keys = pattern.keys
+        self.evaluate = pattern.evaluate
+        self.due = pattern.due
+        self.triggers = frozenset(pattern.triggers)
+        self.limit = limit if pattern.window_limit is None else min(limit, pattern.window_limit)
+        self.windows: dict[Key, FactWindow] = {}
+        self.swept: int | None = None
+
+
+class Engine:
+    """Joins facts into verdicts.
+
+    Args:
+        patterns: what to look for; their order is the order of emissions.
+        lateness: how long after its own time a fact may arrive and still change everything it would have changed.
+        skew: how far the clocks of two nodes may disagree. A fact is believed up to this far ahead of the clock,
+            and detectors that compare nodes allow for it.
+        limits: see `Limits`.
+        strict: an exception in a detector is raised; otherwise it is logged and counted, and the others go on.
+    """
+
+    def __init__(
+        self,
+        patterns: Sequence[Pattern[Any]],
+        *,
+        lateness: int = LATENESS,
+        skew: int = SKEW,
+        limits: Limits | None = None,
+        strict: bool = True,
+    ) -> None:
+        self.lateness = lateness
+        self.skew = skew
+        self.limits = limits or Limits()
+        self.strict = strict
+        self.stats = Stats()
+        self.clock: int | None = None
+        self._shelves = [Shelf(i, pattern, self.limits.window) for i, pattern in enumerate(patterns)]
+        self._routes: dict[type[Fact], list[tuple[Shelf, bool]]] = {}
+        for shelf in self._shelves:
+            for kind in dict.fromkeys(shelf.pattern.needs):
+                self._routes.setdefault(kind, []).append((shelf, not shelf.triggers or kind in shelf.triggers))
+        self._pending: list[Fact] = []
+        self._changed: list[tuple[int, Key, FactWindow]] = []
+        self._deadlines: list[tuple[int, int, Key]] = []
+        self._past: OrderedDict[tuple[int, Key, str], int] = OrderedDict()
+
+    # -- the clock ------------------------------------------------------------------------------------------------
+
+    def add(self, facts: Iterable[Fact]) -> None:
+        """Take these facts, in any order; nothing is concluded before the clock moves."""
+        before = len(self._pending)
+        self._pending.extend(facts)
+        self.stats.facts += len(self._pending) - before
+
+    def advance(self, now: int) -> list[Emission]:
+        """Move the clock to `now` and say what is new. The clock never moves back."""
+        pending, self._pending = self._pending, []
+        pending.sort(key=_time)
+        if self.clock is None:
+            self.clock = min(now, pending[0].time) if pending else now
+        now = max(now, self.clock)
+        self.stats.late += self._count_late(pending, self.clock - self.lateness)
+        out: list[Emission] = []
+        taken = 0
+        while True:
+            instant = self._next_instant(pending, taken, now)
+            reach = instant + self.skew if instant == now else instant
+            while taken < len(pending) and pending[taken].time <= reach:
+                self._insert(pending[taken])
+                taken += 1
+            self.clock = instant
+            self._evaluate(instant, out)
+            self._bound(instant)
+            if instant >= now:
+                break
+        self._hold_back(pending[taken:])
+        return out
+
+    def close(self, now: int) -> list[Emission]:
+        """End of input: walk the clock through every deadline up to `now`.
+
+        `now` is how long somebody looked, and matters: silence is evidence only while it was being watched.
+        """
+        return self.advance(now)
+
+    def replay(self, facts: Iterable[Fact], until: int | None = None) -> list[Emission]:
+        """Facts of the past, all at once: what a live engine would have said by `until`.
+
+        Args:
+            until: the end of what was observed; the time of the last fact when not given.
+        """
+        self.add(facts)
+        if until is None:
+            until = max((fact.end for fact in self._pending), default=self.clock or 0)
+        return self.close(until)
+
+    def _next_instant(self, pending: list[Fact], taken: int, now: int) -> int:
+        """The next time at which to look: a deadline, the end of a step of facts, or now."""
+        assert self.clock is not None
+        instant = now
+        while self._deadlines:
+            due, index, key = self._deadlines[0]
+            window = self._shelves[index].windows.get(key)
+            if window is not None and window.due == due:
+                instant = min(instant, max(due, self.clock))
+                break
+            heapq.heappop(self._deadlines)
+        if taken < len(pending) and pending[taken].time < instant:
+            # Facts are taken in steps no longer than the lateness bound: windows keep that much more than they need,
+            # so that at the end of a step nothing is missing that the step's first fact could join.
+            instant = min(instant, max(pending[taken].time, self.clock) + self.lateness)
+        return instant
+
+    def _count_late(self, pending: list[Fact], bound: int) -> int:
+        late = 0
+        for fact in pending:
+            if fact.time >= bound:
+                break
+            late += 1
+        return late
+
+    def _hold_back(self, future: list[Fact]) -> None:
+        if len(future) > self.limits.future:
+            self.stats.future += len(future) - self.limits.future
+            del future[self.limits.future :]
+        self._pending = future
+
+    # -- facts into windows ---------------------------------------------------------------------------------------
+
+    def _insert(self, fact: Fact) -> None:
+        routes = self._routes.get(type(fact))
+        needed = False
+        if routes is not None:
+            for shelf, arms in routes:
+                for key in shelf.keys(fact):
+                    needed = True
+                    window = shelf.windows.get(key)
+                    if window is None:
+                        if self.stats.windows >= self.limits.windows:
+                            self.stats.refused_windows += 1
+                            continue
+                        window = shelf.windows[key] = FactWindow(key, self.skew, not shelf.triggers)
+                        self.stats.windows += 1
+                    assert self.clock is not None
+                    if fact.time < self.clock - self.lateness - 2 * shelf.horizon:
+                        self.stats.expired += 1
+                        continue
+                    added = window.add(fact)
+                    if added < 0:
+                        self.stats.duplicates += 1
+                        continue
+                    self.stats.held += added
+                    if arms:
+                        window.armed = True
+                    if window.armed and not window.changed:
+                        window.changed = True
+                        self._changed.append((shelf.index, key, window))
+        if not needed:
+            self.stats.unneeded += 1
+
+    def _bound(self, instant: int) -> None:
+        """Forget what is too old, and what is too much."""
+        for shelf in self._shelves:
+            if shelf.swept is None:
+                shelf.swept = instant
+            elif instant - shelf.swept > max(shelf.horizon // 2, SECOND):
+                shelf.swept = instant
+                self._sweep(shelf, instant - self.lateness - 2 * shelf.horizon)
+        if self.stats.held > self.limits.total:
+            self._shrink()
+
+    def _sweep(self, shelf: Shelf, cutoff: int) -> None:
+        empty = []
+        for key, window in shelf.windows.items():
+            self.stats.held -= window.prune(cutoff)
+            if not window.changed and not any(window.facts.values()):
+                empty.append(key)
+        for key in empty:
+            self._forget(shelf, shelf.windows.pop(key))
+        self.stats.windows -= len(empty)
+
+    def _shrink(self) -> None:
+        """Drop the oldest facts of all windows until a tenth of the limit is free."""
+        everything = [window for shelf in self._shelves for window in shelf.windows.values()]
+        times = sorted(fact.time for window in everything for facts in window.facts.values() for fact in facts)
+        cutoff = times[self.stats.held - self.limits.total * 9 // 10 - 1] + 1
+        for window in everything:
+            if dropped := window.prune(cutoff):
+                window.raise_floor(cutoff)
+                self.stats.held -= dropped
+                self.stats.evicted_total += dropped
+
+    # -- windows into verdicts ------------------------------------------------------------------------------------
+
+    def _evaluate(self, instant: int, out: list[Emission]) -> None:
+        while self._deadlines and self._deadlines[0][0] <= instant:
+            due, index, key = heapq.heappop(self._deadlines)
+            window = self._shelves[index].windows.get(key)
+            if window is not None and window.due == due and not window.changed:
+                window.changed = True
+                self._changed.append((index, key, window))
+        changed, self._changed = self._changed, []
+        # Windows of one pattern have different keys, so that this never compares two windows.
+        changed.sort()
+        for index, key, window in changed:
+            window.changed = False
+            window.due = None
+            shelf = self._shelves[index]
+            self.stats.held -= window.prune(instant - self.lateness - 2 * shelf.horizon)
+            if dropped := window.trim(shelf.limit):
+                self.stats.held -= dropped
+                self.stats.evicted_window += dropped
+            if shelf.triggers and not any(map(window.facts.get, shelf.triggers)):
+                window.armed = False
+                verdicts: Sequence[Verdict] = ()
+            else:
+                self.stats.evaluations += 1
+                try:
+                    verdicts = shelf.evaluate(window, instant)
+                    due_next = shelf.due(window, instant)
+                except Exception:
+                    if self.strict:
+                        raise
+                    name = shelf.pattern.name
+                    self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
+                    log.exception("pattern %s failed on window %s", name, key)
+                    continue
+                if due_next is not None and due_next > instant:
+                    window.due = due_next
+                    heapq.heappush(self._deadlines, (due_next, index, key))
+            if verdicts or window.known:
+                self._compare(shelf, window, verdicts, instant, out)
+
+    def _compare(
+        self, shelf: Shelf, window: FactWindow, verdicts: Sequence[Verdict], instant: int, out: list[Emission]
+    ) -> None:
+        settled = instant - self.lateness - shelf.horizon
+        if window.floor is not None:
+            settled = max(settled, window.floor)
+        before = window.known or {}
+        known: dict[str, Known] = {}
+        for verdict in verdicts:
+            episode = verdict.episode
+            standing = before.get(episode)
+            if standing is None:
+                if _begin(verdict) < settled:
+                    self.stats.beyond_horizon += 1
+                    continue
+                standing = Known(verdict, self._past.pop((shelf.index, window.key, episode), 0) + 1)
+                out.append(self._emit(standing, "active", instant))
+            elif standing.verdict != verdict and min(_begin(verdict), _begin(standing.verdict)) >= settled:
+                changed = standing.verdict.document() != verdict.document()
+                standing.verdict = verdict
+                if changed:
+                    standing.revision += 1
+                    out.append(self._emit(standing, "active", instant))
+            known[episode] = standing
+        for episode, standing in before.items():
+            if episode in known:
+                continue
+            if _begin(standing.verdict) >= settled:
+                standing.revision += 1
+                out.append(self._emit(standing, "cleared", instant))
+            self._remember((shelf.index, window.key, episode), standing.revision)
+        window.known = known or None
+
+    def _emit(self, standing: Known, status: Status, instant: int) -> Emission:
+        if status == "cleared":
+            self.stats.cleared += 1
+        else:
+            self.stats.emitted += 1
+        return Emission(standing.verdict.id, standing.revision, status, standing.verdict, instant)
+
+    def _forget(self, shelf: Shelf, window: FactWindow) -> None:
+        for episode, standing in (window.known or {}).items():
+            self._remember((shelf.index, window.key, episode), standing.revision)
+
+    def _remember(self, episode: tuple[int, Key, str], revision: int) -> None:
+        self._past[episode] = revision
+        if len(self._past) > self.limits.past:
+            self._past.popitem(last=False)
+
+
+def _begin(verdict: Verdict) -> int:
+    """The time of its oldest evidence."""
+    return min(map(_time, verdict.evidence()), default=verdict.time)

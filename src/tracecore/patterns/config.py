@@ -1,0 +1,148 @@
+"""What a pattern lets its user set: frozen, no unknown fields, every bound checked.
+
+    class Config(Settings, frozen=True, kw_only=True):
+        window: Duration = 5 * MINUTE
+        min_ranks: Count = 2
+
+In a file a duration is `5m`, `300s` or whole seconds; in Python it is nanoseconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
+
+MICROSECOND = 1_000
+MILLISECOND = 1_000_000
+SECOND = 1_000_000_000
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+UNITS = {"ns": 1, "us": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+
+#: Longest duration anybody may set: beyond it a typing error is likelier than a wish.
+LONGEST = 30 * DAY
+
+#: Nanoseconds, at least a second: telemetry has no finer grain that could be trusted.
+Duration: TypeAlias = Annotated[int, msgspec.Meta(ge=SECOND, le=LONGEST, extra={"unit": "duration"})]
+#: A share of a whole, more than nothing.
+Fraction: TypeAlias = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
+#: A factor by which something is larger than usual.
+Factor: TypeAlias = Annotated[float, msgspec.Meta(ge=1.0, le=1e6)]
+#: How many.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be: the text names the field."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every pattern's configuration: bounds hold however it is made."""
+
+    def __post_init__(self) -> None:
+        for name, meta in _bounds(type(self)):
+            _check(name, getattr(self, name), meta)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def load(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
+    """Settings of this type from plain data.
+
+    Args:
+        values: as read from a file; durations as `5m`, `300s` or whole seconds.
+        where: what to put before a field's name in an error (`patterns.hbm_ecc`).
+    """
+    prefix = f"{where}." if where else ""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where or kind.__name__}: expected settings by name, got {type(values).__name__}")
+    known = kind.__struct_fields__
+    durations = {name for name, meta in _bounds(kind) if (meta.extra or {}).get("unit") == "duration"}
+    plain: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"; did you mean `{close[0]}`?" if close else f"; it has {', '.join(known) or 'no settings'}"
+            raise ConfigError(f"{prefix}{name}: no such setting{hint}")
+        try:
+            plain[name] = _setting(value) if name in durations else value
+        except ValueError as error:
+            raise ConfigError(f"{prefix}{name}: {error}") from None
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        if " - at `$." in text:
+            text, _, path = text.rpartition(" - at `$.")
+            text = f"{path.rstrip('`')}: {text[0].lower()}{text[1:]}"
+        raise ConfigError(f"{prefix}{text}") from None
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds of `1h30m`, `5m1ns`, `250ms`; a bare number is refused, for its unit would be a guess."""
+    total, rest = 0, text.strip()
+    if not rest:
+        raise ValueError("an empty duration")
+    while rest:
+        digits = len(rest) - len(rest.lstrip("0123456789."))
+        number, rest = rest[:digits], rest[digits:]
+        letters = len(rest) - len(rest.lstrip("abcdefghijklmnopqrstuvwxyz"))
+        unit, rest = rest[:letters], rest[letters:]
+        whole, _, fraction = number.partition(".")
+        if unit not in UNITS or not whole.isascii() or not (whole + fraction).isdigit() or len(number) > 20:
+            raise ValueError(f"`{text}` is not a duration; write it like 90s, 5m or 1h30m")
+        scale = UNITS[unit]
+        total += int(whole or "0") * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    return total
+
+
+def format_duration(nanos: int) -> str:
+    """The shortest text that `parse_duration` reads back: `5m`, `1h30m`, `1s500ms`."""
+    if nanos == 0:
+        return "0s"
+    parts = []
+    for unit, scale in sorted(UNITS.items(), key=lambda item: -item[1]):
+        amount, nanos = divmod(nanos, scale)
+        if amount:
+            parts.append(f"{amount}{unit}")
+    return "".join(parts)
+
+
+def _setting(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"expected a duration such as 5m or 300s, got {value!r}")
+    nanos = value * SECOND if isinstance(value, int) else parse_duration(value)
+    if nanos % SECOND:
+        raise ValueError(f"`{value}` is finer than a second; durations are whole seconds")
+    if nanos < SECOND:
+        raise ValueError(f"`{value}` is too short; at least 1s")
+    if nanos > LONGEST:
+        raise ValueError(f"`{value}` is too long; at most {format_duration(LONGEST)}")
+    return nanos
+
+
+@lru_cache(maxsize=256)
+def _bounds(kind: type[msgspec.Struct]) -> tuple[tuple[str, msgspec.Meta], ...]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = []
+    for name in kind.__struct_fields__:
+        found += [(name, meta) for meta in getattr(hints[name], "__metadata__", ()) if isinstance(meta, msgspec.Meta)]
+    return tuple(found)
+
+
+def _check(name: str, value: Any, meta: msgspec.Meta) -> None:
+    show = format_duration if (meta.extra or {}).get("unit") == "duration" else str
+    if meta.ge is not None and value < meta.ge:
+        raise ConfigError(f"{name}: {show(value) if value >= 0 else value} is less than {show(meta.ge)}")  # type: ignore[arg-type]
+    if meta.gt is not None and value <= meta.gt:
+        raise ConfigError(f"{name}: {value} is not more than {meta.gt}")
+    if meta.le is not None and value > meta.le:
+        raise ConfigError(f"{name}: {show(value)} is more than {show(meta.le)}")  # type: ignore[arg-type]

@@ -1,0 +1,292 @@
+"""The engine by itself, with two facts and patterns small enough to reason about."""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+import pytest
+
+from tracecore.engine.emission import standing
+from tracecore.engine.engine import Engine, Limits
+from tracecore.facts.fact import Fact
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.contract import Key, Pattern, Verdict, Window, tolerance
+from tracecore.signals.record import Source
+
+T0 = 1_700_000_000 * SECOND
+
+
+class Spark(Fact, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "spark"
+
+
+class Smoke(Fact, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "smoke"
+
+
+class Fire(Verdict, frozen=True, kw_only=True):
+    pattern_id: ClassVar[str] = "900"
+    pattern_name: ClassVar[str] = "fire"
+    role: ClassVar[str] = "cause"  # type: ignore[assignment]
+
+    spark: Fact
+    smokes: tuple[Fact, ...]
+
+    def headline(self) -> str:
+        return f"{len(self.smokes)} smokes after a spark"
+
+    def remediation(self) -> str:
+        return "look"
+
+    def evidence(self) -> tuple[Fact, ...]:
+        return (self.spark, *self.smokes)
+
+
+class FireSettings(Settings, frozen=True, kw_only=True):
+    window: Duration = MINUTE
+
+
+class FirePattern(Pattern[FireSettings]):
+    """Smoke within a minute of a spark on the same node."""
+
+    id = "900"
+    name = "fire"
+    role = "cause"
+    maturity = "experimental"
+    needs = (Spark, Smoke)
+    triggers = (Smoke,)
+    Config = FireSettings
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return ((fact.node,),) if fact.node else ()
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        found: list[Verdict] = []
+        for spark in window.of(Spark):
+            smokes = tuple(s for s in window.of(Smoke) if 0 <= s.time - spark.time <= self.config.window)
+            if smokes:
+                found.append(Fire(key=window.key, episode=spark.uid, time=smokes[0].time, spark=spark, smokes=smokes))
+        return found
+
+
+class Silence(Fire, frozen=True, kw_only=True):
+    pattern_id: ClassVar[str] = "901"
+    pattern_name: ClassVar[str] = "silence"
+
+
+class SilencePattern(FirePattern):
+    """A spark with no smoke for a minute."""
+
+    id = "901"
+    name = "silence"
+    triggers = (Spark,)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        return [
+            Silence(key=window.key, episode=spark.uid, time=spark.time, spark=spark, smokes=())
+            for spark in window.of(Spark)
+            if now >= spark.time + self.config.window
+            and not any(0 <= smoke.time - spark.time <= self.config.window for smoke in window.of(Smoke))
+        ]
+
+    def due(self, window: Window, now: int) -> int | None:
+        return min(
+            (s.time + self.config.window for s in window.of(Spark) if s.time + self.config.window > now), default=None
+        )
+
+
+def spark(seconds: float, node: str = "n1", uid: str = "", **more: object) -> Spark:
+    time = T0 + int(seconds * SECOND)
+    return Spark(time=time, source=Source(path="spark", offset=time, ident=uid), node=node, **more)  # type: ignore[arg-type]
+
+
+def smoke(seconds: float, node: str = "n1", uid: str = "", **more: object) -> Smoke:
+    time = T0 + int(seconds * SECOND)
+    return Smoke(time=time, source=Source(path="smoke", offset=time, ident=uid), node=node, **more)  # type: ignore[arg-type]
+
+
+def at(seconds: float) -> int:
+    return T0 + int(seconds * SECOND)
+
+
+def test_a_verdict_is_emitted_once_and_revised_when_its_document_changes() -> None:
+    engine = Engine([FirePattern()])
+    engine.add([spark(0)])
+    assert engine.advance(at(1)) == []
+    engine.add([smoke(2)])
+    (first,) = engine.advance(at(3))
+    assert (first.revision, first.status, first.at) == (1, "active", at(3))
+    assert engine.advance(at(4)) == []
+    engine.add([smoke(5)])
+    (second,) = engine.advance(at(6))
+    assert (second.id, second.revision) == (first.id, 2)
+    engine.add([smoke(2), smoke(5), spark(0)])
+    assert engine.advance(at(7)) == []
+    assert engine.stats.duplicates == 3
+
+
+def test_facts_of_another_key_do_not_meet() -> None:
+    engine = Engine([FirePattern()])
+    assert engine.replay([spark(0, "n1"), smoke(1, "n2")]) == []
+
+
+@pytest.mark.parametrize(("gap", "joins"), [(60.0, True), (60.000000001, False), (0.0, True), (-0.000000001, False)])
+def test_edges_of_a_window_are_inclusive(gap: float, joins: bool) -> None:
+    at_gap = spark(0).time + round(gap * SECOND)
+    late = Smoke(time=at_gap, source=Source(path="smoke"), node="n1")
+    assert bool(Engine([FirePattern()]).replay([spark(0), late])) is joins
+
+
+def test_a_late_fact_joins_as_if_it_had_come_in_time() -> None:
+    engine = Engine([FirePattern()])
+    engine.add([smoke(60)])
+    engine.advance(at(60))
+    engine.add([spark(0.5)])
+    assert engine.advance(at(89)) != []
+    assert engine.stats.late == 1
+
+
+def test_a_fact_past_lateness_and_both_horizons_is_counted_and_dropped() -> None:
+    engine = Engine([FirePattern()])
+    engine.advance(at(200))
+    engine.add([spark(0), smoke(1)])
+    assert engine.advance(at(201)) == []
+    assert (engine.stats.expired, engine.stats.held) == (2, 0)
+
+
+def test_ageing_out_ends_in_silence_and_a_contradiction_clears() -> None:
+    engine = Engine([FirePattern(), SilencePattern()])
+    engine.add([spark(0)])
+    (silent,) = engine.advance(at(70))
+    assert (silent.verdict.pattern_name, silent.at) == ("silence", at(60))
+    engine.add([smoke(59)])
+    fire, cleared = engine.advance(at(71))
+    assert (fire.verdict.pattern_name, fire.status) == ("fire", "active")
+    assert (cleared.id, cleared.revision, cleared.status) == (silent.id, 2, "cleared")
+    assert engine.advance(at(5000)) == []
+    assert (engine.stats.held, engine.stats.windows) == (0, 0)
+
+
+def test_an_episode_that_comes_back_goes_on_counting_its_revision() -> None:
+    engine = Engine([SilencePattern()])
+    engine.add([spark(0, uid="same")])
+    (first,) = engine.advance(at(61))
+    engine.advance(at(1000))
+    engine.add([spark(1000, uid="same")])
+    (again,) = engine.advance(at(1061))
+    assert (again.id, first.revision, again.revision) == (first.id, 1, 2)
+
+
+def test_replay_says_what_a_live_engine_said_second_by_second() -> None:
+    rng = random.Random(7)
+    facts: list[Fact] = []
+    for number in range(300):
+        node = f"n{rng.randrange(3)}"
+        make = spark if rng.random() < 0.4 else smoke
+        facts.append(make(rng.uniform(0, 1200), node, uid=f"u{number}"))
+    offline = standing(Engine([FirePattern(), SilencePattern()]).replay(facts, until=at(1300)))
+    for seed in range(4):
+        rng = random.Random(seed)
+        arrivals = sorted((fact.time + rng.randrange(30 * SECOND), fact.uid, fact) for fact in facts)
+        engine = Engine([FirePattern(), SilencePattern()])
+        said = []
+        for second in range(1300):
+            while arrivals and arrivals[0][0] <= at(second):
+                engine.add([arrivals.pop(0)[2]])
+            said += engine.advance(at(second))
+        said += engine.close(at(1300))
+        assert {e.id: e.verdict.document() for e in standing(said)} == {e.id: e.verdict.document() for e in offline}
+    assert offline
+
+
+def test_close_goes_no_further_than_somebody_looked() -> None:
+    assert Engine([SilencePattern()]).replay([spark(0)]) == []
+    assert len(Engine([SilencePattern()]).replay([spark(0)], until=at(60))) == 1
+
+
+def test_a_growing_fold_replaces_itself_in_any_order() -> None:
+    small, large = spark(0), spark(0, count=9, last_time=at(5))
+    for order in ([small, large], [large, small]):
+        engine = Engine([FirePattern()])
+        engine.add(order)
+        engine.add([smoke(1)])
+        (emission,) = engine.advance(at(2))
+        assert emission.verdict.evidence()[0].count == 9
+
+
+def test_one_window_keeps_its_newest_facts_and_never_clears_for_want_of_the_others() -> None:
+    engine = Engine([FirePattern()], limits=Limits(window=10))
+    engine.add([spark(0), smoke(1)])
+    assert len(engine.advance(at(1))) == 1
+    engine.add([smoke(2 + i / 100) for i in range(20)])
+    assert engine.advance(at(3)) == []
+    assert (engine.stats.evicted_window, engine.stats.held) == (12, 10)
+
+
+def test_all_windows_together_are_bounded() -> None:
+    engine = Engine([FirePattern()], limits=Limits(total=100))
+    engine.add([smoke(i / 10, f"n{i % 7}") for i in range(300)])
+    engine.advance(at(31))
+    assert engine.stats.held == 90
+    assert engine.stats.evicted_total == 210
+    engine.add([spark(29.95, f"n{i}") for i in range(7)])
+    assert engine.advance(at(32)) == []
+
+
+def test_windows_are_bounded() -> None:
+    engine = Engine([FirePattern()], limits=Limits(windows=5))
+    engine.add([smoke(1, f"n{i}") for i in range(8)])
+    engine.advance(at(1))
+    assert (engine.stats.windows, engine.stats.refused_windows) == (5, 3)
+
+
+def test_a_fact_of_the_future_waits_for_its_time() -> None:
+    engine = Engine([FirePattern()], limits=Limits(future=2))
+    engine.advance(at(0))
+    engine.add([spark(10), smoke(11), smoke(500), smoke(600)])
+    assert engine.advance(at(1)) == []
+    assert engine.stats.future == 2
+    assert len(engine.advance(at(20))) == 1
+
+
+def test_a_clock_ahead_within_the_skew_is_believed_at_once() -> None:
+    engine = Engine([FirePattern()])
+    engine.add([spark(0), smoke(3)])
+    assert len(engine.advance(at(1))) == 1
+
+
+def test_a_failing_detector_is_counted_and_the_others_go_on() -> None:
+    class Broken(FirePattern):
+        name = "broken"
+
+        def evaluate(self, window: Window, now: int) -> list[Verdict]:
+            raise ZeroDivisionError
+
+    facts = [spark(0), smoke(1)]
+    with pytest.raises(ZeroDivisionError):
+        Engine([Broken(), FirePattern()]).replay(facts)
+    engine = Engine([Broken(), FirePattern()], strict=False)
+    assert len(engine.replay(facts)) == 1
+    assert engine.stats.errors == {"broken": 1}
+
+
+def test_windows_without_a_trigger_are_not_evaluated() -> None:
+    engine = Engine([FirePattern()])
+    engine.replay([spark(i) for i in range(10)])
+    assert engine.stats.evaluations == 0
+
+
+def test_tolerance_is_for_two_nodes_and_the_trail_says_when_it_mattered() -> None:
+    here, there = spark(0, "n1"), smoke(0, "n2")
+    assert tolerance(here, spark(1, "n1"), 2 * SECOND) == 0
+    assert tolerance(here, there, 2 * SECOND) == 2 * SECOND
+    verdict = Fire(key=("n1",), episode="e", time=T0, spark=here, smokes=(there,), skew=2 * SECOND)
+    trail = verdict.document()["evidence_trail"]
+    assert "clock" not in trail[0]["description"]
+    assert "n2's clock" in trail[1]["description"]
+    assert "2 s" in trail[1]["description"]
