@@ -1,0 +1,48 @@
+"""`project(signal)`: every fact of a stamped record. The projectors are this one visible, ordered tuple."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.projectors.gpu import GPU
+from tracecore.facts.projectors.host import HOST
+from tracecore.facts.projectors.kubernetes import KUBERNETES
+from tracecore.facts.projectors.projector import Index, Projection
+from tracecore.facts.projectors.training import TRAINING
+from tracecore.facts.projectors.worker import WORKER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracecore.signals.record import LogSignal, Source
+
+PROJECTORS: tuple[Projection[Any], ...] = (*GPU, *HOST, *WORKER, *TRAINING, *KUBERNETES)
+
+_INDEX = Index(PROJECTORS)
+#: Attributes that can make a fact. A record that has none of them makes none.
+TRIGGERS = _INDEX.triggers
+
+
+def project(signal: LogSignal) -> list[Fact]:
+    """The facts of a stamped record, in the order of PROJECTORS; never raises."""
+    return _INDEX.project(signal)
+
+
+def project_point(
+    metric: str,
+    value: float,
+    *,
+    time: int,
+    attributes: Mapping[str, Any],
+    resource: Mapping[str, Any],
+    source: Source,
+) -> list[Fact]:
+    """The facts of one metric point, gauge or sum alike: the metric's name is the attribute, its value the value."""
+    return _INDEX.project(
+        {
+            "resource": {"attributes": dict(resource)},
+            "log": {"attributes": {**attributes, metric: value}, "time_unix_nano": time},
+            "source": source,
+        }
+    )

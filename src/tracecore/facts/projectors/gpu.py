@@ -1,0 +1,209 @@
+"""Kernel lines and metrics about GPUs, links and ports."""
+
+from __future__ import annotations
+
+from tracecore.facts.coerce import flag, integer, magnitude, name, natural, number, positive, text, word
+from tracecore.facts.gpu import (
+    AerError,
+    EccDelta,
+    FramebufferSample,
+    GpuLost,
+    NvlinkRate,
+    PcieRateCollapse,
+    SdcCounter,
+    Sxid,
+    ThrottleSample,
+    Xid,
+)
+from tracecore.facts.identity import Stamped
+from tracecore.facts.network import PortState
+from tracecore.facts.projectors.projector import Projection
+
+_PERSISTENCE = {"volatile": "volatile", "aggregate": "aggregate", "persistent": "aggregate"}
+_TYPES = {
+    "uncorrected": "uncorrected",
+    "uncorrectable": "uncorrected",
+    "corrected": "corrected",
+    "correctable": "corrected",
+}
+_SUBTYPES = {"double_bit": "double_bit", "dbe": "double_bit", "single_bit": "single_bit", "sbe": "single_bit"}
+_PORT_STATES = {"down": 1, "init": 2, "initialize": 2, "initializing": 2, "armed": 3, "active": 4}
+_REASONS = {
+    "hw_thermal_slowdown": "thermal_hardware",
+    "sw_thermal_slowdown": "thermal_software",
+    "power_cap": "power",
+    "sw_power_cap": "power",
+    "": "none",
+}
+
+
+def xid(record: Stamped) -> Xid | None:
+    code = positive(record.get("kernelevents.xid"))
+    if code is None:
+        return None
+    get = record.get
+    return Xid(
+        **record.identity(),
+        code=code,
+        process=name(get("kernelevents.xid.process")),
+        pid=positive(get("process.pid")),
+        cause=positive(get("kernelevents.xid.cause")),
+        link=natural(get("kernelevents.xid.link")),
+        detail=text(get("kernelevents.xid.detail"), 512),
+    )
+
+
+def gpu_lost(record: Stamped) -> GpuLost | None:
+    if flag(record.get("kernelevents.gpu_lost")) is not True:
+        return None
+    return GpuLost(**record.identity(), detail=text(record.get("kernelevents.xid.detail"), 512) or record.body)
+
+
+def sxid(record: Stamped) -> Sxid | None:
+    code = positive(record.get("kernelevents.sxid"))
+    if code is None:
+        return None
+    return Sxid(
+        **record.identity(),
+        code=code,
+        fatal=flag(record.get("kernelevents.sxid.fatal")),
+        link=natural(record.get("kernelevents.xid.link")),
+        detail=record.body,
+    )
+
+
+def ecc_delta(record: Stamped) -> EccDelta | None:
+    delta = positive(record.get("hw.errors.delta"))
+    identity = record.identity()
+    if delta is None or "gpu" not in identity:
+        return None
+    error, subtype, persistence = (word(record.get(n)) for n in ("error.type", "error.subtype", "error.persistence"))
+    return EccDelta(
+        **identity,
+        delta=delta,
+        error_type=_TYPES.get(error, error) if error else None,
+        subtype=_SUBTYPES.get(subtype, subtype) if subtype else None,
+        persistence=_PERSISTENCE.get(persistence, persistence) if persistence else None,
+        index=natural(record.get("hw.gpu.index")),
+    )
+
+
+def throttle_sample(record: Stamped) -> ThrottleSample | None:
+    identity = record.identity()
+    if "gpu" not in identity:
+        return None
+    reason = word(record.get("hw.gpu.throttle.reason"))
+    sample = ThrottleSample(
+        **identity,
+        reason=_REASONS.get(reason, reason) if reason else None,
+        throttled_s=magnitude(record.get("hw.gpu.throttle.duration")),
+        temperature_c=number(record.get("hw.gpu.temperature")),
+        sm_clock_mhz=magnitude(record.get("hw.gpu.clock.sm")),
+    )
+    measured = (sample.reason, sample.throttled_s, sample.temperature_c, sample.sm_clock_mhz)
+    return None if all(value is None for value in measured) else sample
+
+
+def framebuffer_sample(record: Stamped) -> FramebufferSample | None:
+    identity = record.identity()
+    free, total = _bytes(record, "hw.gpu.memory.free"), _bytes(record, "hw.gpu.memory.total")
+    if "gpu" not in identity or (free is None and total is None):
+        return None
+    return FramebufferSample(**identity, free_bytes=free, total_bytes=total)
+
+
+def _bytes(record: Stamped, attribute: str) -> int | None:
+    """Gauges are often doubles; a fraction of a byte is noise of the unit conversion."""
+    value = magnitude(record.get(attribute))
+    return None if value is None else integer(float(round(value)))
+
+
+def aer_error(record: Stamped) -> AerError | None:
+    severity = aer_severity(record.get("kernelevents.pcie_aer.severity"))
+    identity = record.identity()
+    if severity is None or "gpu" not in identity:
+        return None
+    return AerError(**identity, severity=severity, error_type=name(record.get("kernelevents.pcie_aer.type")))
+
+
+def aer_severity(value: object) -> str | None:
+    """`corrected`, `nonfatal` or `fatal` from any of the kernel's wordings."""
+    found = word(value)
+    if found is None:
+        return None
+    found = found.replace("_", "")
+    if "nonfatal" in found:
+        return "nonfatal"
+    if "fatal" in found:
+        return "fatal"
+    return "corrected" if found.startswith("correct") else None
+
+
+def pcie_rate_collapse(record: Stamped) -> PcieRateCollapse | None:
+    prefix = "tracecore.alert.pcie_rate_collapse."
+    rate = magnitude(record.get(prefix + "bytes_per_second"))
+    identity = record.identity()
+    if rate is None or "gpu" not in identity:
+        return None
+    baseline = magnitude(record.get(prefix + "baseline_bytes_per_second"))
+    drop = number(record.get(prefix + "drop_ratio"))
+    if drop is None and baseline:
+        drop = 1 - rate / baseline
+    direction = word(record.get(prefix + "direction")) or word(record.get("network.io.direction"))
+    return PcieRateCollapse(
+        **identity, bytes_per_second=rate, baseline_bytes_per_second=baseline, direction=direction, drop_ratio=drop
+    )
+
+
+def nvlink_rate(record: Stamped) -> NvlinkRate | None:
+    rate = magnitude(record.get("hw.gpu.nvlink.rate"))
+    if rate is None:
+        return None
+    return NvlinkRate(
+        **record.identity(),
+        link=natural(record.get("hw.gpu.nvlink.link")),
+        bytes_per_second=rate,
+        peer_median=magnitude(record.get("hw.gpu.nvlink.peer_median")),
+        low_s=magnitude(record.get("hw.gpu.nvlink.low_seconds")),
+        direction=word(record.get("network.io.direction")),
+    )
+
+
+def sdc_counter(record: Stamped) -> SdcCounter | None:
+    delta = positive(record.get("hw.gpu.sdc.delta"))
+    if delta is None:
+        return None
+    return SdcCounter(**record.identity(), delta=delta, counter=name(record.get("hw.gpu.sdc.kind")))
+
+
+def port_state(record: Stamped) -> PortState | None:
+    device = name(record.get("hw.network.ib.device"))
+    given = record.get("hw.network.ib.port.state")
+    state = integer(given)
+    if state is None and (named := word(given)) is not None:
+        # sysfs writes `4: ACTIVE`, drivers the word alone.
+        state = _PORT_STATES.get(named.rpartition(":")[2].strip("_"))
+    if device is None or state is None or not 1 <= state <= 4:
+        return None
+    port = record.get("hw.network.ib.port.num")
+    number_ = 1 if port is None else natural(port)
+    return None if number_ is None else PortState(**record.identity(), device=device, port=number_, state=state)
+
+
+GPU = (
+    Projection(xid, gate=("kernelevents.xid",)),
+    Projection(gpu_lost, gate=("kernelevents.gpu_lost",)),
+    Projection(sxid, gate=("kernelevents.sxid",)),
+    Projection(aer_error, gate=("kernelevents.pcie_aer.severity", "gpu.id")),
+    Projection(ecc_delta, gate=("hw.errors.delta", "gpu.id")),
+    Projection(
+        throttle_sample,
+        gate=("gpu.id",),
+        either=("hw.gpu.throttle.reason", "hw.gpu.throttle.duration", "hw.gpu.temperature", "hw.gpu.clock.sm"),
+    ),
+    Projection(framebuffer_sample, gate=("gpu.id",), either=("hw.gpu.memory.free", "hw.gpu.memory.total")),
+    Projection(pcie_rate_collapse, gate=("tracecore.alert.pcie_rate_collapse.bytes_per_second", "gpu.id")),
+    Projection(nvlink_rate, gate=("hw.gpu.nvlink.rate",)),
+    Projection(sdc_counter, gate=("hw.gpu.sdc.delta",)),
+    Projection(port_state, gate=("hw.network.ib.port.state", "hw.network.ib.device")),
+)

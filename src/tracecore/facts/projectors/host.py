@@ -1,0 +1,135 @@
+"""Kernel lines about the machine, and what a scheduler says about a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracecore.facts.coerce import integer, name, natural, positive, text, word
+from tracecore.facts.host import HostEvent, SlurmState
+from tracecore.facts.identity import Stamped
+from tracecore.facts.memory import MemoryKillReport, OomKill
+from tracecore.facts.projectors.projector import Projection
+from tracecore.facts.stop import PlannedStop
+
+#: What Slurm's states say about who wanted the end.
+_STOPPED = {
+    "TIMEOUT": "time_limit",
+    "DEADLINE": "time_limit",
+    "PREEMPTED": "preempted",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+}
+
+
+def host_event(record: Stamped) -> HostEvent | None:
+    event = word(record.get("kernelevents.host"))
+    if event is None:
+        return None
+    return HostEvent(
+        **record.identity(),
+        event=event,
+        detail=text(record.get("kernelevents.host.detail"), 512),
+        process=name(record.get("kernelevents.host.process")),
+        pid=positive(record.get("process.pid")),
+    )
+
+
+def oom_kill(record: Stamped) -> OomKill | None:
+    prefix = "kernelevents.oom."
+    kill = OomKill(
+        **record.identity(),
+        victim_pid=positive(record.get(prefix + "victim_pid")),
+        victim_name=name(record.get(prefix + "victim_name")),
+        cgroup=name(record.get(prefix + "cgroup")),
+        constraint=_constraint(record.get(prefix + "constraint")),
+        rss_kb=natural(record.get(prefix + "rss_kb")),
+        limit_kb=natural(record.get(prefix + "limit_kb")),
+    )
+    said = (kill.victim_pid, kill.victim_name, kill.constraint, kill.limit_kb)
+    return None if all(value is None for value in said) else kill
+
+
+def _constraint(value: object) -> str | None:
+    """`CONSTRAINT_MEMCG` and `memcg` are one."""
+    found = word(value)
+    return None if found is None else found.removeprefix("constraint_")
+
+
+def memory_kill_report(record: Stamped) -> MemoryKillReport | None:
+    reporter = word(record.get("tracecore.host_oom.reporter"))
+    if reporter is None:
+        return None
+    return MemoryKillReport(
+        **record.identity(), reporter=reporter, pid=positive(record.get("process.pid")), detail=record.body
+    )
+
+
+def slurm_memory_kill(record: Stamped) -> MemoryKillReport | None:
+    """Slurm's state OUT_OF_MEMORY, where no line beside it says the same."""
+    if slurm_status(record) != "OUT_OF_MEMORY" or record.get("tracecore.host_oom.reporter") is not None:
+        return None
+    return MemoryKillReport(**_scheduled(record), reporter="slurm", detail=record.body)
+
+
+def slurm_status(record: Stamped) -> str | None:
+    """`CANCELLED by 1000` and `CANCELLED+` are CANCELLED."""
+    found = name(record.get("tracecore.slurm.state"))
+    return None if found is None else found.upper().split()[0].rstrip("+")
+
+
+def _scheduled(record: Stamped) -> dict[str, Any]:
+    fields = record.identity()
+    if "job" not in fields and (job := _slurm_job(record)) is not None:
+        fields["job"] = job
+    return fields
+
+
+def _slurm_job(record: Stamped) -> str | None:
+    job = record.get("tracecore.slurm.job_id")
+    return name(str(job) if type(job) is int else job)
+
+
+def slurm_state(record: Stamped) -> SlurmState | None:
+    state = slurm_status(record)
+    if not state:
+        return None
+    return SlurmState(
+        **_scheduled(record),
+        state=state,
+        slurm_job=_slurm_job(record),
+        exit_code=integer(record.get("tracecore.process.exit_code")),
+    )
+
+
+def planned_stop(record: Stamped) -> PlannedStop | None:
+    reason = word(record.get("tracecore.stop.reason"))
+    if reason is None:
+        return None
+    return PlannedStop(
+        **_scheduled(record),
+        reason=reason,
+        requester=word(record.get("tracecore.stop.source")),
+        detail=record.body,
+    )
+
+
+def slurm_stop(record: Stamped) -> PlannedStop | None:
+    """A Slurm state that says the end was wanted, where no line beside it says the same."""
+    reason = _STOPPED.get(slurm_status(record) or "")
+    if reason is None or record.get("tracecore.stop.reason") is not None:
+        return None
+    return PlannedStop(**_scheduled(record), reason=reason, requester="slurm", detail=record.body)
+
+
+HOST = (
+    Projection(host_event, gate=("kernelevents.host",)),
+    Projection(
+        oom_kill,
+        either=tuple(f"kernelevents.oom.{n}" for n in ("victim_pid", "victim_name", "constraint", "limit_kb")),
+    ),
+    Projection(memory_kill_report, gate=("tracecore.host_oom.reporter",)),
+    Projection(slurm_state, gate=("tracecore.slurm.state",)),
+    Projection(slurm_memory_kill, gate=("tracecore.slurm.state",)),
+    Projection(planned_stop, gate=("tracecore.stop.reason",)),
+    Projection(slurm_stop, gate=("tracecore.slurm.state",)),
+)

@@ -1,0 +1,182 @@
+"""Kubernetes events and the state of pods and nodes."""
+
+from __future__ import annotations
+
+from tracecore.facts.coerce import integer, moment, name, text, word
+from tracecore.facts.host import HostEvent
+from tracecore.facts.identity import Stamped
+from tracecore.facts.kubernetes import (
+    CNI_REASONS,
+    MOUNT_REASONS,
+    PRESSURES,
+    CniEvent,
+    ContainerTerminated,
+    MountEvent,
+    NodePressure,
+    NodeReadiness,
+    PodEvicted,
+    PodReady,
+    WorkloadEvent,
+)
+from tracecore.facts.memory import MemoryKillReport
+from tracecore.facts.projectors.projector import Projection
+from tracecore.facts.stop import PlannedStop
+from tracecore.signals.record import Source
+
+_EVENT = ("k8s.event.reason", "k8s.event.hint")
+#: What the kubelet's and the node controller's reasons say about a condition.
+_PRESSURE_REASONS = {
+    "NodeHasDiskPressure": ("DiskPressure", True),
+    "NodeHasNoDiskPressure": ("DiskPressure", False),
+    "NodeHasInsufficientMemory": ("MemoryPressure", True),
+    "NodeHasSufficientMemory": ("MemoryPressure", False),
+    "NodeHasInsufficientPID": ("PIDPressure", True),
+    "NodeHasSufficientPID": ("PIDPressure", False),
+}
+_READY_REASONS = {"NodeReady": True, "NodeNotReady": False, "NodeStatusUnknown": False}
+#: Hints that another projector turns into its own fact.
+_TYPED_HINTS = frozenset(
+    {"pod_evicted", "preempted", "oom_killed", "node_pressure", "node_unhealthy", "network_not_ready"}
+)
+
+
+def _reason(record: Stamped) -> str | None:
+    return name(record.get("k8s.event.reason"))
+
+
+def _hint(record: Stamped) -> str | None:
+    return word(record.get("k8s.event.hint"))
+
+
+def _note(record: Stamped) -> str | None:
+    return text(record.get("k8s.event.note"), 1024) or record.body
+
+
+def pod_evicted(record: Stamped) -> PodEvicted | None:
+    reason = _reason(record)
+    if _hint(record) != "pod_evicted" and reason != "Evicted":
+        return None
+    fields = record.event_identity()
+    if "pod" not in fields:
+        return None
+    return PodEvicted(**fields, reason=reason, note=_note(record), pod_uid=name(record.get("k8s.pod.uid")))
+
+
+def node_pressure(record: Stamped) -> NodePressure | None:
+    condition = name(record.get("k8s.node.condition"))
+    status = word(record.get("k8s.node.condition.status"))
+    if condition is not None:
+        active = {"true": True, "false": False}.get(status or "true")
+    else:
+        condition, active = _PRESSURE_REASONS.get(_reason(record) or "", (None, None))
+    fields = record.event_identity()
+    if condition not in PRESSURES or active is None or "node" not in fields:
+        return None
+    fields.pop("pod", None)
+    return NodePressure(**fields, condition=condition, active=active, note=_note(record))
+
+
+def node_readiness(record: Stamped) -> NodeReadiness | None:
+    reason = _reason(record)
+    status = name(record.get("k8s.node.condition.status"))
+    condition = name(record.get("k8s.node.condition"))
+    ready: bool | None = None
+    if condition == "Ready" and status is not None:
+        ready = status.lower() == "true"
+    elif condition is None:
+        ready = _READY_REASONS.get(reason or "")
+        if ready is None and _hint(record) == "node_unhealthy" and reason != "Rebooted":
+            ready = False
+    fields = record.event_identity()
+    if ready is None or "node" not in fields:
+        return None
+    fields.pop("pod", None)
+    return NodeReadiness(**fields, ready=ready, status=status, reason=reason, note=_note(record))
+
+
+def node_rebooted(record: Stamped) -> HostEvent | None:
+    """The kubelet saw another boot id."""
+    if _reason(record) != "Rebooted":
+        return None
+    fields = record.event_identity()
+    fields.pop("pod", None)
+    return HostEvent(**fields, event="boot", detail=_note(record)) if "node" in fields else None
+
+
+def pod_ready(record: Stamped) -> PodReady | None:
+    ready = moment(record.get("k8s.pod.ready_time"))
+    fields = record.event_identity()
+    if ready is None or "rank" not in fields:
+        return None
+    source: Source = fields["source"]
+    who = fields.get("pod") or f"rank {fields['rank']}"
+    # Stamped on every record of the pod: one statement, however often it is read.
+    fields["source"] = Source(source.path, source.offset, source.line, source.length, f"pod-ready:{who}:{ready}")
+    fields["time"] = ready
+    fields.pop("count", None)
+    return PodReady(**fields, ready_time=ready, namespace=name(record.get("k8s.namespace.name")))
+
+
+def mount_event(record: Stamped) -> MountEvent | None:
+    reason = _reason(record)
+    if reason not in MOUNT_REASONS:
+        return None
+    return MountEvent(**record.event_identity(), reason=reason, note=_note(record))
+
+
+def cni_event(record: Stamped) -> CniEvent | None:
+    reason = _reason(record)
+    if reason not in CNI_REASONS and _hint(record) != "network_not_ready":
+        return None
+    return CniEvent(
+        **record.event_identity(),
+        reason=reason or "NetworkNotReady",
+        note=_note(record),
+        namespace=name(record.get("k8s.namespace.name")),
+    )
+
+
+def container_terminated(record: Stamped) -> ContainerTerminated | None:
+    reason = name(record.get("k8s.container.terminated.reason"))
+    code = integer(record.get("k8s.container.terminated.exit_code"))
+    if reason is None and code is None:
+        return None
+    container = name(record.get("k8s.container.name"))
+    return ContainerTerminated(**record.event_identity(), reason=reason, exit_code=code, container=container)
+
+
+def memory_kill_event(record: Stamped) -> MemoryKillReport | None:
+    if _hint(record) != "oom_killed" or record.get("tracecore.host_oom.reporter") is not None:
+        return None
+    return MemoryKillReport(**record.event_identity(), reporter="kubernetes", detail=_note(record))
+
+
+def preempted(record: Stamped) -> PlannedStop | None:
+    if _hint(record) != "preempted" and _reason(record) != "Preempted":
+        return None
+    if record.get("tracecore.stop.reason") is not None:
+        return None
+    return PlannedStop(**record.event_identity(), reason="preempted", requester="kubernetes", detail=_note(record))
+
+
+def workload_event(record: Stamped) -> WorkloadEvent | None:
+    """What no other projector of events has a type for."""
+    hint, reason = _hint(record), _reason(record)
+    if hint is None or hint in _TYPED_HINTS or reason in MOUNT_REASONS or reason in CNI_REASONS:
+        return None
+    return WorkloadEvent(**record.event_identity(), hint=hint, reason=reason, note=_note(record))
+
+
+KUBERNETES = (
+    Projection(pod_evicted, either=_EVENT),
+    Projection(node_pressure, either=("k8s.node.condition", *_EVENT)),
+    Projection(node_readiness, either=("k8s.node.condition", *_EVENT)),
+    Projection(node_rebooted, gate=("k8s.event.reason",)),
+    Projection(mount_event, gate=("k8s.event.reason",)),
+    Projection(cni_event, either=_EVENT),
+    Projection(container_terminated, either=("k8s.container.terminated.reason", "k8s.container.terminated.exit_code")),
+    Projection(memory_kill_event, gate=("k8s.event.hint",)),
+    Projection(preempted, either=_EVENT),
+    Projection(workload_event, gate=("k8s.event.hint",)),
+    Projection(pod_ready, gate=("k8s.pod.ready_time",), resource=True),
+)

@@ -1,0 +1,125 @@
+"""What a projector is, and the index that finds those a record can concern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.identity import Stamped, stamped
+
+if TYPE_CHECKING:
+    from tracecore.signals.record import LogSignal
+
+F = TypeVar("F", bound=Fact)
+
+
+class Projection(Generic[F]):
+    """A projector: its gate, and the function that makes the fact of a record that passed it.
+
+    Args:
+        make: gives the fact, or None where a value is not what it should be.
+        gate: attributes that must all be there; the first must be the record's own.
+        either: attributes of which the record itself must have one.
+        resource: the first of the gate may also stand on the resource alone.
+    """
+
+    __slots__ = ("either", "gate", "make", "resource", "rest")
+
+    def __init__(
+        self,
+        make: Callable[[Stamped], F | None],
+        *,
+        gate: tuple[str, ...] = (),
+        either: tuple[str, ...] = (),
+        resource: bool = False,
+    ) -> None:
+        if not gate and not either:
+            raise ValueError("a projector without a gate would look at every record")
+        self.make = make
+        self.gate = gate
+        self.either = either
+        self.resource = resource
+        self.rest = gate if either or resource else gate[1:]
+
+    @property
+    def triggers(self) -> tuple[str, ...]:
+        """The attributes one of which the record itself must have."""
+        return self.either or self.gate[:1]
+
+    @property
+    def name(self) -> str:
+        return self.make.__name__
+
+    def of(self, record: Stamped) -> F | None:
+        """The fact of a record one of whose attributes is a trigger."""
+        for name in self.rest:
+            if record.get(name) is None:
+                return None
+        return self.make(record)
+
+    def __call__(self, signal: LogSignal) -> F | None:
+        record = stamped(signal)
+        if record is None:
+            return None
+        if not self.resource and all(record.own.get(name) is None for name in self.triggers):
+            return None
+        return self.of(record)
+
+
+def _parts(signal: object) -> tuple[object, object]:
+    """Attributes of a record and of its resource, of a signal that lacks something."""
+    log = signal.get("log") if isinstance(signal, dict) else None
+    own = log.get("attributes") if isinstance(log, dict) else None
+    resource = signal.get("resource") if isinstance(signal, dict) else None
+    return own, (resource.get("attributes") if isinstance(resource, dict) else None)
+
+
+class Index:
+    """Finds the projectors of a record with one look-up for each of its attributes."""
+
+    def __init__(self, projectors: Sequence[Projection[Fact]]) -> None:
+        self._projectors = tuple(projectors)
+        by_trigger: dict[str, list[int]] = {}
+        for place, projector in enumerate(projectors):
+            for name in projector.triggers:
+                by_trigger.setdefault(name, []).append(place)
+        self._by_trigger = {name: tuple(places) for name, places in by_trigger.items()}
+        self._on_resource = {p.gate[0]: place for place, p in enumerate(projectors) if p.resource}
+
+    @property
+    def triggers(self) -> frozenset[str]:
+        """Attributes that can make a fact: a record that has none of them makes none."""
+        return frozenset(self._by_trigger)
+
+    def project(self, signal: LogSignal) -> list[Fact]:
+        """All facts of the record, in the order of the projectors."""
+        attributes: object
+        resource: object
+        try:
+            attributes = signal["log"]["attributes"]
+            resource = signal["resource"]["attributes"]
+        except (KeyError, TypeError):
+            attributes, resource = _parts(signal)
+        if not isinstance(attributes, dict):
+            return []
+        by_trigger = self._by_trigger
+        found: tuple[int, ...] = ()
+        for name in attributes:
+            if name in by_trigger:
+                found = found + by_trigger[name] if found else by_trigger[name]
+        for name, place in self._on_resource.items():
+            if isinstance(resource, dict) and name in resource:
+                found = (*found, place)
+        if not found:
+            return []
+        record = stamped(signal)
+        if record is None:
+            return []
+        places = sorted(set(found)) if len(found) > 1 else found
+        facts: list[Fact] = []
+        for place in places:
+            fact = self._projectors[place].of(record)
+            if fact is not None:
+                facts.append(fact)
+        return facts

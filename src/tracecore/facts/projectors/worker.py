@@ -1,0 +1,228 @@
+"""Worker output: NCCL, exceptions, signals, launchers, memory, storage."""
+
+from __future__ import annotations
+
+import signal as posix
+from typing import Any
+
+from tracecore.facts import tracebacks
+from tracecore.facts.coerce import flag, integer, magnitude, name, natural, positive, text, word
+from tracecore.facts.identity import Stamped
+from tracecore.facts.memory import CudaOom
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.projectors.projector import Projection
+from tracecore.facts.storage import StorageError
+
+_SIGNALS = {s.name for s in posix.Signals} | {"SIGIOT", "SIGCLD", "SIGPOLL"}
+_LAUNCHER = "tracecore.launcher."
+
+
+def signal_named(value: object) -> str | None:
+    """`SIGSEGV` from `SIGSEGV`, `segv`, `11` or 11."""
+    code = positive(value)
+    if code is not None:
+        return posix.Signals(code).name if code in posix.Signals.__members__.values() else None
+    found = name(value)
+    if found is None:
+        return None
+    found = found.upper()
+    found = found if found.startswith("SIG") else "SIG" + found
+    return found if found in _SIGNALS else None
+
+
+def watchdog_report(record: Stamped) -> WatchdogReport | None:
+    get = record.get
+    fields = record.identity()
+    if "rank" not in fields and (rank := natural(get("nccl.watchdog.rank"))) is not None:
+        fields["rank"] = rank
+    group = get("nccl.watchdog.pg")
+    report = WatchdogReport(
+        **fields,
+        report=word(get("nccl.watchdog.kind")) or "timeout",
+        op=name(get("nccl.watchdog.op")),
+        seq=natural(get("nccl.watchdog.seq")),
+        timeout_ms=natural(get("nccl.watchdog.timeout_ms")),
+        elapsed_ms=natural(get("nccl.watchdog.elapsed_ms")),
+        last_enqueued=integer(get("nccl.watchdog.last_enqueued")),
+        last_started=integer(get("nccl.watchdog.last_started")),
+        last_completed=integer(get("nccl.watchdog.last_completed")),
+        pg=name(str(group) if type(group) is int else group),
+        pg_desc=name(get("nccl.watchdog.pg_desc")),
+        numel_in=natural(get("nccl.watchdog.numel_in")),
+        numel_out=natural(get("nccl.watchdog.numel_out")),
+        from_rank=natural(get("nccl.watchdog.from_rank")),
+    )
+    said = (word(get("nccl.watchdog.kind")), report.op, report.seq)
+    return None if all(value is None for value in said) else report
+
+
+def nccl_error(record: Stamped) -> NcclError | None:
+    error = word(record.get("nccl.error"))
+    if error is None:
+        return None
+    peer = record.get("nccl.error.peer")
+    return NcclError(
+        **record.identity(),
+        error=error,
+        peer=name(str(peer) if type(peer) is int else peer),
+        detail=text(record.get("nccl.error.detail"), 512),
+    )
+
+
+def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
+    failure = word(record.get("tracecore.rendezvous.failure"))
+    if failure is None:
+        return None
+    return RendezvousFailure(
+        **record.identity(),
+        failure=failure,
+        joined=natural(record.get("tracecore.rendezvous.joined")),
+        expected=natural(record.get("tracecore.rendezvous.expected")),
+        endpoint=name(record.get("tracecore.rendezvous.endpoint")),
+        interface=name(record.get("tracecore.rendezvous.interface")),
+    )
+
+
+def exception_raised(record: Stamped) -> ExceptionRaised | None:
+    stack = record.get("exception.stacktrace")
+    parsed = tracebacks.parse(stack) if isinstance(stack, str) else None
+    kind = name(record.get("exception.type")) or (parsed.type if parsed else None)
+    if kind is None:
+        return None
+    message = text(record.get("exception.message")) or (text(parsed.message) if parsed else None)
+    fields: dict[str, Any] = {}
+    if parsed is not None:
+        if parsed.frame is not None:
+            fields |= {"file": parsed.frame.file, "line": parsed.frame.line, "function": parsed.frame.function}
+        if parsed.root_type is not None:
+            fields |= {"root_type": parsed.root_type, "root_message": text(parsed.root_message)}
+    worker = tracebacks.loader_worker(message or "")
+    if worker is not None:
+        fields["loader_worker"] = worker
+    return ExceptionRaised(
+        **record.identity(), type=kind, message=message, pid=positive(record.get("process.pid")), **fields
+    )
+
+
+def _reported(record: Stamped) -> dict[str, Any]:
+    """Identity of the process a line speaks of: a launcher's line speaks of another rank than its own."""
+    fields = record.identity()
+    if record.get("tracecore.launcher") is not None:
+        fields.pop("rank", None)
+        if (rank := natural(record.get(_LAUNCHER + "rank"))) is not None:
+            fields["rank"] = rank
+    return fields
+
+
+def fatal_signal(record: Stamped) -> FatalSignal | None:
+    found = signal_named(record.get("tracecore.process.signal"))
+    if found is None:
+        return None
+    return FatalSignal(**_reported(record), signal=found, pid=positive(record.get("process.pid")))
+
+
+def exit_status(record: Stamped) -> ExitStatus | None:
+    code = integer(record.get("tracecore.process.exit_code"))
+    alive = flag(record.get("tracecore.process.alive"))
+    if (code is None and alive is not True) or (code is not None and not -(1 << 31) <= code < 1 << 32):
+        return None
+    pid = positive(record.get("process.pid"))
+    return ExitStatus(**_reported(record), exit_code=code, alive=code is None, pid=pid)
+
+
+def launcher_failure(record: Stamped) -> LauncherFailure | None:
+    launcher = word(record.get("tracecore.launcher"))
+    if launcher is None:
+        return None
+    fields = _reported(record)
+    host = name(record.get(_LAUNCHER + "host"))
+    # torchelastic's agent speaks of its own host only, whose name the record knows better; srun speaks of others.
+    if host is not None and (launcher != "torchelastic" or "node" not in fields):
+        fields["node"] = host
+    stack = record.get(_LAUNCHER + "traceback")
+    parsed = tracebacks.parse(stack) if isinstance(stack, str) else None
+    failure = LauncherFailure(
+        **fields,
+        launcher=launcher,
+        root=flag(record.get(_LAUNCHER + "root")) is True,
+        local_rank=natural(record.get(_LAUNCHER + "local_rank")),
+        pid=positive(record.get(_LAUNCHER + "pid")),
+        exit_code=integer(record.get(_LAUNCHER + "exit_code")),
+        host=host,
+        failed_at=name(record.get(_LAUNCHER + "time")),
+        error_file=name(record.get(_LAUNCHER + "error_file")),
+        exception_type=parsed.type if parsed else None,
+        exception_message=text(parsed.message, 512) if parsed else None,
+    )
+    said = (failure.rank, failure.local_rank, failure.pid, failure.exit_code, failure.failed_at)
+    return None if not failure.root and all(value is None for value in said) else failure
+
+
+def cuda_error(record: Stamped) -> CudaError | None:
+    error = word(record.get("tracecore.cuda.error"))
+    if error is None:
+        return None
+    return CudaError(**record.identity(), error=error, pid=positive(record.get("process.pid")), detail=record.body)
+
+
+def loader_error(record: Stamped) -> LoaderError | None:
+    error = name(record.get("dataloader.error_class"))
+    if error is None:
+        return None
+    return LoaderError(
+        **record.identity(),
+        error_class=error,
+        worker_pid=positive(record.get("dataloader.worker_pid")),
+        signal=signal_named(record.get("dataloader.signal")),
+    )
+
+
+def cuda_oom(record: Stamped) -> CudaOom | None:
+    tried = _bytes(record, "tried_alloc_bytes")
+    if tried is None:
+        return None
+    return CudaOom(
+        **record.identity(),
+        tried_bytes=tried,
+        ordinal=natural(record.get("cuda_oom.gpu_index")),
+        free_bytes=_bytes(record, "free_bytes"),
+        total_bytes=_bytes(record, "total_bytes"),
+        reserved_unallocated_bytes=_bytes(record, "reserved_unallocated_bytes"),
+        allocated_bytes=_bytes(record, "allocated_bytes"),
+        limit_bytes=_bytes(record, "limit_bytes"),
+        backend=word(record.get("cuda_oom.backend")),
+    )
+
+
+def _bytes(record: Stamped, number: str) -> int | None:
+    value = magnitude(record.get("cuda_oom." + number))
+    return None if value is None else integer(float(round(value))) if isinstance(value, float) else value
+
+
+def storage_error(record: Stamped) -> StorageError | None:
+    error = word(record.get("tracecore.storage.error"))
+    if error is None:
+        return None
+    return StorageError(
+        **record.identity(),
+        error=error,
+        path=name(record.get("tracecore.storage.path")),
+        backend=word(record.get("tracecore.storage.backend")),
+        device=name(record.get("tracecore.storage.device")),
+    )
+
+
+WORKER = (
+    Projection(exception_raised, either=("exception.type", "exception.stacktrace")),
+    Projection(fatal_signal, gate=("tracecore.process.signal",)),
+    Projection(exit_status, either=("tracecore.process.exit_code", "tracecore.process.alive")),
+    Projection(launcher_failure, gate=("tracecore.launcher",)),
+    Projection(cuda_error, gate=("tracecore.cuda.error",)),
+    Projection(cuda_oom, gate=("cuda_oom.tried_alloc_bytes",)),
+    Projection(loader_error, gate=("dataloader.error_class",)),
+    Projection(storage_error, gate=("tracecore.storage.error",)),
+    Projection(watchdog_report, either=("nccl.watchdog.kind", "nccl.watchdog.op", "nccl.watchdog.seq")),
+    Projection(nccl_error, gate=("nccl.error",)),
+    Projection(rendezvous_failure, gate=("tracecore.rendezvous.failure",)),
+)

@@ -1,0 +1,192 @@
+"""The structure of a printed Python traceback: type, message, the frame in user code, where it came from.
+
+Reads what processes print: prefixed by rank, chained, carried over from worker processes, in exception groups, with
+the caret of a SyntaxError, indented in a launcher's table. Bounded: of a very long text the end is read, where the
+outermost exception is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import re2
+
+#: Characters and lines looked at, from the end.
+MAX_CHARS = 262_144
+MAX_LINES = 5_000
+MAX_BLOCKS = 64
+MESSAGE_LINES = 20
+MESSAGE_CHARS = 2048
+
+_HEADER = "Traceback (most recent call last):"
+_CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_ANSI = re2.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_FRAME = re2.compile(r'^(.*?)File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,300}?))?\s*$')
+_EXCEPTION = re2.compile(r"^([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_<>]+)*)(?::(?:\s(.*))?)?$")
+_GROUP_RULE = re2.compile(r"^[^+]{0,80}\+-[-+]*(?: (?:\d+|\.\.\.) -+)?\s*$")
+_LOADER = re2.compile(r"in DataLoader worker process (\d{1,9})")
+_INSTALLED = re2.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python[0-9]|/bin/[^/]+$|^<frozen |^<__array_function__|^<eval_with_key>"
+    r"|^/opt/(?:.*/)?(?:torch|torchvision|torchaudio|transformers|accelerate|deepspeed|datasets|lightning"
+    r"|pytorch_lightning|lightning_fabric|ray|apex|flash_attn|transformer_engine|triton|numpy)/"
+)
+
+
+class Frame(NamedTuple):
+    """A place in the code; `function` is None where Python prints none (a SyntaxError)."""
+
+    file: str
+    line: int
+    function: str | None
+
+
+class Traceback(NamedTuple):
+    """What a traceback says.
+
+    Args:
+        type: of the outermost exception, as printed.
+        message: its message, empty where it has none.
+        frame: innermost frame in user code, preferring where the error was first raised in another process.
+        root_type: first raised exception, where it is another than the outermost.
+        root_message: its message.
+    """
+
+    type: str
+    message: str
+    frame: Frame | None
+    root_type: str | None
+    root_message: str | None
+
+
+class _Block:
+    __slots__ = ("chained", "frames", "inner", "message", "open", "prefix", "type")
+
+    def __init__(self, prefix: str, *, inner: bool, chained: bool) -> None:
+        self.prefix = prefix
+        self.inner = inner
+        self.chained = chained
+        self.frames: list[Frame] = []
+        self.type: str | None = None
+        self.message: list[str] = []
+        self.open = True
+
+
+def user_code(file: str) -> bool:
+    """The file belongs to whoever trains, not to Python or an installed package."""
+    return not _INSTALLED.search(file.replace("\\", "/"))
+
+
+def loader_worker(message: str) -> int | None:
+    """The number of the DataLoader worker process an exception was carried over from."""
+    match = _LOADER.search(message[:MESSAGE_CHARS])
+    return int(match.group(1)) if match else None
+
+
+def parse(text: str) -> Traceback | None:
+    """What the traceback says; None where the text has no exception line."""
+    blocks = [block for block in _blocks(text) if block.type is not None]
+    if not blocks:
+        return None
+    outer = next((b for b in reversed(blocks) if not b.inner), blocks[-1])
+    inner = [b for b in blocks if b.inner and b is not outer]
+    root = inner[0] if inner else _first_of_chain(blocks, outer)
+    frame = next((f for b in (*inner, outer, *reversed(blocks)) if (f := _user_frame(b)) is not None), None)
+    assert outer.type is not None
+    return Traceback(
+        type=outer.type,
+        message=_message(outer),
+        frame=frame,
+        root_type=root.type if root is not outer else None,
+        root_message=_message(root) if root is not outer else None,
+    )
+
+
+def _first_of_chain(blocks: list[_Block], outer: _Block) -> _Block:
+    place = blocks.index(outer)
+    while place > 0 and blocks[place].chained:
+        place -= 1
+    return blocks[place]
+
+
+def _message(block: _Block) -> str:
+    return "\n".join(block.message).strip()[:MESSAGE_CHARS]
+
+
+def _user_frame(block: _Block) -> Frame | None:
+    return next((frame for frame in reversed(block.frames) if user_code(frame.file)), None)
+
+
+def _blocks(text: str) -> list[_Block]:
+    """Every traceback of the text, each with its frames and its exception line."""
+    lines = text[-MAX_CHARS:].splitlines()[-MAX_LINES:]
+    blocks: list[_Block] = []
+    block: _Block | None = None
+    grouped = chained = sub = False
+    for raw in lines:
+        line = _ANSI.sub("", raw) if "\x1b" in raw else raw
+        start = line.find(_HEADER)
+        if start >= 0:
+            if len(blocks) >= MAX_BLOCKS:
+                break
+            before = line[:start]
+            grouped = grouped or before.endswith("Exception Group ")
+            original = before.endswith("Original ")
+            before = before.removesuffix("Exception Group ").removesuffix("Original ")
+            before = before[:-2] + "| " if before.endswith("+ ") else before
+            block = _Block(before, inner=sub or original, chained=chained)
+            blocks.append(block)
+            chained = False
+            continue
+        if any(phrase in line for phrase in _CHAINED):
+            chained, block = True, None
+            continue
+        if grouped and _GROUP_RULE.match(line):
+            # Below a rule stand the exceptions of the group, some without a traceback of their own.
+            sub = True
+            block = _Block(line[: line.find("+")] + "| ", inner=True, chained=False)
+            if len(blocks) < MAX_BLOCKS:
+                blocks.append(block)
+            continue
+        if block is None:
+            # A lone exception line, as a recipe hands over when the traceback itself was lost.
+            if not blocks and (match := _EXCEPTION.match(line)) and len(lines) == 1:
+                block = _Block("", inner=False, chained=False)
+                blocks.append(block)
+                _end(block, match)
+            continue
+        _read(block, line)
+    return blocks
+
+
+def _read(block: _Block, line: str) -> None:
+    """One line after a header: a frame, source text, the exception line, or the rest of its message."""
+    match = _FRAME.match(line) if block.type is None else None
+    if match is not None:
+        before, file, number, function = match.groups()
+        if not block.frames and before.endswith("  "):
+            block.prefix = before[:-2]
+        block.frames.append(Frame(file, int(number), function))
+        del block.frames[:-1000]
+        return
+    content = (
+        line.removeprefix(block.prefix) if line.startswith(block.prefix) else line.removeprefix(block.prefix.rstrip())
+    )
+    if block.type is None:
+        if not content.strip() or content[0] in " \t":
+            return
+        match = _EXCEPTION.match(content.rstrip())
+        if match is not None:
+            _end(block, match)
+    elif block.open and len(block.message) < MESSAGE_LINES:
+        if content.strip() in ("", '"""'):
+            block.open = False
+        else:
+            block.message.append(content.rstrip())
+
+
+def _end(block: _Block, match: re2._Match) -> None:
+    block.type = match.group(1)
+    block.message = [match.group(2) or ""]
