@@ -1,0 +1,450 @@
+"""One rank's dump: what it says about each group, and its entries as columns.
+
+A ring of 2,000 entries times thousands of ranks is kept as numpy columns. Full entries, with frames, are made only for
+the few that a reader will see: the first unfinished and the last of each group, and what a join asks for later.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from tracecore.signals.flight_recorder.matching import digest, dtypes_of, operation_of, signature, sizes_of
+from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+#: Bits of `Columns.flags`.
+DONE: Final = 1
+P2P: Final = 2
+STARTED: Final = 4
+
+_MAX_GROUPS: Final = 4096
+_MAX_TEXT: Final = 512
+_INT_MAX: Final = (1 << 63) - 1
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One line of a Python stack."""
+
+    name: str
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.filename}:{self.line} in {self.name}"
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One recorded collective or point-to-point operation."""
+
+    group: int
+    seq: int
+    p2p_seq: int = 0
+    record_id: int = 0
+    name: str
+    state: str
+    done: bool
+    is_p2p: bool = False
+    created: int = 0
+    started: int | None = None
+    completed: int | None = None
+    timeout_ms: int | None = None
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    offset: int = 0
+
+    @property
+    def signature(self) -> str:
+        return signature(
+            operation_of(self.name), self.input_sizes, self.input_dtypes, self.output_sizes, self.output_dtypes
+        )
+
+
+class Group(msgspec.Struct, kw_only=True):
+    """What one rank says about one of its process groups.
+
+    Args:
+        name: the stable name, the same on all its ranks.
+        desc: what the program calls it.
+        members: global ranks, ascending; None where the backend does not write them.
+        last_enqueued, last_started, last_completed: the recorder's own counters; None where it has none.
+        local_id: the rank's own number for the group.
+    """
+
+    name: str
+    desc: str = ""
+    members: tuple[int, ...] | None = None
+    last_enqueued: int | None = None
+    last_started: int | None = None
+    last_completed: int | None = None
+    local_id: str = ""
+
+
+class Columns(msgspec.Struct, kw_only=True):
+    """The entries of one ring, oldest first. All arrays have one length.
+
+    `sig` is `matching.digest` of the entry's signature; for p2p it is the digest of its name.
+    """
+
+    group: NDArray[np.int16]
+    seq: NDArray[np.int64]
+    sig: NDArray[np.int64]
+    created: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+
+
+class Dump(msgspec.Struct, kw_only=True):
+    """One rank's dump.
+
+    Args:
+        notable: the first unfinished and the last entry of each group, the unfinished point-to-point operations.
+        wrapped: older entries were overwritten.
+        latest: the latest time anywhere in the dump, nanoseconds.
+        signatures: text of each digest in the columns.
+    """
+
+    path: str
+    rank: int
+    version: str
+    groups: list[Group]
+    columns: Columns
+    notable: list[Entry]
+    signatures: dict[int, str]
+    entries: int
+    wrapped: bool
+    latest: int
+    rank_from: str = "name"
+
+
+def text(value: Any, limit: int = _MAX_TEXT) -> str:
+    """A bounded string of a scalar; empty for anything else."""
+    if isinstance(value, str):
+        return value[:limit]
+    return str(value)[:limit] if isinstance(value, int | float) else ""
+
+
+def integer(value: Any) -> int | None:
+    """An integer, also where the writer made it a string (JSON dumps do); None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if -_INT_MAX <= value <= _INT_MAX else None
+    if isinstance(value, str) and len(value) <= 20:
+        try:
+            return integer(int(value))
+        except ValueError:
+            return None
+    return None
+
+
+def instant(value: Any) -> int | None:
+    """A time; None and 0 both mean that it did not happen."""
+    return integer(value) or None
+
+
+def members_of(value: Any) -> tuple[int, ...] | None:
+    """Ranks of `"[0, 1]"`, of `[0, 1]`; None where there are none."""
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value.encode("utf-8", "replace"))
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    if not isinstance(value, list | tuple):
+        return None
+    ranks = {rank for rank in value if type(rank) is int and 0 <= rank < 1 << 24}
+    return tuple(sorted(ranks)) or None
+
+
+def group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """(name, desc) of an entry's group. Versions before 2.0 have the number only."""
+    value = entry.get("process_group")
+    if isinstance(value, list | tuple) and value:
+        return text(value[0]), text(value[1]) if len(value) > 1 else ""
+    if isinstance(value, str):
+        return text(value), ""
+    return text(entry.get("pg_id", 0)), ""
+
+
+def entry_seq(raw: Mapping[str, Any]) -> int:
+    """The sequence number of its group; `seq_id` before version 2.0."""
+    for key in ("collective_seq_id", "seq_id"):
+        value = integer(raw.get(key))
+        if value is not None:
+            return value
+    return -1
+
+
+def entry_done(raw: Mapping[str, Any]) -> bool:
+    """Whether the work has ended: gloo never changes `state`, it only retires."""
+    return (
+        raw.get("state") == "completed"
+        or raw.get("retired") is True
+        or instant(raw.get("time_discovered_completed_ns")) is not None
+    )
+
+
+def entry_p2p(raw: Mapping[str, Any]) -> bool:
+    """Point-to-point: said outright since 2.0, by name before."""
+    value = raw.get("is_p2p")
+    if isinstance(value, bool):
+        return value
+    return operation_of(text(raw.get("profiling_name"))).startswith(("send ", "recv "))
+
+
+def frames_of(value: Any) -> tuple[Frame, ...]:
+    """The stack, innermost first."""
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(
+        Frame(text(item.get("name")), text(item.get("filename"), 4096), integer(item.get("line")) or 0)
+        for item in value[:128]
+        if isinstance(item, dict)
+    )
+
+
+def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0) -> Entry:
+    """The full entry of a raw one."""
+    return Entry(
+        group=group,
+        seq=entry_seq(raw),
+        p2p_seq=integer(raw.get("p2p_seq_id")) or 0,
+        record_id=integer(raw.get("record_id")) or 0,
+        name=text(raw.get("profiling_name")),
+        state=text(raw.get("state")),
+        done=entry_done(raw),
+        is_p2p=entry_p2p(raw),
+        created=instant(raw.get("time_created_ns")) or 0,
+        started=instant(raw.get("time_discovered_started_ns")),
+        completed=instant(raw.get("time_discovered_completed_ns")),
+        timeout_ms=integer(raw.get("timeout_ms")),
+        input_sizes=sizes_of(raw.get("input_sizes")),
+        input_dtypes=dtypes_of(raw.get("input_dtypes")),
+        output_sizes=sizes_of(raw.get("output_sizes")),
+        output_dtypes=dtypes_of(raw.get("output_dtypes")),
+        frames=frames_of(raw.get("frames")),
+        offset=offset,
+    )
+
+
+def raw_signature(raw: Mapping[str, Any]) -> str:
+    """The signature of a raw entry: what `Entry.signature` is, without making one."""
+    name = text(raw.get("profiling_name"))
+    if entry_p2p(raw):
+        return name
+    return signature(
+        operation_of(name),
+        sizes_of(raw.get("input_sizes")),
+        dtypes_of(raw.get("input_dtypes")),
+        sizes_of(raw.get("output_sizes")),
+        dtypes_of(raw.get("output_dtypes")),
+    )
+
+
+class GroupTable:
+    """Numbers for the groups of one dump, in the order they are met."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self._index: dict[tuple[str, str], int] = {}
+
+    def index(self, name: str, local_id: str, desc: str) -> int:
+        """The number of this group."""
+        key = (name, local_id)
+        found = self._index.get(key)
+        if found is None:
+            if len(self.groups) >= _MAX_GROUPS:
+                raise DumpError("too_large", f"more than {_MAX_GROUPS} process groups")
+            found = self._index[key] = len(self.groups)
+            self.groups.append(Group(name=name, desc=desc, local_id=local_id))
+        return found
+
+
+def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict[int, str], list[int]]:
+    """Columns of raw entries, the text of their signatures, and the position of each kept entry."""
+    group: list[int] = []
+    seq: list[int] = []
+    sig: list[int] = []
+    created: list[int] = []
+    flags: list[int] = []
+    kept: list[int] = []
+    texts: dict[int, str] = {}
+    digests: dict[str, int] = {}
+    for position, raw in enumerate(entries):
+        if not isinstance(raw, dict):
+            continue
+        name, desc = group_name(raw)
+        is_p2p = entry_p2p(raw)
+        words = raw_signature(raw)
+        number = digests.get(words)
+        if number is None:
+            number = digests[words] = digest(words)
+            texts[number] = words
+        group.append(table.index(name, text(raw.get("pg_id", "")), desc))
+        seq.append((integer(raw.get("p2p_seq_id")) or 0) if is_p2p else entry_seq(raw))
+        sig.append(number)
+        created.append(instant(raw.get("time_created_ns")) or 0)
+        started = raw.get("state") == "started" or instant(raw.get("time_discovered_started_ns")) is not None
+        flags.append((DONE if entry_done(raw) else 0) | (P2P if is_p2p else 0) | (STARTED if started else 0))
+        kept.append(position)
+    columns = Columns(
+        group=np.array(group, dtype=np.int16),
+        seq=np.array(seq, dtype=np.int64),
+        sig=np.array(sig, dtype=np.int64),
+        created=np.array(created, dtype=np.int64),
+        flags=np.array(flags, dtype=np.uint8),
+    )
+    return columns, texts, kept
+
+
+def notable_positions(columns: Columns, p2p_limit: int = 64) -> list[int]:
+    """Where the first unfinished and the last collective of each group are, and the unfinished p2p operations."""
+    positions: set[int] = set()
+    collective = (columns.flags & P2P) == 0
+    done = (columns.flags & DONE) != 0
+    for number in np.unique(columns.group):
+        mine = np.flatnonzero(collective & (columns.group == number))
+        if len(mine):
+            positions.add(int(mine[np.argmax(columns.seq[mine])]))
+            waiting = mine[~done[mine]]
+            if len(waiting):
+                positions.add(int(waiting[np.argmin(columns.seq[waiting])]))
+    pending = np.flatnonzero(~collective & ~done)
+    positions.update(int(p) for p in pending[:p2p_limit])
+    return sorted(positions)
+
+
+def attach_groups(table: GroupTable, config: Any, status: Any) -> None:
+    """Membership from `pg_config` (by name), counters from `pg_status` (by the rank's own number)."""
+    by_name: dict[str, Any] = config if isinstance(config, dict) else {}
+    known = {group.name for group in table.groups}
+    for name, item in list(by_name.items())[:_MAX_GROUPS]:
+        if not isinstance(item, dict):
+            continue
+        members = members_of(item.get("ranks"))
+        key = text(name)
+        for group in table.groups:
+            if group.name == key:
+                group.members = members
+                group.desc = group.desc or text(item.get("desc"))
+        if key not in known and members:
+            table.groups.append(Group(name=key, desc=text(item.get("desc")), members=members))
+    counters: dict[str, Any] = {text(k): v for k, v in status.items()} if isinstance(status, dict) else {}
+    unclaimed = dict(counters)
+    for group in table.groups:
+        if group.local_id and group.local_id in counters:
+            _count(group, counters[group.local_id])
+            unclaimed.pop(group.local_id, None)
+    # A group whose entries were all overwritten has no number here: it is known only if exactly one is left over.
+    silent = [group for group in table.groups if not group.local_id]
+    if len(silent) == 1 and len(unclaimed) == 1:
+        _count(silent[0], next(iter(unclaimed.values())))
+
+
+def _count(group: Group, item: Any) -> None:
+    if not isinstance(item, dict):
+        return
+    group.last_enqueued = integer(item.get("last_enqueued_collective"))
+    group.last_started = integer(item.get("last_started_collective"))
+    group.last_completed = integer(item.get("last_completed_collective"))
+
+
+def assemble(
+    path: str,
+    rank: int,
+    root: Mapping[str, Any],
+    table: GroupTable,
+    columns: Columns,
+    signatures: dict[int, str],
+    notable: list[Entry],
+    first_record: int,
+) -> Dump:
+    """The dump of its parts."""
+    attach_groups(table, root.get("pg_config"), root.get("pg_status"))
+    latest = int(columns.created.max()) if len(columns.created) else 0
+    for entry in notable:
+        latest = max(latest, entry.created, entry.started or 0, entry.completed or 0)
+    return Dump(
+        path=path,
+        rank=rank,
+        version=text(root.get("version")),
+        groups=table.groups,
+        columns=columns,
+        notable=notable,
+        signatures=signatures,
+        entries=len(columns.seq),
+        wrapped=first_record > 0,
+        latest=latest,
+    )
+
+
+def dump_of(path: str, rank: int, root: Mapping[str, Any]) -> Dump:
+    """A dump from its decoded document: the general way, for JSON and for any pickle layout."""
+    entries = root.get("entries") or []
+    if not isinstance(entries, list):
+        raise DumpError("corrupt", "`entries` is not a list")
+    # Old recorders wrote the ring in memory order: oldest first is by record id.
+    entries = [raw for raw in entries if isinstance(raw, dict)]
+    entries.sort(key=lambda raw: integer(raw.get("record_id")) or 0)
+    table = GroupTable()
+    columns, signatures, kept = columns_of(entries, table)
+    notable = [
+        make_entry(entries[kept[position]], int(columns.group[position]), position)
+        for position in notable_positions(columns)
+    ]
+    first = integer(entries[0].get("record_id")) if entries else 0
+    return assemble(path, rank, root, table, columns, signatures, notable, first or 0)
+
+
+def is_document(root: Any) -> bool:
+    """Whether a decoded value is a Flight Recorder dump at all."""
+    return isinstance(root, dict) and "version" in root and bool({"entries", "pg_config", "pg_status"} & root.keys())
+
+
+def decode(data: bytes, limits: Limits | None = None) -> dict[str, Any]:
+    """The document of a dump, pickle or JSON, told apart by content."""
+    limits = limits or Limits()
+    if not data:
+        raise DumpError("empty", "the file has no bytes")
+    if len(data) > limits.file_bytes:
+        raise DumpError("too_large", f"{len(data)} bytes, the limit is {limits.file_bytes}")
+    if data[0] == 0x80:
+        root = Interpreter(data, limits).run()
+    else:
+        stripped = data.lstrip()[:1]
+        if stripped != b"{":
+            raise DumpError("not_a_dump", "neither a pickle nor JSON")
+        try:
+            root = msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            reason = "truncated" if "truncated" in str(error) else "corrupt"
+            raise DumpError(reason, f"JSON: {error}") from error
+        except RecursionError as error:
+            raise DumpError("too_deep", "JSON nested too deep") from error
+    if not is_document(root):
+        raise DumpError("not_a_dump", "a document, but no Flight Recorder dump")
+    document: dict[str, Any] = root
+    return document
+
+
+def rank_from_name(path: str) -> int | None:
+    """The last number in the file's name: `nccl_trace_rank_12`, `fr_dump_3`, `rank3.pickle`, `_7.json`."""
+    stem = os.path.basename(path)
+    for suffix in (".json", ".pickle", ".pkl", ".pt", ".bin", ".gz", ".zst", ".dump", ".txt"):
+        stem = stem.removesuffix(suffix)
+    digits = ""
+    for character in reversed(stem):
+        if character.isascii() and character.isdigit():
+            digits = character + digits
+        elif digits:
+            break
+    return int(digits) if 0 < len(digits) <= 8 else None

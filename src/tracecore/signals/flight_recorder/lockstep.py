@@ -1,0 +1,545 @@
+"""The entries of a dump as columns, all at once.
+
+PyTorch's writer is regular: after the first entry every key is a two-byte reference to the memo, and entries differ in
+their operands only. So the entries of a ring are parsed side by side: one cursor for each, all stepped over the same
+key together with numpy. The interpreter reads the head and one entry to learn the order of keys; an entry that turns
+out to be laid out otherwise is given back to the interpreter, and teaches its layout. Nothing is trusted: each step
+checks that the bytes under all cursors are what the plan says, and the entries must join without a gap.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from tracecore.signals.flight_recorder.dump import (
+    DONE,
+    P2P,
+    STARTED,
+    Columns,
+    Dump,
+    GroupTable,
+    assemble,
+    columns_of,
+    group_name,
+    integer,
+    is_document,
+    make_entry,
+    notable_positions,
+    raw_signature,
+    text,
+)
+from tracecore.signals.flight_recorder.matching import digest
+from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Bools = NDArray[np.bool_]
+
+#: Below this many bytes the interpreter alone is quicker than setting numpy up.
+WORTHWHILE: Final = 24_000
+_PLANS: Final = 12
+_LONGEST_BLOB: Final = 1024
+
+# For each opcode: bytes of a scalar's token (0: not a scalar), and the mask that cuts its operand out of 8 bytes.
+_SCALAR_LENGTH: Final = np.zeros(256, dtype=np.int64)
+_SCALAR_MASK: Final = np.zeros(256, dtype=np.uint64)
+for _op, _length, _mask in (
+    (0x4B, 2, 0xFF),
+    (0x4D, 3, 0xFFFF),
+    (0x4A, 5, 0xFFFFFFFF),
+    (0x4E, 1, 0),
+    (0x88, 1, 0),
+    (0x89, 1, 0),
+    (0x47, 9, 0),
+    (0x8A, 2, 0),
+):
+    _SCALAR_LENGTH[_op] = _length
+    _SCALAR_MASK[_op] = _mask
+_REFERENCE_LENGTH: Final = np.zeros(256, dtype=np.int64)
+_REFERENCE_LENGTH[0x68], _REFERENCE_LENGTH[0x6A] = 2, 5
+_LONG_MASK: Final = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
+
+_WANTED: Final = frozenset(
+    {
+        "record_id",
+        "pg_id",
+        "collective_seq_id",
+        "seq_id",
+        "p2p_seq_id",
+        "time_created_ns",
+        "time_discovered_started_ns",
+        "time_discovered_completed_ns",
+        "retired",
+        "is_p2p",
+    }
+)
+_STRINGS: Final = frozenset({"profiling_name", "state"})
+_TENSORS: Final = ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
+
+
+class _Step(msgspec.Struct, frozen=True):
+    key: str
+    token: bytes
+    kind: str  # scalar, string, pair, blob
+
+
+class UnfamiliarLayout(Exception):
+    """The dump is not laid out as this reader needs; the general one takes it."""
+
+
+class _Bytes:
+    """A buffer seen as bytes and, at every offset, as 8-byte words."""
+
+    def __init__(self, data: bytes) -> None:
+        padded = data + bytes(16)
+        self.octets = np.frombuffer(padded, dtype=np.uint8)
+        self.words: NDArray[np.uint64] = np.ndarray(
+            shape=(len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,)
+        )
+        self.pairs: NDArray[np.uint16] = np.ndarray(shape=(len(padded) - 1,), dtype="<u2", buffer=padded, strides=(1,))
+        self.size = len(data)
+
+    def find(self, token: bytes, start: int) -> Ints:
+        """All offsets of a short token from `start` on."""
+        octets = self.octets[start : self.size]
+        hit = octets[: len(octets) - len(token) + 1] == token[0]
+        for index in range(1, len(token)):
+            hit &= octets[index : len(octets) - len(token) + 1 + index] == token[index]
+        return np.flatnonzero(hit) + start
+
+
+class _Run:
+    """Cursors over entries of one plan, and what was read of them."""
+
+    def __init__(self, view: _Bytes, starts: Ints) -> None:
+        self.view = view
+        self.at = starts.copy()
+        self.ok: Bools = np.ones(len(starts), dtype=np.bool_)
+        self.scalars: dict[str, NDArray[np.int64]] = {}
+        self.truths: dict[str, Bools] = {}
+        self.strings: dict[str, Ints] = {}  # offset of the string's token
+        self.pair: Ints | None = None
+        self.tensors: tuple[Ints, Ints] | None = None
+
+    def clip(self) -> None:
+        np.minimum(self.at, self.view.size, out=self.at)
+
+    def expect(self, token: bytes) -> None:
+        if len(token) == 2:
+            self.ok &= self.view.pairs[self.at] == int.from_bytes(token, "little")
+        else:
+            mask = np.uint64((1 << (8 * len(token))) - 1)
+            self.ok &= (self.view.words[self.at] & mask) == np.uint64(int.from_bytes(token, "little"))
+        self.at += len(token)
+        self.clip()
+
+    def scalar(self, key: str) -> None:
+        op = self.view.octets[self.at]
+        length = _SCALAR_LENGTH[op]
+        self.ok &= length > 0
+        if key in _WANTED:
+            word = self.view.words[np.minimum(self.at + 1, self.view.size)]
+            value = (word & _SCALAR_MASK[op]).view(np.int64)
+            narrow = op == 0x4A
+            if narrow.any():
+                value = np.where(narrow, value.astype(np.uint32).astype(np.int32).astype(np.int64), value)
+        is_long = op == 0x8A
+        if is_long.any():
+            size = self.view.octets[np.minimum(self.at + 1, self.view.size)].astype(np.int64)
+            self.ok &= ~is_long | (size <= 8)
+            size = np.minimum(size, 8)
+            length = np.where(is_long, 2 + size, length)
+            if key in _WANTED:
+                word = self.view.words[np.minimum(self.at + 2, self.view.size)]
+                wide = (word & _LONG_MASK[size]).view(np.int64)
+                # A number of fewer than 8 bytes with its top bit set is negative: none of ours is.
+                top = (wide >> np.maximum(8 * size - 1, 0)) & 1
+                self.ok &= ~is_long | (top == 0)
+                value = np.where(is_long, wide, value)
+        if key in _WANTED:
+            self.scalars[key] = value
+            self.truths[key] = op == 0x88
+        self.at += length
+        self.clip()
+
+    def string(self, key: str) -> None:
+        """Steps over a reference to a string. One written out belongs to an entry that the interpreter reads."""
+        if key in _STRINGS:
+            self.strings[key] = self.at.copy()
+        op = self.view.octets[self.at]
+        length = _REFERENCE_LENGTH[op]
+        self.ok &= length > 0
+        self.at += length
+        self.clip()
+
+    def pair_of_strings(self) -> None:
+        self.pair = self.at.copy()
+        self.string("")
+        self.string("")
+        self.expect_octet(0x86)
+
+    def expect_octet(self, octet: int) -> None:
+        self.ok &= self.view.octets[self.at] == octet
+        self.at += 1
+        self.clip()
+
+    def skip_to(self, token: bytes, anchors: Ints) -> None:
+        """Over a list, to the next key: its reference, right after the end of a list."""
+        where = np.searchsorted(anchors, self.at)
+        found = where < len(anchors)
+        self.ok &= found
+        self.at = np.where(found, anchors[np.minimum(where, len(anchors) - 1)] if len(anchors) else self.at, self.at)
+
+
+def read(path: str, rank: int, data: bytes, limits: Limits) -> Dump:
+    """The dump of a pickle, quickly where its layout is PyTorch's; `UnfamiliarLayout` where it is not."""
+    machine = Interpreter(data, limits)
+    if machine.run(2) is not None or len(machine.bounds) < 2:
+        raise UnfamiliarLayout
+    root_stack = machine.outer[0]
+    entries_list = machine.outer[1]
+    head = machine.stack  # the entries read so far
+    if len(head) != 2 or not isinstance(root_stack[0], dict) or not all(isinstance(item, dict) for item in head):
+        raise UnfamiliarLayout
+    if entries_list[-2:-1] != ["entries"]:
+        raise UnfamiliarLayout
+    second_start, second_end = machine.bounds[1]
+    view = _Bytes(data)
+    sample = head[1]
+    plan = _plan(machine, second_start, sample)
+    opening = b"}(" + plan[0].token
+    starts = view.find(opening, second_end)
+    if len(starts) and int(starts[0]) != second_end:
+        raise UnfamiliarLayout
+
+    reader = _Reader(machine, view, starts)
+    reader.define(second_end)
+    reader.teach(plan)
+    end = reader.chain(second_end)
+    # What follows the entries (further keys, the end of the list) is the interpreter's again.
+    machine.pos = end
+    root = machine.run()
+    if not is_document(root):
+        raise DumpError("not_a_dump", "a pickle, but no Flight Recorder dump")
+    return reader.finish(path, rank, root, head)
+
+
+def _plan(machine: Interpreter, start: int, sample: dict[str, Any]) -> list[_Step]:
+    """The order of keys of an entry at `start`, whose keys must all be references to the memo."""
+    by_text = {value: index for index, value in reversed(machine.memo.items()) if type(value) is str}
+    steps = []
+    for key, value in sample.items():
+        index = by_text.get(key)
+        if index is None:
+            raise UnfamiliarLayout
+        token = b"h" + bytes((index,)) if index < 256 else b"j" + index.to_bytes(4, "little")
+        if isinstance(value, str):
+            kind = "string"
+        elif key == "process_group" and isinstance(value, tuple):
+            kind = "pair"
+        elif isinstance(value, list | tuple | dict):
+            kind = "blob"
+        else:
+            kind = "scalar"
+        steps.append(_Step(key, token, kind))
+    if not steps or steps[-1].kind == "blob" or machine.data[start : start + 2] != b"}(":
+        raise UnfamiliarLayout
+    keys = [step.key for step in steps]
+    if "profiling_name" not in keys or not all(key in keys for key in _TENSORS):
+        raise UnfamiliarLayout
+    where = keys.index("input_sizes")
+    if tuple(keys[where : where + 4]) != _TENSORS:
+        raise UnfamiliarLayout
+    return steps
+
+
+class _Reader:
+    """Runs plans over the starts, and keeps what each entry gave."""
+
+    def __init__(self, machine: Interpreter, view: _Bytes, starts: Ints) -> None:
+        self.machine = machine
+        self.view = view
+        self.starts = starts
+        count = len(starts)
+        self.ends: Ints = np.full(count, -1, dtype=np.int64)
+        self.todo: Bools = np.ones(count, dtype=np.bool_)
+        self.parts: list[tuple[Ints, _Run]] = []
+        self.slow: dict[int, dict[str, Any]] = {}
+        self.rows: Ints = np.arange(count, dtype=np.int64)
+
+    def define(self, begin: int) -> None:
+        """Read the entries that memoise something (a name, a frame met for the first time) with the interpreter.
+
+        In order, so that each finds what it refers to. All other entries then hold references only.
+        """
+        octets = self.view.octets[begin : self.view.size]
+        if not len(self.starts) or len(octets) < 8:
+            return
+        # `X` with a length below 2**16, or a BINPUT after SETITEMS. A hit inside an operand costs time, no more.
+        literal = (octets[:-5] == 0x58) & (octets[3:-2] == 0) & (octets[4:-1] == 0)
+        literal |= (octets[:-5] == 0x75) & ((octets[1:-4] == 0x71) | (octets[1:-4] == 0x72))
+        owners = np.unique(np.searchsorted(self.starts, np.flatnonzero(literal) + begin, side="right") - 1)
+        owners = owners[owners >= 0]
+        if len(owners) > 64 + len(self.starts) // 4:
+            raise UnfamiliarLayout
+        for owner in owners.tolist():
+            start = int(self.starts[owner])
+            try:
+                raw, end = self.machine.value(start)
+            except DumpError:
+                continue  # no entry begins here, or it is damaged: the chain will tell
+            self._keep(owner, raw, end)
+
+    def teach(self, plan: list[_Step]) -> None:
+        """Run this plan over what is left, then learn from what it could not read."""
+        for _ in range(_PLANS):
+            left = np.flatnonzero(self.todo)
+            if not len(left):
+                return
+            self._run(plan, left)
+            left = np.flatnonzero(self.todo)
+            if not len(left):
+                return
+            first = int(left[0])
+            start = int(self.starts[first])
+            try:
+                raw, end = self.machine.value(start)
+            except DumpError:
+                self.todo[first] = False
+                continue
+            self._keep(first, raw, end)
+            try:
+                plan = _plan(self.machine, start, raw)
+            except UnfamiliarLayout:
+                continue
+
+    def _keep(self, row: int, raw: Any, end: int) -> None:
+        if isinstance(raw, dict):
+            self.slow[row] = raw
+            self.ends[row] = end
+        self.todo[row] = False
+
+    def _run(self, plan: list[_Step], left: Ints) -> None:
+        view = self.view
+        run = _Run(view, self.starts[left] + 2)
+        index = 0
+        while index < len(plan):
+            step = plan[index]
+            run.expect(step.token)
+            if step.kind == "scalar":
+                run.scalar(step.key)
+            elif step.kind == "string":
+                run.string(step.key)
+            elif step.kind == "pair":
+                run.pair_of_strings()
+            else:
+                begin = run.at.copy()
+                if step.key == _TENSORS[0]:
+                    index += 3
+                following = plan[index + 1]
+                # A list ends with `e`, an empty one is `]` alone.
+                anchors = view.find(following.token, int(self.starts[left[0]]))
+                before = view.octets[anchors - 1]
+                anchors = anchors[(before == 0x65) | (before == 0x5D)]
+                run.skip_to(following.token, anchors)
+                if step.key == _TENSORS[0]:
+                    run.tensors = (begin, run.at - begin)
+            index += 1
+        run.expect_octet(0x75)
+        # A list skipped by its anchor must not have swallowed the next entry.
+        following_start = np.append(self.starts[1:], view.size)[left]
+        run.ok &= run.at <= following_start
+        good = np.flatnonzero(run.ok)
+        self.ends[left[good]] = run.at[good]
+        self.todo[left[good]] = False
+        self.parts.append((left, run))
+
+    def chain(self, start: int) -> int:
+        """Drop starts that were none: entries join without a gap from `start`. Gives where they end."""
+        if not len(self.starts):
+            return start
+        if int(self.starts[0]) == start and bool((self.ends > 0).all()):
+            if bool((self.starts[1:] == self.ends[:-1]).all()):
+                return int(self.ends[-1])
+        data = self.machine.data
+        row_of = {offset: row for row, offset in enumerate(self.starts.tolist())}
+        kept = []
+        while data[start : start + 2] == b"}(":
+            row = row_of.get(start)
+            if row is None:
+                raise UnfamiliarLayout  # an entry that opens in another way
+            if self.ends[row] <= start:
+                self._keep(row, *self.machine.value(start))
+                if self.ends[row] <= start:
+                    raise UnfamiliarLayout
+            kept.append(row)
+            start = int(self.ends[row])
+        self.rows = np.array(kept, dtype=np.int64)
+        return start
+
+    def finish(self, path: str, rank: int, root: dict[str, Any], head: list[dict[str, Any]]) -> Dump:
+        """Columns in ring order, from the parts."""
+        table = GroupTable()
+        count = len(self.starts)
+        group: NDArray[Any] = np.zeros(count, dtype=np.int16)
+        seq = np.zeros(count, dtype=np.int64)
+        sig = np.zeros(count, dtype=np.int64)
+        created = np.zeros(count, dtype=np.int64)
+        flags = np.zeros(count, dtype=np.uint8)
+        signatures: dict[int, str] = {}
+        for left, run in self.parts:
+            good = np.flatnonzero(run.ok)
+            if len(good):
+                rows = left[good]
+                values = self._columns(run, good, table, signatures)
+                group[rows], seq[rows], sig[rows], created[rows], flags[rows] = values
+        extra, texts, _ = columns_of([*head, *self.slow.values()], table)
+        signatures.update(texts)
+        if self.slow:
+            slow = np.fromiter(self.slow, dtype=np.int64, count=len(self.slow))
+            for column, values in zip((group, seq, sig, created, flags), _arrays(extra), strict=True):
+                column[slow] = values[len(head) :]
+        columns = Columns(
+            group=np.concatenate((extra.group[: len(head)], group[self.rows])),
+            seq=np.concatenate((extra.seq[: len(head)], seq[self.rows])),
+            sig=np.concatenate((extra.sig[: len(head)], sig[self.rows])),
+            created=np.concatenate((extra.created[: len(head)], created[self.rows])),
+            flags=np.concatenate((extra.flags[: len(head)], flags[self.rows])),
+        )
+        notable = []
+        for position in notable_positions(columns):
+            if position < len(head):
+                raw, offset = head[position], self.machine.bounds[position][0]
+            else:
+                row = int(self.rows[position - len(head)])
+                offset = int(self.starts[row])
+                raw = self.slow.get(row) or self.machine.value(offset)[0]
+            notable.append(make_entry(raw, int(columns.group[position]), offset))
+        first = integer(head[0].get("record_id")) or 0
+        return assemble(path, rank, root, table, columns, signatures, notable, first)
+
+    def _after_string(self, offsets: Ints) -> Ints:
+        cursor = _Run(self.view, offsets)
+        cursor.string("")
+        return cursor.at
+
+    def _codes(self, offsets: Ints) -> tuple[Ints, list[str]]:
+        """A number for each string token, and the strings."""
+        words = self.view.words[offsets]
+        op = words & np.uint64(0xFF)
+        key = np.where(op == 0x68, words & np.uint64(0xFFFF), words & np.uint64(0xFFFFFFFFFF))
+        _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+        strings = [self._string_at(int(offsets[i])) for i in first]
+        return inverse.astype(np.int64), strings
+
+    def _string_at(self, offset: int) -> str:
+        value, _ = self.machine.value(offset)
+        return value if isinstance(value, str) else ""
+
+    def _blob_codes(self, begin: Ints, length: Ints) -> Ints:
+        """A number for each distinct run of bytes."""
+        words = self.view.words
+        limit = int(length.max()) if len(length) else 0
+        mixed = length.astype(np.uint64)
+        prime = np.uint64(0x9E3779B97F4A7C15)
+        for step in range(0, min(limit, _LONGEST_BLOB), 8):
+            remaining = np.clip(length - step, 0, 8)
+            word = words[np.minimum(begin + step, self.view.size)] & _LONG_MASK[remaining]
+            mixed = (mixed ^ word) * prime
+            mixed ^= mixed >> np.uint64(29)
+        if limit > _LONGEST_BLOB:
+            data = self.machine.data
+            for i in np.flatnonzero(length > _LONGEST_BLOB).tolist():
+                start = int(begin[i])
+                mixed[i] = np.uint64(digest(data[start : start + int(length[i])].hex()))
+        _, inverse = np.unique(mixed, return_inverse=True)
+        return inverse.astype(np.int64)
+
+    def _columns(
+        self, run: _Run, good: Ints, table: GroupTable, signatures: dict[int, str]
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        def scalar(key: str) -> Ints:
+            column = run.scalars.get(key)
+            return np.zeros(len(good), dtype=np.int64) if column is None else column[good]
+
+        def truth(key: str) -> Bools:
+            column = run.truths.get(key)
+            return np.zeros(len(good), dtype=np.bool_) if column is None else column[good]
+
+        names, name_texts = self._codes(run.strings["profiling_name"][good])
+        if "state" in run.strings:
+            states, state_texts = self._codes(run.strings["state"][good])
+        else:
+            states, state_texts = np.zeros(len(good), dtype=np.int64), [""]
+        is_p2p = truth("is_p2p")
+        if "is_p2p" not in run.truths:
+            by_name = np.array([raw_is_p2p(name) for name in name_texts], dtype=np.bool_)
+            is_p2p = by_name[names]
+
+        # Groups: by the pair's bytes and the rank's own number.
+        local = scalar("pg_id")
+        if run.pair is not None:
+            first = run.pair[good]
+            left_codes, left_texts = self._codes(first)
+            right_codes, right_texts = self._codes(self._after_string(first))
+        else:
+            left_codes = right_codes = np.zeros(len(good), dtype=np.int64)
+            left_texts, right_texts = [""], [""]
+        combined = (left_codes * len(right_texts) + right_codes) * (int(local.max()) + 1 if len(local) else 1) + local
+        _, where, inverse = np.unique(combined, return_index=True, return_inverse=True)
+        numbers = np.empty(len(where), dtype=np.int16)
+        for i in np.argsort(where, kind="stable").tolist():
+            at = int(where[i])
+            raw: dict[str, Any] = {"pg_id": int(local[at])}
+            if run.pair is not None:
+                raw["process_group"] = (left_texts[int(left_codes[at])], right_texts[int(right_codes[at])])
+            name, desc = group_name(raw)
+            numbers[i] = table.index(name, text(raw["pg_id"]), desc)
+        group = numbers[inverse]
+
+        # Signatures: one decoding for each distinct (name, tensors).
+        assert run.tensors is not None  # the plan has them
+        begin, length = run.tensors[0][good], run.tensors[1][good]
+        blobs = self._blob_codes(begin, length)
+        combined = (blobs * len(name_texts) + names) * 2 + is_p2p
+        _, where, inverse = np.unique(combined, return_index=True, return_inverse=True)
+        digests = np.empty(len(where), dtype=np.int64)
+        for i, at in enumerate(where.tolist()):
+            words = self._signature(name_texts[int(names[at])], int(begin[at]), bool(is_p2p[at]))
+            digests[i] = digest(words)
+            signatures[int(digests[i])] = words
+        sig = digests[inverse]
+
+        counter = "collective_seq_id" if "collective_seq_id" in run.scalars else "seq_id"
+        seq = np.where(is_p2p, scalar("p2p_seq_id"), scalar(counter))
+        completed_state = np.array([state == "completed" for state in state_texts], dtype=np.bool_)[states]
+        started_state = np.array([state == "started" for state in state_texts], dtype=np.bool_)[states]
+        done = completed_state | truth("retired") | (scalar("time_discovered_completed_ns") > 0)
+        started = started_state | (scalar("time_discovered_started_ns") > 0)
+        flags = done * np.uint8(DONE) | is_p2p * np.uint8(P2P) | started * np.uint8(STARTED)
+        return group, seq, sig, scalar("time_created_ns"), flags.astype(np.uint8)
+
+    def _signature(self, name: str, begin: int, is_p2p: bool) -> str:
+        if is_p2p:
+            return name
+        raw: dict[str, Any] = {"profiling_name": name, "is_p2p": False}
+        at = begin
+        for index, key in enumerate(_TENSORS):
+            if index:
+                at += 2 if self.machine.data[at] == 0x68 else 5  # the key's reference
+            raw[key], at = self.machine.value(at)
+        return raw_signature(raw)
+
+
+def _arrays(columns: Columns) -> tuple[NDArray[Any], ...]:
+    return columns.group, columns.seq, columns.sig, columns.created, columns.flags
+
+
+def raw_is_p2p(name: str) -> bool:
+    """Whether an operation's name says that it is point-to-point."""
+    return name.partition(":")[2].startswith(("send ", "recv "))

@@ -1,0 +1,110 @@
+"""When two ranks called the same collective, and when a difference between them is legitimate.
+
+`signature` reduces an entry to what must be equal on all ranks of a group: two ranks agree exactly when their
+signatures are equal. Sizes are compared as numbers of elements, since that is what crosses the wire: a view of another
+shape is no disagreement.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+#: Each rank may send and receive its own amounts.
+_UNEVEN: Final = ("all_to_all", "alltoall", "allgatherv", "all_gather_v", "reduce_scatter_v", "reduce_scatterv")
+#: The root holds the whole, the others a part: only the part must agree. Name -> which side is the part.
+_ROOTED: Final = {"gather": "input", "scatter": "output"}
+#: The record that closes a coalesced group; what it covers is recorded before it.
+_COALESCED: Final = "coalesced"
+
+#: Bounds for hostile sizes: tensors in an entry, dimensions of a tensor.
+_MAX_TENSORS: Final = 65_536
+_MAX_DIMS: Final = 64
+
+
+def backend_of(profiling_name: str) -> str:
+    """`nccl` of `nccl:all_reduce`; empty where the name has none."""
+    head, colon, _ = profiling_name.partition(":")
+    return head if colon else ""
+
+
+def operation_of(profiling_name: str) -> str:
+    """`all_reduce` of `nccl:all_reduce`."""
+    _, colon, tail = profiling_name.partition(":")
+    return tail if colon else profiling_name
+
+
+def sizes_of(value: Any) -> tuple[tuple[int, ...], ...]:
+    """Tensor sizes as tuples; what is not a list of lists of integers is left out."""
+    if not isinstance(value, list | tuple):
+        return ()
+    sizes: list[tuple[int, ...]] = []
+    for item in value[:_MAX_TENSORS]:
+        if isinstance(item, list | tuple):
+            sizes.append(tuple(n for n in item[:_MAX_DIMS] if type(n) is int))
+        elif type(item) is int:  # one tensor, its sizes not wrapped in a list
+            return (tuple(n for n in value[:_MAX_DIMS] if type(n) is int),)
+    return tuple(sizes)
+
+
+def dtypes_of(value: Any) -> tuple[str, ...]:
+    """Element types as strings: a list, or one string for all."""
+    if isinstance(value, str):
+        return (value,) if value else ()
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(item[:64] for item in value[:_MAX_TENSORS] if isinstance(item, str) and item)
+
+
+def elements(sizes: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """Number of elements of each tensor, bounded."""
+    counts = []
+    for dims in sizes:
+        count = 1
+        for n in dims:
+            count *= n
+            if count > 1 << 62:
+                break
+        counts.append(count)
+    return tuple(counts)
+
+
+def signature(
+    operation: str,
+    input_sizes: tuple[tuple[int, ...], ...],
+    input_dtypes: tuple[str, ...],
+    output_sizes: tuple[tuple[int, ...], ...],
+    output_dtypes: tuple[str, ...],
+) -> str:
+    """What must be equal on all ranks of the group at one sequence number."""
+    if operation == _COALESCED or operation.endswith("_coalesced"):
+        # The members of a coalesced group are recorded (and compared) on their own; the closing record repeats
+        # whatever tensors this rank happened to pass.
+        return operation
+    given, taken = elements(input_sizes), elements(output_sizes)
+    types_in, types_out = _distinct(input_dtypes), _distinct(output_dtypes)
+    if operation.startswith(_UNEVEN):
+        # Amounts differ by right, and a rank that sends or receives nothing may have no type on that side.
+        return f"{operation}|{types_in or types_out}"
+    if operation in _ROOTED:
+        part = _ROOTED[operation]
+        return f"{operation}|{given if part == 'input' else taken}|{types_in if part == 'input' else types_out}"
+    if len(set(taken)) > 1 and operation in ("all_gather", "allgather"):
+        return f"{operation}|{sum(taken)}|{types_in}"  # uneven parts: the whole is what all receive
+    if len(set(given)) > 1 and operation == "reduce_scatter":
+        return f"{operation}|{sum(given)}|{types_in}"
+    if operation in ("all_gather", "allgather"):
+        # A list of parts and one tensor of the whole are the same thing.
+        taken = (sum(taken),)
+    elif operation == "reduce_scatter":
+        given = (sum(given),)
+    return f"{operation}|{given}|{types_in}|{taken}|{types_out}"
+
+
+def _distinct(types: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(types))
+
+
+def digest(text: str) -> int:
+    """A stable 63-bit number for a signature, the same in every process."""
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,232 @@
+"""Dumps from files: one, or a directory of thousands in several processes."""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tracecore.signals.flight_recorder import lockstep
+from tracecore.signals.flight_recorder.dump import Dump, decode, dump_of, members_of, rank_from_name
+from tracecore.signals.flight_recorder.matching import operation_of
+from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+#: Files that lie beside dumps in a bundle and are none.
+_NOT_DUMPS: Final = (".log", ".txt", ".md", ".yaml", ".yml", ".py", ".html", ".prom", ".csv", ".out", ".err")
+_CHUNK: Final = 32
+_RANK_IN_NAME: Final = re.compile(r"rank[_-]?([0-9]{1,8})(?![0-9])", re.IGNORECASE)
+_ARROW: Final = re.compile(r"^(?:send ([0-9]{1,8})->[0-9]{1,8}|recv ([0-9]{1,8})<-[0-9]{1,8})")
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A file that gave no dump, and why."""
+
+    path: str
+    reason: str
+    detail: str = ""
+
+
+class Loaded(msgspec.Struct):
+    """All that could be read. `dumps` ascend by (path set, rank); a rank appears once in each set."""
+
+    dumps: list[Dump]
+    skipped: list[Skipped]
+
+
+def read_dump(data: bytes, path: str, limits: Limits | None = None) -> Dump:
+    """One dump from its bytes; raises `DumpError`.
+
+    Args:
+        data: the file's content.
+        path: how the user names it; the rank is looked for in it first, then in the content.
+        limits: what a dump may use.
+    """
+    limits = limits or Limits()
+    if len(data) > limits.file_bytes:
+        raise DumpError("too_large", f"{len(data)} bytes, the limit is {limits.file_bytes}")
+    rank = _rank_in(path)
+    if rank is not None and data[:1] == b"\x80" and len(data) >= lockstep.WORTHWHILE:
+        try:
+            return lockstep.read(path, rank, data, limits)
+        except lockstep.UnfamiliarLayout:
+            pass
+        except DumpError:
+            pass  # the general reader names the first thing that is wrong
+    root = decode(data, limits)
+    source = "name"
+    if rank is None:
+        rank, source = rank_from_content(root), "content"
+    if rank is None:
+        raise DumpError("no_rank", "neither the file's name nor its content says which rank this is")
+    dump = dump_of(path, rank, root)
+    dump.rank_from = source
+    return dump
+
+
+def _rank_in(path: str) -> int | None:
+    found = _RANK_IN_NAME.findall(os.path.basename(path))
+    return int(found[-1]) if found else rank_from_name(path)
+
+
+def rank_from_content(root: dict[str, Any]) -> int | None:
+    """The rank of a dump whose name does not tell: a field, a point-to-point name, or the one common member."""
+    value = root.get("rank")
+    if type(value) is int and value >= 0:
+        return value
+    config = root.get("pg_config")
+    sets = []
+    if isinstance(config, dict):
+        sets = [set(m) for item in config.values() if isinstance(item, dict) and (m := members_of(item.get("ranks")))]
+    common = set.intersection(*sets) if sets else set()
+    if len(common) == 1:
+        return int(common.pop())
+    entries = root.get("entries")
+    for raw in entries if isinstance(entries, list) else ():
+        group = raw.get("process_group") if isinstance(raw, dict) else None
+        # Inside a sub-group the arrow has the group's own numbers; in the default group they are global.
+        if isinstance(group, list | tuple) and group and group[0] == "0":
+            arrow = _ARROW.match(operation_of(str(raw.get("profiling_name", ""))))
+            if arrow:
+                return int(arrow.group(1) or arrow.group(2))
+    return None
+
+
+def read_file(path: str, limits: Limits | None = None) -> Dump:
+    """One dump from a file; raises `DumpError`."""
+    limits = limits or Limits()
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limits.file_bytes:
+                raise DumpError("too_large", f"{size} bytes, the limit is {limits.file_bytes}")
+            data = file.read(limits.file_bytes + 1)
+    except OSError as error:
+        raise DumpError("unreadable", error.strerror or type(error).__name__) from error
+    return read_dump(data, path, limits)
+
+
+def find(paths: Iterable[str | Path]) -> list[str]:
+    """Files that may be dumps: those named outright, and in directories those whose first bytes look like it."""
+    found: dict[str, None] = {}
+    for path in paths:
+        name = os.fspath(path)
+        if not os.path.isdir(name):
+            found[name] = None
+            continue
+        for folder, folders, files in os.walk(name):
+            folders.sort()
+            for file in sorted(files):
+                full = os.path.join(folder, file)
+                if not file.endswith(_NOT_DUMPS) and looks_like_dump(full):
+                    found[full] = None
+    return list(found)
+
+
+def looks_like_dump(path: str) -> bool:
+    """By the first bytes: a pickle of a dictionary, or JSON with a recorder's keys; by name where they are damaged."""
+    base = os.path.basename(path).lower()
+    named = base.startswith(("nccl_trace", "fr_dump", "fr_json", "fr_trace", "flight_recorder", "rank_"))
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return named
+    return named or head_looks_like_dump(head)
+
+
+def head_looks_like_dump(head: bytes) -> bool:
+    """Whether a file's first bytes are those of a dump."""
+    if head[:1] == b"\x80":
+        return b"version" in head and (b"pg_config" in head or b"entries" in head or b"nccl_version" in head)
+    if head.lstrip()[:1] == b"{":
+        return b"collective_seq_id" in head or b"pg_config" in head or b"pg_status" in head
+    return False
+
+
+def _read_chunk(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped]:
+    # Collection pauses cost more than the little garbage a dump leaves.
+    results: list[Dump | Skipped] = []
+    for path in paths:
+        try:
+            results.append(read_file(path, limits))
+        except DumpError as error:
+            results.append(Skipped(path, error.reason, error.detail))
+        except MemoryError:
+            results.append(Skipped(path, "too_large", "out of memory while reading it"))
+    return results
+
+
+def load(
+    paths: Sequence[str],
+    jobs: int = 1,
+    limits: Limits | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Loaded:
+    """Read these files. What cannot be read is listed, and never ends the rest.
+
+    Args:
+        paths: files, from `find`.
+        jobs: processes; 1 reads in this one.
+        limits: what one dump may use.
+        progress: told after each piece how many files are done.
+    """
+    limits = limits or Limits()
+    chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
+    results: list[Dump | Skipped] = []
+    if jobs <= 1 or len(chunks) < 2:
+        for chunk in chunks:
+            results.extend(_read_chunk(chunk, limits))
+            if progress is not None:
+                progress(len(results))
+    else:
+        with ProcessPoolExecutor(max_workers=jobs) as pool:
+            futures = [pool.submit(_read_chunk, chunk, limits) for chunk in chunks]
+            for chunk, future in zip(chunks, futures, strict=True):
+                try:
+                    results.extend(future.result())
+                except BrokenProcessPool:
+                    # A worker died (killed for memory, most likely): its files are read again here, one by one.
+                    results.extend(_read_chunk(chunk, limits))
+                if progress is not None:
+                    progress(len(results))
+    dumps = [item for item in results if isinstance(item, Dump)]
+    skipped = [item for item in results if isinstance(item, Skipped)]
+    return Loaded(_one_for_each_rank(dumps, skipped), sorted(skipped, key=lambda item: item.path))
+
+
+def _one_for_each_rank(dumps: list[Dump], skipped: list[Skipped]) -> list[Dump]:
+    """Of several dumps of one rank in one folder, the one with frames: pickle before JSON, then the longest."""
+    best: dict[tuple[str, int], Dump] = {}
+    for dump in sorted(dumps, key=lambda d: d.path):
+        key = (os.path.dirname(dump.path), dump.rank)
+        other = best.get(key)
+        if other is None:
+            best[key] = dump
+            continue
+        keep, drop = (dump, other) if _worth(dump) > _worth(other) else (other, dump)
+        best[key] = keep
+        skipped.append(Skipped(drop.path, "duplicate", f"rank {drop.rank} is read from {os.path.basename(keep.path)}"))
+    return [best[key] for key in sorted(best, key=lambda k: (k[1], k[0]))]
+
+
+def _worth(dump: Dump) -> tuple[bool, int, int]:
+    return any(entry.frames for entry in dump.notable), dump.latest, dump.entries
+
+
+def sets_of(dumps: Sequence[Dump]) -> list[list[Dump]]:
+    """Dumps that belong together: all of them, or one set for each folder where ranks repeat (several attempts)."""
+    ranks = [dump.rank for dump in dumps]
+    if len(set(ranks)) == len(ranks):
+        return [sorted(dumps, key=lambda d: d.rank)] if dumps else []
+    folders: dict[str, list[Dump]] = {}
+    for dump in dumps:
+        folders.setdefault(os.path.dirname(dump.path), []).append(dump)
+    return [sorted(folders[name], key=lambda d: d.rank) for name in sorted(folders)]
