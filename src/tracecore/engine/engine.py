@@ -37,6 +37,7 @@ SKEW = 2 * SECOND
 
 log = logging.getLogger(__name__)
 _time = attrgetter("time")
+_end = attrgetter("end")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +220,7 @@ class Engine:
         for fact in pending:
             if fact.time >= bound:
                 break
-            late += 1
+            late += fact.end < bound
         return late
 
     def _hold_back(self, future: list[Fact]) -> None:
@@ -245,7 +246,7 @@ class Engine:
                         window = shelf.windows[key] = FactWindow(key, self.skew, not shelf.triggers)
                         self.stats.windows += 1
                     assert self.clock is not None
-                    if fact.time < self.clock - self.lateness - 2 * shelf.horizon:
+                    if fact.end < self.clock - self.lateness - 2 * shelf.horizon:
                         self.stats.expired += 1
                         continue
                     added = window.add(fact)
@@ -386,4 +387,4 @@ class Engine:
 
 def _begin(verdict: Verdict) -> int:
     """The time of its oldest evidence."""
-    return min(map(_time, verdict.evidence()), default=verdict.time)
+    return min(map(_end, verdict.evidence()), default=verdict.time)

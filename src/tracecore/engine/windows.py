@@ -79,13 +79,14 @@ class FactWindow:
         return 1
 
     def prune(self, cutoff: int) -> int:
-        """Forget facts before this time, and say how many."""
+        """Forget facts that ended before this time, and say how many."""
         dropped = 0
         for facts in self.facts.values():
             if facts and facts[0].time < cutoff:
                 place = bisect_left(facts, cutoff, key=_time)
-                dropped += place
-                del facts[:place]
+                kept = [fact for fact in facts[:place] if fact.last_time is not None and fact.last_time >= cutoff]
+                dropped += place - len(kept)
+                facts[:place] = kept
         return dropped
 
     def trim(self, limit: int) -> int:

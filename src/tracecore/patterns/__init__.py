@@ -1,1 +1,65 @@
-"""The catalogue of named root causes, one folder each."""
+"""The catalogue: one folder for each pattern, and the order in which they are looked for.
+
+Adding one is a folder and one line here (see docs/adding-a-pattern.md). A package of somebody else's adds its own by
+the entry point group `tracecore.patterns`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracecore.patterns.config import ConfigError, load
+from tracecore.patterns.contract import Pattern
+from tracecore.patterns.hbm_ecc.detector import HbmEcc
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PATTERNS: tuple[type[Pattern[Any]], ...] = (HbmEcc,)
+
+ENTRY_POINTS = "tracecore.patterns"
+
+
+def third_party() -> tuple[type[Pattern[Any]], ...]:
+    """Patterns that installed packages offer, by name."""
+    from importlib.metadata import entry_points
+
+    found = []
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        kind = entry.load()
+        if not (isinstance(kind, type) and issubclass(kind, Pattern)):
+            raise TypeError(f"entry point {entry.name} = {entry.value} of group {ENTRY_POINTS} is not a Pattern")
+        found.append(kind)
+    return tuple(found)
+
+
+def types() -> tuple[type[Pattern[Any]], ...]:
+    """Every pattern there is: ours in order, then those of installed packages."""
+    return PATTERNS + third_party()
+
+
+def catalogue(settings: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[Pattern[Any], ...]:
+    """Every pattern, ready for an engine.
+
+    Args:
+        settings: by pattern name, as read from a configuration file; `{"hbm_ecc": {"window": "10m"}}`. The setting
+            `enabled: false` leaves a pattern out.
+
+    Raises:
+        ConfigError: names the pattern and the field.
+    """
+    settings = settings or {}
+    kinds = types()
+    names = [kind.name for kind in kinds]
+    for name in settings:
+        if name not in names:
+            raise ConfigError(f"{name}: no such pattern; there are {', '.join(names)}")
+    made = []
+    for kind in kinds:
+        values = dict(settings.get(kind.name) or {})
+        enabled = values.pop("enabled", True)
+        if not isinstance(enabled, bool):
+            raise ConfigError(f"{kind.name}.enabled: expected true or false, got {enabled!r}")
+        if enabled:
+            made.append(kind(load(kind.Config, values, kind.name)))
+    return tuple(made)

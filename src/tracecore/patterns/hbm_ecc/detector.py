@@ -1,0 +1,178 @@
+"""GPU memory error that nothing could correct: the counter rose and the kernel confirms it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import EccDelta, Xid
+from tracecore.patterns.config import MINUTE, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.scope import gpu_keys, meet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.patterns.contract import Key, Window
+
+#: Double-bit error; row remapping recorded; row remapping failed.
+CONFIRMING = frozenset({48, 63, 64})
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how long after the counter's rise an Xid still confirms it.
+    """
+
+    window: Duration = 5 * MINUTE
+
+
+class HbmEccVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        first: the earliest rise that the Xid confirms.
+        last: the latest of them, the same when there was one.
+        errors: uncorrected errors counted by all of them.
+        xid: the Xid that confirms.
+        further: the first Xid of each other code that followed before the counter rose again.
+    """
+
+    pattern_id: ClassVar[str] = "3"
+    pattern_name: ClassVar[str] = "hbm_ecc"
+    role: ClassVar[Role] = "cause"
+
+    first: EccDelta
+    last: EccDelta
+    errors: int
+    xid: Xid
+    further: tuple[Xid, ...] = ()
+
+    @property
+    def node(self) -> str | None:
+        return self.xid.node or self.first.node
+
+    @property
+    def codes(self) -> list[int]:
+        return sorted({self.xid.code, *(xid.code for xid in self.further)})
+
+    def headline(self) -> str:
+        errors = "an uncorrectable memory error" if self.errors == 1 else f"{self.errors} uncorrectable memory errors"
+        return f"GPU {self.xid.gpu}{on(self.node)} has {errors}, confirmed by Xid {self.xid.code}"
+
+    def remediation(self) -> str:
+        gpu, node = self.xid.gpu, self.node or "NODE"
+        if 64 in self.codes:
+            return (
+                f"Row remapping failed, so the GPU cannot repair itself. Keep work off the node (kubectl cordon {node}), "
+                f"look at `nvidia-smi -q -d ROW_REMAPPER -i {gpu}`, and hand GPU {gpu} to the vendor for replacement."
+            )
+        return (
+            f"Keep new work off the node (kubectl cordon {node}), let its jobs end, then reset the GPU: "
+            f"`nvidia-smi --gpu-reset -i {gpu}`. Look at `nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}`: if a remapping "
+            f"is still pending after the reset, or the error comes back, replace the GPU. Restart the job from its "
+            f"last checkpoint."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        rises: tuple[Fact, ...] = (self.first,) if self.last is self.first else (self.first, self.last)
+        return (*rises, self.xid, *self.further)
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"gpu.id": self.xid.gpu, "errors": self.errors, "xids": self.codes}
+        if self.node:
+            fields["k8s.node.name"] = self.node
+        if self.first.index is not None:
+            fields["hw.gpu.index"] = self.first.index
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "gpu.id": self.xid.gpu,
+            "k8s.node.name": self.node,
+            "kernelevents.xid": self.xid.code,
+            "hw.errors.delta": self.errors,
+        }
+
+
+class HbmEcc(Pattern[Config]):
+    """An uncorrected, double-bit, volatile rise of the ECC counter, then Xid 48, 63 or 64 on the same GPU.
+
+    A rise alone is on every dashboard already and an Xid alone belongs to other patterns: both layers, or nothing.
+    An Xid confirms the rises since the Xid before it.
+    """
+
+    id = "3"
+    name = "hbm_ecc"
+    role = "cause"
+    maturity = "experimental"
+    needs = (EccDelta, Xid)
+    triggers = (EccDelta,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return gpu_keys(fact) if _counts(fact) else ()
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        rises, xids = window.of(EccDelta), window.of(Xid)
+        found: list[Verdict] = []
+        at = 0
+        for place, xid in enumerate(xids):
+            while at < len(rises) and rises[at].time < xid.time - self.config.window:
+                at += 1
+            begin = at
+            while at < len(rises) and rises[at].time <= xid.end:
+                at += 1
+            if at == begin or not meet(window, rises[begin], rises[at - 1], xid):
+                continue
+            first, last = rises[begin], rises[at - 1]
+            end = first.time + self.config.window
+            if at < len(rises):
+                end = min(end, rises[at].time - 1)
+            found.append(
+                HbmEccVerdict(
+                    key=window.key,
+                    episode=xid.uid,
+                    time=max(first.time, xid.time),
+                    first=first,
+                    last=last,
+                    errors=first.delta if last is first else sum(rise.delta for rise in rises[begin:at]),
+                    xid=xid,
+                    further=_further(xids, place, end),
+                )
+            )
+        return found
+
+
+def _counts(fact: Fact) -> bool:
+    if isinstance(fact, Xid):
+        return fact.code in CONFIRMING
+    return (
+        isinstance(fact, EccDelta)
+        and fact.delta >= 1
+        and fact.error_type == "uncorrected"
+        and fact.subtype == "double_bit"
+        and fact.persistence == "volatile"
+    )
+
+
+def _further(xids: Sequence[Xid], place: int, end: int) -> tuple[Xid, ...]:
+    code = xids[place].code
+    others: dict[int, Xid] = {}
+    for later in range(place + 1, len(xids)):
+        following = xids[later]
+        if following.time > end:
+            break
+        if following.code != code and following.code not in others:
+            others[following.code] = following
+            if len(others) == len(CONFIRMING) - 1:
+                break
+    return tuple(others.values())
+
+
+def on(node: str | None) -> str:
+    return f" on {node}" if node else ""

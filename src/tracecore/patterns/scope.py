@@ -1,0 +1,29 @@
+"""Which facts speak of the same thing.
+
+A PCI bus id names a GPU on its node only, and not every source knows its node: a `dmesg` without a host name, a counter
+without labels. Facts that know their node meet on it; facts that do not meet the others in one shared window, and
+there only where no two nodes would have to be one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+
+def gpu_keys(fact: Fact) -> tuple[Key, ...]:
+    """Windows by GPU: `(node, gpu)`, and the shared `("", gpu)` for facts that do not know their node."""
+    if fact.gpu is None:
+        return ()
+    return ((fact.node, fact.gpu), ("", fact.gpu)) if fact.node else (("", fact.gpu),)
+
+
+def meet(window: Window, *facts: Fact) -> bool:
+    """Whether these facts of a window by GPU can be about one GPU, and this window is the one to say so."""
+    if window.key[0]:
+        return True
+    nodes = {fact.node for fact in facts}
+    return None in nodes and len(nodes) <= 2
