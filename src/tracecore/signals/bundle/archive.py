@@ -1,0 +1,193 @@
+"""Archives and compressed files, read in place: nothing is written to disk, sizes are bounded while reading.
+
+Supported: gzip, bzip2, xz, zstd, each alone or around a tar; tar; zip. Members that are links, devices or whose names
+leave the archive are never opened.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import BinaryIO, cast
+
+import msgspec
+
+#: What reading a damaged or hostile archive may raise.
+ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile, RuntimeError,
+          NotImplementedError, KeyError)  # fmt: skip
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much a bundle may ask for.
+
+    Args:
+        files: files and archive members in all.
+        members: members of one archive.
+        expanded: decompressed bytes of one compressed file or archive.
+        ratio: decompressed bytes for each compressed one, once past `ratio_from` bytes.
+        ratio_from: small archives may expand freely.
+        depth: archives inside archives; a log `.gz` inside a tar is one level.
+    """
+
+    files: int = 200_000
+    members: int = 100_000
+    expanded: int = 1 << 40
+    ratio: int = 400
+    ratio_from: int = 256 << 20
+    depth: int = 2
+
+
+class Bomb(ValueError):
+    """A compressed file expands beyond what was allowed."""
+
+
+Opener = Callable[[], BinaryIO]
+
+_MAGIC = (
+    (b"\x1f\x8b\x08", "gz"),
+    (b"BZh", "bz2"),
+    (b"\xfd7zXZ\x00", "xz"),
+    (b"\x28\xb5\x2f\xfd", "zst"),
+    (b"PK\x03\x04", "zip"),
+    (b"PK\x05\x06", "zip"),
+)
+
+
+def kind(head: bytes) -> str:
+    """gz, bz2, xz, zst, zip, tar, or nothing."""
+    for magic, name in _MAGIC:
+        if head.startswith(magic):
+            return name
+    return "tar" if head[257:262] == b"ustar" else ""
+
+
+class Guarded(io.RawIOBase):
+    """A decompressing reader that stops at the limits."""
+
+    def __init__(self, inner: BinaryIO, compressed: int, limits: Limits) -> None:
+        self._inner = inner
+        self._most = min(limits.expanded, max(limits.ratio_from, compressed * limits.ratio))
+        self._given = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._inner.read(size if size >= 0 else self._most + 1)
+        self._given += len(data)
+        if self._given > self._most:
+            raise Bomb(f"expands to more than {self._most} bytes")
+        return data
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._inner.close()
+        super().close()
+
+
+def decompress(file: BinaryIO, codec: str, compressed: int, limits: Limits) -> BinaryIO:
+    """The plain bytes of a compressed file, bounded."""
+    inner: BinaryIO
+    if codec == "gz":
+        inner = cast(BinaryIO, gzip.GzipFile(fileobj=file))
+    elif codec == "bz2":
+        inner = cast(BinaryIO, bz2.BZ2File(file))
+    elif codec == "xz":
+        inner = cast(BinaryIO, lzma.LZMAFile(file))  # noqa: SIM115
+    else:
+        import zstandard
+
+        # 128 MiB of window is what `zstd --long` makes; more is refused.
+        inner = cast(
+            BinaryIO,
+            zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_across_frames=True),
+        )
+    return cast(BinaryIO, Guarded(inner, compressed, limits))
+
+
+def safe_name(name: str) -> str | None:
+    """A member's name, or None where it points outside of the archive."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\x00" in name:
+        return None
+    if len(path.parts[0]) == 2 and path.parts[0][1] == ":":
+        return None
+    return str(path)
+
+
+class Tar:
+    """A tar, compressed or not, whose members are opened in any order but cheaply in theirs.
+
+    The archive is read forward; opening an earlier member starts again.
+    """
+
+    def __init__(self, opener: Opener, limits: Limits) -> None:
+        self._opener = opener
+        self._limits = limits
+        self._file: BinaryIO | None = None
+        self._tar: tarfile.TarFile | None = None
+        self._at = -1
+        self._used = False
+        self._current: tarfile.TarInfo | None = None
+
+    def members(self) -> Iterator[tuple[int, tarfile.TarInfo]]:
+        """All members in order, at most as many as allowed."""
+        self._rewind()
+        index = 0
+        while (info := self._next()) is not None:
+            if index >= self._limits.members:
+                raise Bomb(f"more than {self._limits.members} members")
+            yield index, info
+            index += 1
+
+    def open(self, index: int) -> BinaryIO:
+        if self._tar is None or index < self._at or (index == self._at and self._used):
+            self._rewind()
+        info: tarfile.TarInfo | None = self._current
+        while self._at < index:
+            info = self._next()
+            if info is None:
+                raise ValueError("the archive ended early")
+        assert self._tar is not None
+        assert info is not None
+        self._used = True
+        member = self._tar.extractfile(info)
+        if member is None:
+            raise ValueError("not a file")
+        return cast(BinaryIO, member)
+
+    def close(self) -> None:
+        if self._tar is not None:
+            self._tar.close()
+        if self._file is not None:
+            self._file.close()
+        self._tar = self._file = None
+
+    def _rewind(self) -> None:
+        self.close()
+        self._file = self._opener()
+        self._tar = tarfile.open(fileobj=self._file, mode="r|")
+        self._at, self._used = -1, False
+        self._current = None
+
+    def _next(self) -> tarfile.TarInfo | None:
+        assert self._tar is not None
+        info = self._tar.next()
+        # A streamed TarFile remembers every member it has passed; nobody asks for them again.
+        self._tar.members = []  # type: ignore[attr-defined]
+        self._at += 1
+        self._used = False
+        self._current = info
+        return info

@@ -1,0 +1,340 @@
+"""From paths to streams: walks directories and archives in place and recognises every file.
+
+The order is fixed (by name; members of an archive in theirs), links that leave the given directory are not followed,
+and what cannot be read is listed with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import msgspec
+
+from tracecore.signals.bundle import archive, identity
+from tracecore.signals.bundle.archive import Limits, Opener
+from tracecore.signals.bundle.recognition import recognise, times
+from tracecore.signals.kernel import lines as kernel_lines
+from tracecore.signals.record import LAYERS
+from tracecore.signals.stamps import Stamp
+from tracecore.signals.stream import BASE_TIME, Clock, Stream
+
+HEAD = 64 * 1024
+TAIL = 32 * 1024
+#: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
+NESTED_ZIP = 1 << 30
+
+#: Labels of recorded cases, not part of a bundle.
+IGNORED = frozenset({"truth.json"})
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """A file that was not read, and why."""
+
+    path: str
+    reason: str
+
+
+class Bundle(msgspec.Struct, kw_only=True):
+    """All readable files, what is known of time, and what was left out."""
+
+    streams: list[Stream]
+    skipped: list[Skipped]
+    clock: Clock
+
+    def layers(self) -> dict[str, int]:
+        """How many files there are of each layer, those without any included."""
+        return {layer: sum(1 for stream in self.streams if stream.layer == layer) for layer in LAYERS}
+
+    def of(self, *formats: str) -> list[Stream]:
+        """The streams of some formats."""
+        return [stream for stream in self.streams if stream.format in formats]
+
+
+def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int | None = None) -> Bundle:
+    """Finds and recognises every file under these paths.
+
+    Args:
+        paths: files and directories.
+        limits: bounds; the defaults do for anything honest.
+        now: the present, for bundles in which no timestamp has a year; None gives an arbitrary fixed time.
+
+    Raises:
+        FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
+    """
+    search = _Search(limits or Limits())
+    for path in sorted({os.fspath(path) for path in paths}):
+        if not os.path.lexists(path):
+            raise FileNotFoundError(path)
+        search.path(Path(path))
+    _settle_local_ranks(search.streams)
+    clock = _settle_time(search.stamps, BASE_TIME if now is None else now)
+    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock)
+
+
+class _Search:
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.streams: list[Stream] = []
+        self.skipped: list[Skipped] = []
+        self.stamps: list[Stamp] = []
+        self.count = 0
+
+    def skip(self, path: str, reason: str) -> None:
+        self.skipped.append(Skipped(path, reason))
+
+    def path(self, root: Path) -> None:
+        """A file or directory the user named."""
+        if not root.is_dir():
+            self.file(root, root.name)
+            return
+        real = os.path.realpath(root)
+        for path in _walk(root, self.skip):
+            if self.count >= self.limits.files:
+                self.skip(str(root), f"more than {self.limits.files} files: the rest was left out")
+                return
+            if path.is_symlink() and not _inside(path, real):
+                self.skip(str(path), "a link that leads out of the directory")
+                continue
+            self.file(path, f"{root.name}/{path.relative_to(root).as_posix()}")
+
+    def file(self, path: Path, relative: str) -> None:
+        self.count += 1
+        if path.name in IGNORED:
+            return
+        try:
+            mode = path.stat()
+            if not stat.S_ISREG(mode.st_mode):
+                self.skip(str(path), "not a regular file")
+                return
+            self.consider(str(path), relative, partial(_open, path), mode.st_size, 0)
+        except archive.ERRORS as error:
+            self.skip(str(path), _reason(error))
+
+    def consider(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
+        """Recognises one file, going into it where it is an archive."""
+        with opener() as file:
+            head = _exactly(file, HEAD)
+            kind = archive.kind(head)
+            if not kind:
+                self._recognise(path, relative, opener, size, head, file)
+                return
+        if depth >= self.limits.depth:
+            self.skip(path, f"an archive more than {self.limits.depth} deep")
+        elif kind == "tar":
+            self._tar(path, relative, opener, depth)
+        elif kind == "zip":
+            self._zip(path, relative, opener, size, depth)
+        else:
+            self._compressed(path, relative, opener, size, kind, depth)
+
+    def _compressed(self, path: str, relative: str, opener: Opener, size: int | None, kind: str, depth: int) -> None:
+        inner = partial(_decompressed, opener, kind, size if size is not None else self.limits.ratio_from, self.limits)
+        with inner() as file:
+            tar = archive.kind(_exactly(file, 512)) == "tar"
+        if tar:
+            self._tar(path, relative, inner, depth)
+        else:
+            self.consider(path, _stem(relative), inner, None, depth + 1)
+
+    def _tar(self, path: str, relative: str, opener: Opener, depth: int) -> None:
+        tar = archive.Tar(opener, self.limits)
+        try:
+            for index, info in tar.members():
+                name = archive.safe_name(info.name)
+                shown = f"{path}!/{name or info.name}"
+                if info.isdir():
+                    continue
+                if name is None:
+                    self.skip(shown, "a name that leads out of the archive")
+                elif not info.isfile():
+                    self.skip(shown, "a link or device in an archive")
+                else:
+                    self._member(shown, f"{relative}/{name}", partial(tar.open, index), info.size, depth)
+        except archive.ERRORS as error:
+            self.skip(path, _reason(error))
+
+    def _zip(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
+        file = opener()
+        if depth or not file.seekable():
+            file = _aside(file, NESTED_ZIP)
+        bundle = zipfile.ZipFile(file)
+        infos = bundle.infolist()
+        if len(infos) > self.limits.members:
+            raise archive.Bomb(f"more than {self.limits.members} members")
+        for info in infos:
+            name = archive.safe_name(info.filename)
+            shown = f"{path}!/{name or info.filename}"
+            if info.is_dir():
+                continue
+            if name is None:
+                self.skip(shown, "a name that leads out of the archive")
+            elif stat.S_ISLNK(info.external_attr >> 16):
+                self.skip(shown, "a link or device in an archive")
+            elif info.flag_bits & 1:
+                self.skip(shown, "encrypted")
+            else:
+                open_member = partial(_zipped, bundle, info, self.limits)
+                self._member(shown, f"{relative}/{name}", open_member, info.file_size, depth)
+
+    def _member(self, path: str, relative: str, opener: Opener, size: int, depth: int) -> None:
+        self.count += 1
+        if self.count > self.limits.files:
+            raise archive.Bomb(f"more than {self.limits.files} files")
+        if path.rsplit("/", 1)[-1] in IGNORED:
+            return
+        try:
+            self.consider(path, relative, opener, size, depth + 1)
+        except archive.Bomb as error:
+            self.skip(path, _reason(error))
+        except archive.ERRORS as error:
+            self.skip(path, _reason(error))
+
+    def _recognise(
+        self, path: str, relative: str, opener: Opener, size: int | None, head: bytes, file: BinaryIO
+    ) -> None:
+        complete = len(head) < HEAD
+        tail = b"" if complete else _tail(file, head)
+        name = relative.rsplit("/", 1)[-1]
+        found = recognise(head, tail, name, complete)
+        if not found.format:
+            self.skip(path, found.reason)
+            return
+        stream = Stream(
+            path=path,
+            format=found.format,
+            layer=found.layer,
+            open=opener,
+            size=len(head) if complete else size,
+            resource=identity.of(relative),
+            labelled=found.labelled,
+        )
+        whole_head = head if complete else head[: head.rfind(b"\n") + 1]
+        if found.format in ("text", "cri", "docker", "syslog", "dmesg"):
+            stream.first_stamp, early = times(whole_head)
+            _, late = times(tail[tail.find(b"\n") + 1 :])
+            self.stamps.extend((*early, *late))
+        if found.format in ("dmesg", "syslog"):
+            stream.boot_time = kernel_lines.boot_time(head + tail)
+            stream.last_uptime = kernel_lines.last_uptime(tail or head)
+            if stream.boot_time is not None and stream.last_uptime is not None:
+                self.stamps.append(Stamp(stream.boot_time + stream.last_uptime))
+        if found.format == "text" and b"[default0]:" in head:
+            stream.resource.setdefault("gen_ai.training.local_ranks", True)
+        self.streams.append(stream)
+
+
+def _settle_time(stamps: list[Stamp], now: int) -> Clock:
+    """The end of the bundle: complete timestamps decide on the year, then those without one count too."""
+    whole = max((stamp.nanos for stamp in stamps if not stamp.missing), default=None)
+    reference = now if whole is None else whole
+    dated = [stamp.resolve(reference) for stamp in stamps if stamp.missing != "date"]
+    return Clock(max(dated), True) if dated else Clock(reference, False)
+
+
+def _settle_local_ranks(streams: list[Stream]) -> None:
+    """A local rank is the global one where there is one node: where only one stream has a local rank 0."""
+    with_zero = {
+        stream.path
+        for stream in streams
+        if stream.resource.pop("gen_ai.training.local_ranks", False)
+        or (
+            stream.resource.get("gen_ai.training.local_rank") == 0
+            and stream.resource.get("log.iostream", "stderr") == "stderr"
+            and stream.resource.get("tracecore.attempt", 0) == 0
+        )
+    }
+    if len(with_zero) > 1:
+        for stream in streams:
+            stream.single_node = False
+        return
+    for stream in streams:
+        local = stream.resource.get("gen_ai.training.local_rank")
+        if local is not None:
+            stream.resource.setdefault("gen_ai.training.rank", local)
+
+
+def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[Path]:
+    """Every file below, by name, directories in their place; links to directories are not entered."""
+    problems: list[OSError] = []
+    for folder, folders, files in os.walk(root, onerror=problems.append, followlinks=False):
+        folders.sort()
+        here = Path(folder)
+        for name in sorted(files):
+            yield here / name
+        for problem in problems:
+            skip(str(problem.filename), _reason(problem))
+        problems.clear()
+    for problem in problems:
+        skip(str(problem.filename), _reason(problem))
+
+
+def _inside(path: Path, real: str) -> bool:
+    return os.path.commonpath((os.path.realpath(path), real)) == real
+
+
+def _open(path: Path) -> BinaryIO:
+    return open(path, "rb", buffering=0)  # type: ignore[return-value]
+
+
+def _decompressed(opener: Opener, kind: str, compressed: int, limits: Limits) -> BinaryIO:
+    return archive.decompress(opener(), kind, compressed, limits)
+
+
+def _zipped(bundle: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits) -> BinaryIO:
+    return cast(BinaryIO, archive.Guarded(cast(BinaryIO, bundle.open(info)), info.compress_size, limits))
+
+
+def _aside(file: BinaryIO, most: int) -> BinaryIO:
+    """A copy that can be read from its end, in memory while small."""
+    copy = tempfile.SpooledTemporaryFile(max_size=16 << 20)  # noqa: SIM115
+    size = 0
+    with file:
+        while chunk := file.read(1 << 20):
+            size += len(chunk)
+            if size > most:
+                copy.close()
+                raise archive.Bomb(f"a zip of more than {most} bytes inside of an archive")
+            copy.write(chunk)
+    copy.seek(0)
+    return cast(BinaryIO, copy)
+
+
+def _exactly(file: BinaryIO, size: int) -> bytes:
+    parts: list[bytes] = []
+    while size > 0 and (chunk := file.read(size)):
+        parts.append(chunk)
+        size -= len(chunk)
+    return b"".join(parts)
+
+
+def _tail(file: BinaryIO, head: bytes) -> bytes:
+    """The end of a file whose head was read: by a seek where that is possible, else by reading on."""
+    if file.seekable():
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - TAIL, len(head)))
+        return _exactly(file, TAIL)
+    last = b""
+    while chunk := file.read(1 << 20):
+        last = (last + chunk)[-TAIL:]
+    return last
+
+
+def _stem(name: str) -> str:
+    """Without the suffix of a compression."""
+    for suffix in (".gz", ".bz2", ".xz", ".zst", ".zstd"):
+        if name.endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__

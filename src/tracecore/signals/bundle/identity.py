@@ -1,0 +1,67 @@
+"""Whose output a file is, as far as its path tells."""
+
+from __future__ import annotations
+
+import re2
+
+from tracecore.signals.record import Attributes
+
+_POD = re2.compile(
+    r"(?:^|/)(?P<namespace>[^_/]+)_(?P<pod>[^_/]+)_(?P<uid>[a-f0-9-]+)/(?P<container>[^._/]+)/(?P<restarts>\d+)\.log"
+    r"(?:\.\d{8}-\d{6})?(?:\.gz|\.zst|\.xz)?$"
+)
+# /var/log/containers links: pod_namespace_container-id.log
+_CONTAINER = re2.compile(r"(?:^|/)([a-z0-9.-]+)_([a-z0-9-]+)_([a-z0-9.-]+)-[a-f0-9]{64}\.log")
+_ATTEMPT = re2.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/(stdout|stderr)\.log")
+_SLURM = re2.compile(r"^slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.].*)?\.(?:out|err|log|txt)")
+_RANK = re2.compile(
+    r"(?i)(?:^|[^a-z])(?:global[_-]?)?(?:rank|worker|trainer|task|proc|process)[_.-]?(\d{1,7})(?:[^0-9a-z]|$)"
+)
+_LOCAL = re2.compile(r"(?i)local[_-]?rank")
+_NODE = re2.compile(
+    r"(?i)^(?:node|host|dgx|hgx|gpu|ip|compute|worker-node|server|gke|aks|eks)[-_.]?[a-z0-9.-]*\d[a-z0-9.-]*$"
+)
+_NODE_FILE = re2.compile(
+    r"(?i)^(?:(?:dmesg|kern|kernel|messages|syslog|journal|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm|node_exporter)[-_.@]"
+    r"([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.](?:dmesg|kern|kernel|messages|syslog|journal"
+    r"|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm))(?:\.[a-z]+){0,2}$"
+)
+
+
+def of(path: str) -> Attributes:
+    """Resource attributes a path (slashes, archive members after `!/`) gives away."""
+    path = path.replace("\\", "/").replace("!/", "/")
+    found: Attributes = {}
+    if match := _POD.search(path):
+        found["k8s.namespace.name"] = match.group("namespace")
+        found["k8s.pod.name"] = match.group("pod")
+        found["k8s.pod.uid"] = match.group("uid")
+        found["k8s.container.name"] = match.group("container")
+        found["k8s.container.restart_count"] = match.group("restarts")
+        found["tracecore.attempt"] = int(match.group("restarts"))
+        return found
+    if match := _CONTAINER.search(path):
+        found["k8s.pod.name"], found["k8s.namespace.name"], found["k8s.container.name"] = match.groups()
+        return found
+    parts = [part for part in path.split("/") if part not in ("", ".", "..")]
+    name = parts[-1] if parts else ""
+    if match := _ATTEMPT.search(path):
+        found["tracecore.attempt"] = int(match.group(1))
+        found["gen_ai.training.local_rank"] = int(match.group(2))
+        found["log.iostream"] = match.group(3)
+    if match := _SLURM.match(name):
+        found["gen_ai.training.job_id"] = match.group(1)
+    if match := _NODE_FILE.match(name):
+        found["host.name"] = match.group(1) or match.group(2)
+    for part in [name, *parts[-2:-4:-1]]:
+        if "gen_ai.training.rank" in found or "gen_ai.training.local_rank" in found:
+            break
+        if match := _RANK.search(part):
+            kind = "local_rank" if _LOCAL.search(part) else "rank"
+            found[f"gen_ai.training.{kind}"] = int(match.group(1))
+    if "host.name" not in found:
+        for part in parts[-2::-1]:
+            if _NODE.match(part):
+                found["host.name"] = part
+                break
+    return found

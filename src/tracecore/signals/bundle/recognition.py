@@ -1,0 +1,240 @@
+"""What a file is, by its content first, then by its name."""
+
+from __future__ import annotations
+
+import msgspec
+import re2
+
+from tracecore.signals import stamps
+from tracecore.signals.kernel import lines as kernel_lines
+from tracecore.signals.logs.dialects import plain
+from tracecore.signals.stamps import Stamp
+
+#: Format → layer. The formats are the keys of the table of readers, too.
+LAYER_OF = {
+    "text": "stdout",
+    "cri": "stdout",
+    "docker": "stdout",
+    "elastic_error": "stdout",
+    "dmesg": "kernel",
+    "syslog": "kernel",
+    "journal_json": "kernel",
+    "journal_export": "kernel",
+    "kubernetes_json": "kubernetes",
+    "kubernetes_yaml": "kubernetes",
+    "kubernetes_describe": "kubernetes",
+    "kubernetes_table": "kubernetes",
+    "prometheus": "metrics",
+    "nvidia_smi": "metrics",
+    "nvidia_csv": "metrics",
+    "flight_recorder": "flight_recorder",
+    "exit_codes": "scheduler",
+    "sacct": "scheduler",
+    "sacct_json": "scheduler",
+    "scontrol": "scheduler",
+}
+
+
+class Recognised(msgspec.Struct, frozen=True):
+    """What a file is; `format` is empty where nothing reads it, and `reason` says why."""
+
+    format: str = ""
+    layer: str = ""
+    reason: str = ""
+    labelled: bool = False
+
+
+_CRI = re2.compile(rb"^[^ ]{8,40} (?:stdout|stderr) [FP](?::[^ ]*)?(?: |$)")
+_DOCKER = re2.compile(rb'^\{"log":"')
+_KMSG = re2.compile(rb"^\d{1,6},\d+,\d+,[^;]*;")
+_WALL = re2.compile(
+    rb"^(?:<\d+>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
+)
+_KERNEL_ISO = re2.compile(rb"^(?:[a-z]+ *:[a-z]+ *: ?)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
+_LABEL = re2.compile(rb"^ *\d{1,6}: ?")
+_SAMPLE = re2.compile(rb"^[a-zA-Z_:][\w:]*(?:\{.*\})? +[-+]?(?:\d|NaN|Inf)")
+_SERIES = re2.compile(rb'(?m)^[a-zA-Z_:][\w:]*\{[a-zA-Z_]\w* *= *"')
+_FAMILY = re2.compile(rb"(?m)^# (?:TYPE|HELP) [a-zA-Z_:][\w:]*")
+_EXIT_CODES = re2.compile(rb'^\s*\{(?:\s*"(?:rank_?)?\d{1,7}"\s*:\s*(?:-?\d{1,10}|null)\s*,?)+\s*\}\s*$')
+_YAML_KIND = re2.compile(rb"(?m)^(?:- | {0,4})?kind: ?[A-Z]")
+_YAML_VERSION = re2.compile(rb"(?m)^(?:- | {0,4})?apiVersion: ")
+_EVENTS_TABLE = re2.compile(
+    rb"(?m)^(?:NAMESPACE +)?LAST SEEN +(?:FIRST SEEN +COUNT +NAME +KIND +)?.*\bREASON\b.*\bMESSAGE\b"
+)
+_DESCRIBE = re2.compile(rb"(?m)^Name: +\S")
+_DESCRIBE_TOO = re2.compile(rb"(?m)^(?:Namespace|Roles|Annotations|Conditions|Events|Controlled By|Containers): *")
+_SACCT_PIPED = re2.compile(rb"(?m)^(?:[A-Za-z]+\|)*JobID(?:Raw)?\|")
+_SACCT_FIXED = re2.compile(rb"(?m)^ *JobID(?:Raw)? +.*\bState\b.*\n[- ]+$")
+_SCONTROL = re2.compile(rb"(?m)^ *(?:JobId=\d+ |NodeName=\S+ |JobId=\d+$|StepId=)")
+_NVIDIA_FIELDS = (
+    b"pci.bus_id",
+    b"temperature.gpu",
+    b"utilization.gpu",
+    b"clocks.",
+    b"ecc.errors",
+    b"power.draw",
+    b"gpu_uuid",
+)
+_SLURM_DAEMON = re2.compile(
+    rb"(?m)^\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\]? (?:slurmctld|slurmd|error: |debug|sched: |_slurm)"
+)
+_BINARY = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
+
+
+def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised:
+    """What a file is.
+
+    Args:
+        head: its first bytes, tens of KiB.
+        tail: its last bytes; empty where head has them.
+        name: base name, without the suffix of a compression.
+        complete: head is the whole file.
+    """
+    if not head:
+        return Recognised(reason="empty")
+    found = _by_content(head, name, complete)
+    if found == "text" and not complete and tail:
+        # A banner or a few start-up lines may hide what the rest is.
+        later = _by_line(tail)
+        found = later if later != "text" else found
+    if found in ("text", ""):
+        found = _by_name(name, head) or found
+    if not found:
+        return Recognised(reason="binary, not a format known here")
+    layer = LAYER_OF[found]
+    if found == "text" and (name.startswith(("slurmctld", "slurmd")) or _SLURM_DAEMON.search(head)):
+        layer = "scheduler"
+    elif found == "text" and name.startswith(("kubelet", "containerd")):
+        layer = "kubernetes"
+    return Recognised(found, layer, labelled=found == "text" and _labelled(head))
+
+
+def _by_content(head: bytes, name: str, complete: bool) -> str:
+    if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
+        known = any(word in head for word in (b"pg_config", b"nccl_version", b"collective_seq_id", b"entries"))
+        return "flight_recorder" if known else ""
+    if is_binary(head):
+        return "journal_export" if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")) else ""
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start[:1] in (b"{", b"["):
+        if found := _by_json(start, name, complete):
+            return found
+    if b"NVSMI LOG" in head[:4096]:
+        return "nvidia_smi"
+    if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")):
+        return "journal_export"
+    first = start.split(b"\n", 1)[0]
+    if b"," in first and sum(field in first for field in _NVIDIA_FIELDS) >= 2:
+        return "nvidia_csv"
+    if _SACCT_PIPED.search(head[:4096]) or _SACCT_FIXED.search(head[:4096]):
+        return "sacct"
+    if _SCONTROL.match(start) and b"=" in first:
+        return "scontrol"
+    if _EVENTS_TABLE.match(start):
+        return "kubernetes_table"
+    if _DESCRIBE.match(start) and _DESCRIBE_TOO.search(head):
+        return "kubernetes_describe"
+    if _YAML_VERSION.search(head[:8192]) and _YAML_KIND.search(head):
+        early = start.startswith((b"apiVersion:", b"kind:", b"items:", b"---", b"- apiVersion:", b"#"))
+        return "kubernetes_yaml" if early else _by_line(head)
+    return _by_line(head)
+
+
+def _by_json(start: bytes, name: str, complete: bool) -> str:
+    if _DOCKER.match(start):
+        return "docker"
+    if b'"__REALTIME_TIMESTAMP"' in start:
+        return "journal_json"
+    if b'"apiVersion"' in start and b'"kind"' in start and not start.startswith(b'{"level"'):
+        return "kubernetes_json"
+    if (b'"pg_config"' in start or b'"collective_seq_id"' in start or b'"nccl_version"' in start) and (
+        b'"entries"' in start or b'"version"' in start
+    ):
+        return "flight_recorder"
+    if complete and _EXIT_CODES.match(start):
+        return "exit_codes"
+    if b'"py_callstack"' in start:
+        return "elastic_error"
+    if b'"jobs"' in start and (b'"job_id"' in start or b'"slurm"' in start):
+        return "sacct_json"
+    return ""
+
+
+def _by_line(sample: bytes) -> str:
+    lines = [line for line in sample.replace(b"\r", b"\n").split(b"\n")[:400] if line.strip()]
+    if not lines:
+        return "text"
+    enough = len(lines) * 0.6
+    if sum(1 for line in lines if _CRI.match(line)) >= enough:
+        return "cri"
+    if sum(1 for line in lines if _DOCKER.match(line)) >= enough:
+        return "docker"
+    if _FAMILY.search(sample) or _SERIES.search(sample):
+        values = sum(1 for line in lines if _SAMPLE.match(line) or line.startswith(b"#"))
+        if values >= len(lines) * 0.8:
+            return "prometheus"
+    kernel = sum(
+        1
+        for line in lines
+        if kernel_lines.UPTIME.match(line) or _WALL.match(line) or _KERNEL_ISO.match(line) or _KMSG.match(line)
+    )
+    if kernel >= enough:
+        return "dmesg"
+    if sum(1 for line in lines if kernel_lines.SYSLOG.match(line)) >= enough:
+        return "syslog"
+    return "text"
+
+
+def _by_name(name: str, head: bytes) -> str:
+    """A name counts only where the content does not speak against it."""
+    lower = name.lower()
+    text = not is_binary(head)
+    if not text:
+        return "flight_recorder" if lower.startswith("nccl_trace") else ""
+    if lower.startswith(("dmesg", "kern.log", "kmsg")) or lower.endswith((".dmesg", "dmesg.txt", "dmesg.log")):
+        return "dmesg"
+    if lower.startswith(("syslog", "messages", "journal")):
+        return "syslog"
+    if lower.startswith(("exit_codes", "exit-codes", "exitcodes")) and lower.endswith(".json"):
+        return "exit_codes"
+    if lower.endswith(".prom"):
+        return "prometheus"
+    return ""
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether this is no text: many control bytes. A few NULs (a crashed writer, a sparse log) are text still."""
+    sample = head[:8192]
+    strange = len(sample) - len(sample.translate(None, _BINARY))
+    return strange * 10 > len(sample)
+
+
+def _labelled(head: bytes) -> bool:
+    """Whether lines carry `srun --label`'s task number: nearly all do, and not just as a counter of steps."""
+    lines = [line for line in head.split(b"\n")[:200] if line.strip()]
+    if len(lines) < 4:
+        return False
+    return sum(1 for line in lines if _LABEL.match(line)) >= len(lines) * 0.9
+
+
+def times(sample: bytes) -> tuple[Stamp | None, list[Stamp]]:
+    """The first timestamp of a sample of lines, and the last of each kind (complete, without year, without date)."""
+    first: Stamp | None = None
+    last: dict[str, Stamp] = {}
+    for raw in sample.replace(b"\r", b"\n").split(b"\n"):
+        if len(raw) < 10:
+            continue
+        stamp = _stamp(raw[:400])
+        if stamp is None:
+            continue
+        first = first or stamp
+        if stamp.missing not in last or last[stamp.missing].nanos < stamp.nanos:
+            last[stamp.missing] = stamp
+    return first, list(last.values())
+
+
+_WRAPPED = plain()
+
+
+def _stamp(raw: bytes) -> Stamp | None:
+    return stamps.find(_WRAPPED(raw).text)

@@ -1,0 +1,104 @@
+"""One line of a kernel or system log in the shapes `dmesg`, `journalctl` and syslog daemons print.
+
+Times since boot become wall-clock time by the boot time the log itself gives (a clock or audit line), else by putting
+the end of the log at the end of the bundle, in which case every record says that its time is inferred.
+"""
+
+from __future__ import annotations
+
+import re2
+
+from tracecore.signals import stamps
+from tracecore.signals.logs.dialects import Dialect, Line, clean
+from tracecore.signals.stamps import SECOND, Stamp
+from tracecore.signals.stream import Clock, Stream
+
+UPTIME = re2.compile(rb"^(?:<\d{1,3}>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[ *(\d{1,10})\.(\d{1,9})\](?:\[ *[TC]\d+\])? ?")
+_WALL = re2.compile(
+    rb"^(?:<\d{1,3}>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?"
+)
+_ISO = re2.compile(
+    rb"^(?:<\d{1,3}>)?(?:[a-z]+ *:[a-z]+ *: ?)?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.,]\d{1,9}[+-]\d\d:?\d\d) "
+)
+_KMSG = re2.compile(rb"^(\d{1,6}),(\d+),(\d{1,19}),[^;]{0,200};")
+SYSLOG = re2.compile(
+    rb"^(?:<\d{1,3}>(?:\d )?)?([A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?"
+    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
+    rb" ([\w.:-]{1,255}) ([\w./@()-]{1,128}?)(?:\[(\d{1,10})\])?:(?: |$)"
+)
+_RTC = re2.compile(rb"(?m)\[ *(\d+)\.(\d+)\].{0,60}setting system clock to [^(\n]{10,40}\((1\d{9})\)")
+_AUDIT = re2.compile(rb"(?m)\[ *(\d+)\.(\d+)\].{0,60}audit\((1\d{9})\.(\d{3}):\d+\)")
+
+
+def boot_time(text: bytes) -> int | None:
+    """When the machine booted, where the log tells (the clock chip at start, an audit record later)."""
+    last = None
+    for match in _AUDIT.finditer(text):
+        last = match
+    if last is not None:
+        seconds, part, epoch, millis = last.groups()
+        return int(epoch) * SECOND + int(millis) * 1_000_000 - _uptime(seconds, part)
+    if match := _RTC.search(text):
+        seconds, part, epoch = match.groups()
+        return int(epoch) * SECOND - _uptime(seconds, part)
+    return None
+
+
+def last_uptime(text: bytes) -> int | None:
+    """The last time since boot in this end of a log."""
+    for raw in reversed(text.splitlines()):
+        if match := UPTIME.match(raw):
+            return _uptime(*match.groups())
+        if match := _KMSG.match(raw):
+            return int(match.group(3)) * 1000
+    return None
+
+
+def _uptime(seconds: bytes, part: bytes) -> int:
+    return int(seconds) * SECOND + int(part.ljust(9, b"0"))
+
+
+def dialect(stream: Stream, clock: Clock) -> Dialect:
+    """How to read the lines of this kernel or system log."""
+    boot, inferred = stream.boot_time, False
+    if boot is None:
+        boot, inferred = clock.latest - (stream.last_uptime or 0), True
+
+    def since_boot(nanos: int, text: bytes) -> Line:
+        line = Line(text, stamp=Stamp(max(boot + nanos, 0)), program="kernel")
+        if inferred:
+            line.attributes = {"tracecore.time.inferred": True}
+        return line
+
+    def unwrap(raw: bytes) -> Line:
+        if match := UPTIME.match(raw):
+            return since_boot(_uptime(*match.groups()), clean(raw[match.end() :]))
+        if match := SYSLOG.match(raw):
+            return _syslog(raw, match.end(), *match.groups())
+        if match := _WALL.match(raw):
+            return Line(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
+        if match := _ISO.match(raw):
+            return Line(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
+        if match := _KMSG.match(raw):
+            return since_boot(int(match.group(3)) * 1000, clean(_unescape(raw[match.end() :])))
+        return Line(clean(raw), program="" if stream.format == "syslog" else "kernel")
+
+    return unwrap
+
+
+def _syslog(raw: bytes, end: int, time: bytes, host: bytes, program: bytes, pid: bytes | None) -> Line:
+    text = raw[end:]
+    if program == b"kernel" and (match := UPTIME.match(text)):
+        text = text[match.end() :]
+    name = program.rsplit(b"/", 1)[-1].decode("utf-8", "replace")
+    lane = host + b" " + program + (pid or b"")
+    return Line(clean(text), lane, stamps.find(time), host=host.decode("utf-8", "replace"), program=name)
+
+
+_ESCAPE = re2.compile(rb"\\x([0-9a-f]{2})")
+
+
+def _unescape(text: bytes) -> bytes:
+    if b"\\x" not in text:
+        return text
+    return bytes(_ESCAPE.sub(lambda m: bytes((int(m.group(1), 16),)), text))

@@ -1,0 +1,258 @@
+"""Which lines belong together: tracebacks, failure tables, stack frames, crash dumps.
+
+A shape is a small machine that is shown the following lines of its lane one by one and says what each is to it.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+import re2
+
+
+class Take(Enum):
+    """What a line is to an open block."""
+
+    TAKE = 1  #: part of it
+    HOLD = 2  #: part of it if more follows (a blank line)
+    PASS = 3  #: somebody else's; the block may go on after it
+    LAST = 4  #: part of it, and its end
+    CLOSE = 5  #: not part of it, and it is over
+
+
+TAKE, HOLD, PASS, LAST, CLOSE = Take.TAKE, Take.HOLD, Take.PASS, Take.LAST, Take.CLOSE
+
+
+class Shape(Protocol):
+    """One kind of multi-line block."""
+
+    #: Whether the opening line alone is worth a record although no selector asked for it.
+    worthy: bool
+
+    def take(self, text: bytes) -> Take: ...
+
+
+HEADER = b"Traceback (most recent call last)"
+_CHAINED = (
+    b"During handling of the above exception",
+    b"The above exception was the direct cause",
+)
+# Lines that PyTorch, CUDA and NCCL put into one message.
+_MESSAGE = (
+    b"CUDA kernel errors might be",
+    b"For debugging consider passing",
+    b"Compile with `TORCH_USE_CUDA_DSA`",
+    b"Search for `cudaError",
+    b"Device-side assertion",
+    b"Last error:",
+    b"Exception raised from",
+    b"frame #",
+    b"If reserved but unallocated memory",
+    b"See documentation for Memory Management",
+    b"To execute this test",
+    b"Please rerun with",
+    b"Additional information:",
+    b"Set TORCH_LOGS",
+    b"Note: ",
+    b"what():",
+)
+_NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
+_PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
+_TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:: |:?$)")
+_LEVEL = re2.compile(rb"^(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL|TRACE|NOTICE|Epoch|Step|Loss|Iter)\b")
+_RULE = re2.compile(rb"^(={20,}|\*{20,})$")
+
+
+def is_exception(text: bytes) -> bool:
+    """`package.Type: message` or `Type` alone, as the last line of a traceback has it."""
+    match = _TYPE.match(text)
+    if match is None or _LEVEL.match(text):
+        return False
+    package, name = match.groups()
+    return bool(package) or name[:1].isupper() or name[:1] == b"_"
+
+
+def continues_message(text: bytes) -> bool:
+    """A line that frameworks print as part of the error message before it."""
+    return text.lstrip().startswith(_MESSAGE) or bool(_NCCL_ERROR.match(text) or _PYTHON_FRAME.match(text))
+
+
+class Traceback:
+    """A Python traceback with all it is chained to, in one lane.
+
+    Args:
+        first: the header line.
+        owned: every line of this lane is the exception's (PyTorch's except hook prefixes each line it prints with
+            `[rankN]: `), so a message of any shape stays whole.
+    """
+
+    worthy = True
+
+    def __init__(self, first: bytes, owned: bool) -> None:
+        at = first.find(HEADER)
+        before = first[:at]
+        if before.endswith((b"Original ", b"Remote ")):
+            before = before[: before.rstrip().rfind(b" ") + 1]
+        self._group = b"Exception Group " in before or before.strip() in (b"|", b"+")
+        self._indent = before if not before.strip() else b""
+        self._owned = owned
+        self._state = "frames"
+        self._last_error = False
+
+    def take(self, text: bytes) -> Take:
+        if self._group:
+            return self._take_group(text)
+        if not text:
+            return HOLD
+        body = text[len(self._indent) :] if text.startswith(self._indent) else text
+        if self._state == "frames":
+            return self._take_frame(body)
+        if HEADER in body:
+            if self._state in ("chain", "remote") or body.startswith((b"Original ", b"Remote ")):
+                self._state = "frames"
+                return TAKE
+            return CLOSE
+        if body.startswith(_CHAINED):
+            self._state = "chain"
+            return TAKE
+        if self._state == "chain":
+            return CLOSE
+        return self._take_message(body)
+
+    def _take_frame(self, body: bytes) -> Take:
+        if body[:2] == b"  " or body[:1] == b"\t":
+            return TAKE
+        if HEADER in body:
+            return CLOSE
+        if is_exception(body):
+            self._state = "message"
+            return TAKE
+        return PASS
+
+    def _take_message(self, body: bytes) -> Take:
+        if body in (b'"""', b"'''"):
+            self._state = "remote"
+            return TAKE
+        if _RULE.match(body):  # torchelastic's table: a block of its own
+            return CLOSE
+        if self._owned:
+            return TAKE
+        if self._last_error:
+            self._last_error = False
+            return TAKE
+        if (body[:2] == b"  " and b"%|" not in body) or body[:1] == b"\t" or continues_message(body):
+            self._last_error = body.startswith(b"Last error:")
+            return TAKE
+        return CLOSE
+
+    def _take_group(self, text: bytes) -> Take:
+        inner = text.strip()
+        if not inner:
+            return HOLD
+        return TAKE if inner[:1] in (b"|", b"+") else CLOSE
+
+
+class Table:
+    """Torchelastic's table of failures, between two rules."""
+
+    worthy = False
+
+    def __init__(self, first: bytes) -> None:
+        self._rule = first
+        self._lines = 0
+
+    def take(self, text: bytes) -> Take:
+        self._lines += 1
+        if self._lines == 1:
+            self.worthy = text.endswith(b" FAILED")
+            return TAKE if self.worthy else CLOSE
+        if not text:
+            return HOLD
+        if text == self._rule:
+            return LAST
+        known = text[:1] in (b" ", b"\t", b"[", b"-", b"=", b"*") or text.startswith(
+            (b"Failures:", b"Root Cause", b"Other Failures")
+        )
+        if not known:
+            return PASS
+        if text.startswith(b"[") and not text.rstrip(b":").endswith(b"]"):
+            return PASS
+        return TAKE
+
+
+class Message:
+    """What follows the first line of an error that C++ code printed: detail lines and stack frames."""
+
+    worthy = False
+
+    def __init__(self) -> None:
+        self._last_error = False
+        self._frames = False
+
+    def take(self, text: bytes) -> Take:
+        if not text:
+            return HOLD if self._frames else CLOSE
+        if HEADER in text:
+            return CLOSE
+        if self._last_error:
+            self._last_error = False
+            return TAKE
+        if continues_message(text):
+            self._last_error = text.startswith(b"Last error:")
+            self._frames = self._frames or text.startswith((b"frame #", b"#"))
+            return TAKE
+        return CLOSE
+
+
+class Dump:
+    """Python's faulthandler: every thread's stack at a crash or a time-out."""
+
+    worthy = True
+
+    def take(self, text: bytes) -> Take:
+        if not text:
+            return HOLD
+        if text.startswith((b"Thread 0x", b"Current thread ", b"Python runtime state", b"Extension modules")):
+            return TAKE
+        if text.startswith((b'  File "', b"  <", b"  ...", b"  Garbage")):
+            return TAKE
+        return CLOSE
+
+
+class OomReport:
+    """The kernel's report of an out-of-memory kill, from who asked for memory to who was killed."""
+
+    worthy = True
+
+    _PARTS = re2.compile(
+        rb"^(?:CPU: \d|Hardware name:|Call Trace|Workqueue:|Tainted|RIP: |RSP: |RAX: |RDX: |RBP: |R1\d: |Code: |ORIG_RAX"
+        rb"| ?</?(?:TASK|IRQ|NMI)>| \?? ?\S+\+0x|Memory cgroup (?:stats|out)|memory(?:\+swap)?: usage|memory: usage|swap: usage"
+        rb"|kmem: usage|Mem-Info:|active_anon|\s|Node \d|lowmem_reserve|Tasks state|\[ *(?:pid|\d+) *\]|oom-kill:|Out of memory"
+        rb"|oom_reaper:|\d+ (?:total pagecache|pages|slab)|Free swap|Total swap|Swap cache|[a-z][a-z0-9_:]+ \d+$|COMPACTION"
+        rb"|Unreclaimable slab info|Name +Used|[\w:.-]+ +\d+KB +\d+KB|Kernel panic|Killed process"
+        rb"|Tasks in |Memory limit reached)"
+    )
+
+    def take(self, text: bytes) -> Take:
+        if not text:
+            return HOLD
+        if b"invoked oom-killer:" in text:
+            return CLOSE
+        if b"Killed process" in text:
+            return LAST
+        return TAKE if self._PARTS.match(text) else PASS
+
+
+def opens(text: bytes, owned: bool) -> Shape | None:
+    """The shape that begins with this line, if any."""
+    if HEADER in text:
+        return Traceback(text, owned)
+    if text.startswith(b"Fatal Python error:") or text.endswith(b" (most recent call first):"):
+        # PyTorch's C++ errors say "(most recent call first)" too, after "Exception raised from".
+        return None if text.startswith(b"Exception raised from") else Dump()
+    if b"invoked oom-killer:" in text:
+        return OomReport()
+    if _RULE.match(text):
+        return Table(text)
+    return None

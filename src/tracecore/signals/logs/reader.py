@@ -1,0 +1,408 @@
+"""Lines of a file as records: only what a selector picked, and the lines that complete it.
+
+The file is read in raw blocks. As long as no multi-line block is open, the reader jumps from one candidate to the next
+and looks at nothing in between; with one open it goes line by line until it closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import re2
+
+from tracecore.signals import stamps
+from tracecore.signals.logs import dialects
+from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks
+from tracecore.signals.logs.dialects import Dialect, Line
+from tracecore.signals.logs.multiline import Message, Shape, Table, Take, opens
+from tracecore.signals.logs.selector import Selector
+from tracecore.signals.record import Attributes, LogSignal, Resource, Source
+from tracecore.signals.stamps import Stamp
+from tracecore.signals.stream import Clock, Counters, Stream
+
+#: A record's text, in bytes; of a longer one the beginning and the end are kept.
+MAX_BODY = 1 << 18
+#: Lines of others that may stand between two lines of one block.
+MAX_FOREIGN = 400
+#: How far back a line without a time looks for one.
+LOOK_BACK = 16 * 1024
+#: After so many looks in vain a stream is taken to have no times.
+MAX_LOOKS = 64
+
+_ELLIPSIS = b"\n[... %d bytes left out ...]\n"
+_STARTS = re2.compile(rb"(?m)^.{0,90}\d\d:\d\d:\d\d|(?m)^[\[( ]*1\d{9}")
+
+
+def read(
+    stream: Stream,
+    selector: Selector,
+    clock: Clock,
+    counters: Counters | None = None,
+    *,
+    block_size: int = BLOCK,
+) -> Iterator[LogSignal]:
+    """The records of a worker's output: plain text or a container runtime's log."""
+    if stream.format in ("cri", "docker"):
+        dialect = dialects.container(stream.single_node)
+    else:
+        dialect = dialects.plain(stream.labelled, stream.single_node)
+    return read_lines(stream, selector, clock, dialect, counters, block_size=block_size)
+
+
+def read_lines(
+    stream: Stream,
+    selector: Selector,
+    clock: Clock,
+    dialect: Dialect,
+    counters: Counters | None = None,
+    *,
+    block_size: int = BLOCK,
+) -> Iterator[LogSignal]:
+    """The same for any dialect.
+
+    Records come in the order in which they end. Each has a `Source` with the byte range from its first line to its
+    last, lines of others in between included.
+    """
+    counters = Counters() if counters is None else counters
+    assembly = _Assembly(stream, clock, dialect, counters)
+    with stream.open() as file:
+        for block in blocks(file, counters, block_size):
+            yield from assembly.feed(block, selector(block.data))
+    yield from assembly.finish()
+
+
+class _Open:
+    """A record that more lines may join."""
+
+    __slots__ = (
+        "attributes", "end", "foreign", "held", "host", "lane", "left_out", "line", "lines", "offset", "partial",
+        "program", "rank", "shape", "size", "stamp", "tail", "tail_size", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, first: Line, offset: int, line: int, end: int, shape: Shape | None, wanted: bool) -> None:
+        self.lines = [first.text]
+        self.size = len(first.text)
+        self.tail: list[bytes] = []
+        self.tail_size = 0
+        self.left_out = 0
+        self.held = 0
+        self.lane = first.lane
+        self.stamp = first.stamp
+        self.rank = first.rank
+        self.attributes = first.attributes
+        self.host = first.host
+        self.program = first.program
+        self.partial = first.partial
+        self.offset = offset
+        self.line = line
+        self.end = end
+        self.shape = shape
+        self.wanted = wanted
+        self.foreign = 0
+
+    def append(self, text: bytes, end: int) -> None:
+        for _ in range(self.held):
+            self._add(b"")
+        self.held = 0
+        self._add(text)
+        self.end = end
+        self.foreign = 0
+
+    def _add(self, text: bytes) -> None:
+        if self.size + len(text) <= MAX_BODY * 3 // 4:
+            self.lines.append(text)
+            self.size += len(text) + 1
+            return
+        self.tail.append(text[-MAX_BODY // 4 :])
+        self.tail_size += len(self.tail[-1]) + 1
+        while self.tail_size > MAX_BODY // 4 and len(self.tail) > 1:
+            gone = len(self.tail.pop(0)) + 1
+            self.tail_size -= gone
+            self.left_out += gone
+
+    def body(self) -> bytes:
+        text = b"\n".join(self.lines)
+        if self.left_out:
+            text += _ELLIPSIS % self.left_out + b"\n".join(self.tail)
+        elif self.tail:
+            text += b"\n" + b"\n".join(self.tail)
+        if len(text) > MAX_BODY:
+            head, last = MAX_BODY * 3 // 4, MAX_BODY // 4
+            text = text[:head] + _ELLIPSIS % (len(text) - head - last) + text[-last:]
+        return text
+
+
+class _Assembly:
+    """Turns candidate lines into records; what is open survives from one block to the next."""
+
+    def __init__(self, stream: Stream, clock: Clock, dialect: Dialect, counters: Counters) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._dialect = dialect
+        self._counters = counters
+        self._container = stream.format in ("cri", "docker")
+        self._resources: dict[tuple[str, str], Resource] = {}
+        self._pieces: dict[bytes, _Open] = {}  # runtimes' partial lines, by stream
+        self._open: dict[bytes, _Open] = {}  # blocks, by lane
+        self._message: _Open | None = None  # the last single line, which detail lines may follow
+        self._tail = b""  # bytes before this block, for a look back
+        self._seen = 0  # lines before this offset are known not to have a later time than `_time`
+        self._time: int | None = None
+        self._stamped_at = -1
+        self._looks = 0
+        self._size = stream.size
+        self._all = False
+
+    def feed(self, block: Block, picked: Sequence[int] | None) -> Iterator[LogSignal]:
+        data, base = block.data, block.offset
+        size = len(data)
+        self._all = picked is None
+        if self._container and picked is not None:
+            picked = _with_partials(data, picked)
+        position, index, count = 0, 0, 0 if picked is None else len(picked)
+        counted_to, line = 0, block.line
+        while position < size:
+            if picked is not None:
+                while index < count and picked[index] < position:
+                    index += 1
+                if not self._open and self._message is None and not self._pieces:
+                    if index == count:
+                        break
+                    at = picked[index]
+                    start = data.rfind(b"\n", position, at) + 1
+                    position = max(position, start, data.rfind(b"\r", max(position, start), at) + 1)
+            end, after = _line_end(data, position, size)
+            candidate = picked is None or (
+                index < count and picked[index] < after and picked[index] - position < MAX_LINE
+            )
+            line += data.count(b"\n", counted_to, position)
+            counted_to = position
+            raw = data[position:end]
+            if len(raw) > MAX_LINE:
+                self._counters.lines_capped += 1
+                self._counters.bytes_dropped += len(raw) - MAX_LINE
+                raw = raw[:MAX_LINE]
+            yield from self._line(raw, base + position, line, candidate, data, position)
+            position = after
+        if self._looks < MAX_LOOKS:
+            self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
+
+    def finish(self) -> Iterator[LogSignal]:
+        still = [*self._pieces.values(), *self._open.values()]
+        if self._message is not None:
+            still.append(self._message)
+        self._pieces, self._open, self._message = {}, {}, None
+        for record in sorted(still, key=lambda r: r.offset):
+            yield from self._emit(record)
+
+    def _line(
+        self, raw: bytes, offset: int, number: int, candidate: bool, data: bytes, position: int
+    ) -> Iterator[LogSignal]:
+        line = self._dialect(raw)
+        end = offset + len(raw)
+        if line.partial or self._pieces:
+            joined = self._join(line, offset, number, end)
+            if joined is None:
+                return
+            line, offset, number, candidate = *joined[:3], candidate or joined[3]
+        for lane, record in list(self._open.items()):
+            if record.foreign > MAX_FOREIGN:
+                del self._open[lane]
+                yield from self._emit(record)
+        record_here = self._open.get(line.lane)
+        if record_here is not None and (shape := record_here.shape) is not None:
+            taken = shape.take(line.text)
+            if taken is Take.HOLD:
+                record_here.held += 1
+                return
+            if taken in (Take.TAKE, Take.LAST):
+                record_here.append(line.text, end)
+                _date(record_here, line.text)
+                if taken is Take.LAST:
+                    del self._open[line.lane]
+                    yield from self._emit(record_here)
+                return
+            if taken is Take.CLOSE:
+                del self._open[line.lane]
+                yield from self._emit(record_here)
+        for record in self._open.values():
+            record.foreign += 1
+        message = self._message
+        if message is not None and message.shape is not None:
+            if line.lane in (message.lane, b"", *_iostream(message)):
+                taken = message.shape.take(line.text)
+                if taken is Take.HOLD:
+                    message.held += 1
+                    return
+                if taken is Take.TAKE:
+                    message.append(line.text, end)
+                    return
+            self._message = None
+            yield from self._emit(message)
+        if not candidate or not line.text:
+            return
+        if line.stamp is None:
+            line.stamp = stamps.find(line.text)
+        shape = opens(line.text, line.lane.endswith(b"]: "))
+        time, inferred = self._when(line.stamp, offset, data, position)
+        if shape is None:
+            opened = _Open(line, offset, number, end, Message(), True)
+            self._message = opened
+        else:
+            opened = _Open(line, offset, number, end, shape, shape.worthy or self._all)
+            self._open[line.lane] = opened
+        attributes = opened.attributes = dict(opened.attributes or {})
+        opened.stamp = Stamp(time)
+        if inferred:
+            attributes["tracecore.time.inferred"] = True
+        if opened.rank is not None:
+            attributes["gen_ai.training.rank"] = opened.rank
+
+    def _join(self, line: Line, offset: int, number: int, end: int) -> tuple[Line, int, int, bool] | None:
+        """Puts the pieces of a line together that the container runtime had cut; None while more are to come."""
+        key = (
+            bytes(line.attributes["log.iostream"], "utf-8")
+            if line.attributes and "log.iostream" in line.attributes
+            else b""
+        )  # type: ignore[arg-type]
+        pending = self._pieces.get(key)
+        if pending is None:
+            if not line.partial:
+                return line, offset, number, False
+            self._pieces[key] = _Open(line, offset, number, end, None, True)
+            return None
+        pending.lines.append(line.text)
+        pending.size += len(line.text)
+        pending.end = end
+        if line.partial and pending.size < MAX_LINE:
+            return None
+        del self._pieces[key]
+        whole = Line(dialects.clean(b"".join(pending.lines)), key, pending.stamp, attributes=pending.attributes)
+        dialects.strip_prefixes(whole, self._stream.single_node)
+        return whole, pending.offset, pending.line, True
+
+    def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:
+        """The time of a line and whether it was inferred."""
+        reference = self._clock.latest if self._time is None else self._time
+        if stamp is not None:
+            # A year or a date is completed from the bundle's end the first time, then from the line before.
+            self._time = stamp.resolve(reference)
+            self._seen = self._stamped_at = offset
+            return self._time, False
+        if self._looks < MAX_LOOKS and offset > self._seen:
+            found = self._look_back(offset, data, position)
+            if found is not None:
+                self._time = found.resolve(reference)
+                self._looks = 0
+            else:
+                self._looks += 1
+        self._seen = offset
+        if self._time is not None:
+            return self._time, True
+        return self._anchor(offset), True
+
+    def _look_back(self, offset: int, data: bytes, position: int) -> Stamp | None:
+        """The nearest time in the lines above that nobody has looked at yet."""
+        reach = min(LOOK_BACK, offset - self._seen)
+        above = data[max(0, position - reach) : position]
+        if len(above) < reach:
+            above = self._tail[len(self._tail) - min(reach - len(above), len(self._tail)) :] + above
+        if not self._stream.format.startswith(("cri", "docker")) and not _STARTS.search(above):
+            return None
+        lines = above.replace(b"\r", b"\n").split(b"\n")
+        for raw in reversed(lines[1:] if reach == LOOK_BACK else lines):
+            if raw:
+                line = self._dialect(raw)
+                stamp = line.stamp or stamps.find(line.text)
+                if stamp is not None:
+                    return stamp
+        return None
+
+    def _anchor(self, offset: int) -> int:
+        """A time for a line of a stream that has had none so far: one nanosecond a byte, and never out of order."""
+        if self._stream.first_stamp is not None:
+            first = self._stream.first_stamp.resolve(self._clock.latest)
+            return first - (1 << 40) + offset if offset > 1 << 30 else first - (1 << 30) + offset
+        if self._size is None:
+            self._size = measure(self._stream)
+        return self._clock.latest - max(self._size - offset, 0)
+
+    def _emit(self, record: _Open) -> Iterator[LogSignal]:
+        if record.shape is not None and not (record.wanted or record.shape.worthy):
+            return
+        self._counters.records += 1
+        self._counters.bytes_dropped += record.left_out
+        assert record.stamp is not None and record.attributes is not None
+        yield {
+            "resource": self._resource(record.host, record.program),
+            "log": {
+                "body": record.body().decode("utf-8", "replace"),
+                "attributes": record.attributes,
+                "time_unix_nano": record.stamp.nanos,
+            },
+            "source": Source(self._stream.path, record.offset, record.line, record.end - record.offset),
+        }
+
+    def _resource(self, host: str, program: str) -> Resource:
+        key = (host, program)
+        known = self._resources.get(key)
+        if known is None:
+            attributes: Attributes = {**self._stream.resource, "tracecore.layer": layer_of(program, self._stream.layer)}
+            if host:
+                attributes["host.name"] = host
+            known = self._resources[key] = {"attributes": attributes}
+        return known
+
+
+def layer_of(program: str, default: str) -> str:
+    """Which layer a program's lines in a system log are evidence of."""
+    if program in ("slurmd", "slurmstepd", "slurmctld"):
+        return "scheduler"
+    if program in ("kubelet", "containerd", "dockerd", "crio"):
+        return "kubernetes"
+    return default
+
+
+def measure(stream: Stream) -> int:
+    """How many bytes a stream has, by reading it."""
+    size = 0
+    with stream.open() as file:
+        while chunk := file.read(BLOCK):
+            size += len(chunk)
+    return size
+
+
+def _date(record: _Open, text: bytes) -> None:
+    """A failure table has times of its own, better than that of a line above it."""
+    if isinstance(record.shape, Table) and record.attributes and "tracecore.time.inferred" in record.attributes:
+        name, _, value = text.partition(b":")
+        if name.strip() == b"time" and (stamp := stamps.find(value.strip())) and not stamp.missing:
+            record.stamp = stamp
+            del record.attributes["tracecore.time.inferred"]
+
+
+def _iostream(record: _Open) -> tuple[bytes, ...]:
+    name = record.attributes.get("log.iostream") if record.attributes else None
+    return (name.encode(),) if isinstance(name, str) else ()
+
+
+def _with_partials(data: bytes, picked: Sequence[int]) -> Sequence[int]:
+    """Pieces of cut lines are candidates: what a selector looks for may lie across the cut."""
+    extra: list[int] = []
+    for mark in (b" stdout P", b" stderr P"):
+        at = data.find(mark)
+        while at >= 0:
+            extra.append(at)
+            at = data.find(mark, at + len(mark))
+    return sorted((*picked, *extra)) if extra else picked
+
+
+def _line_end(data: bytes, start: int, size: int) -> tuple[int, int]:
+    """Where the line at `start` ends, and where the next begins."""
+    newline = data.find(b"\n", start)
+    if newline < 0:
+        newline = size
+    carriage = data.find(b"\r", start, newline)
+    if carriage < 0:
+        return newline, min(newline + 1, size)
+    return carriage, carriage + (2 if carriage + 1 == newline < size else 1)

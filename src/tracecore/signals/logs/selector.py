@@ -1,0 +1,52 @@
+"""Which lines can matter: asked of raw blocks, before anything is parsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+#: Lines with one of these open a multi-line block. A selector picks them too, or the block is read as single lines.
+OPENERS = (
+    b"Traceback (most recent call last)",
+    b"====================",
+    b"********************",
+    b"Fatal Python error:",
+    b" (most recent call first):",
+    b"invoked oom-killer:",
+)
+
+
+class Selector(Protocol):
+    """Picks candidate lines of a block of raw bytes.
+
+    It gets whole lines (the block ends on a line border) as they are in the file, container prefixes and escapes
+    included, and returns ascending positions, each anywhere inside a candidate line or on its terminator (the end of a
+    match will do); several positions in one line are one candidate. None selects every line. The answer for a line
+    must depend on that line alone, so that block borders do not matter.
+    """
+
+    def __call__(self, block: bytes) -> Sequence[int] | None: ...
+
+
+class SelectAll:
+    """Every line is a candidate."""
+
+    def __call__(self, block: bytes) -> None:
+        return None
+
+
+class SelectLiterals:
+    """Lines that contain one of some byte strings, or open a multi-line block."""
+
+    def __init__(self, literals: Sequence[bytes]) -> None:
+        self._literals = tuple(dict.fromkeys((*literals, *OPENERS)))
+
+    def __call__(self, block: bytes) -> Sequence[int]:
+        found: list[int] = []
+        for literal in self._literals:
+            at = block.find(literal)
+            while at >= 0:
+                found.append(at)
+                at = block.find(literal, at + len(literal))
+        found.sort()
+        return found

@@ -1,0 +1,185 @@
+"""Timestamps as programs print them: a dozen formats, some without a zone, a year or even a date.
+
+A stamp without a zone is taken as UTC, always: guessing an offset would move one file against the others. A stamp
+without a year (glog, syslog) or a date (`[01:37:04]`) is completed with the one nearest to a reference, normally the
+latest exact time of the whole bundle.
+"""
+
+from __future__ import annotations
+
+from calendar import timegm
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+import re2
+
+SECOND = 1_000_000_000
+DAY = 86_400 * SECOND
+#: How much of a line is looked at.
+REACH = 200
+
+Missing: TypeAlias = Literal["", "year", "date"]
+
+
+class Stamp(msgspec.Struct, frozen=True, gc=False):
+    """A printed time.
+
+    Args:
+        nanos: since the epoch where the stamp is complete; since the start of 1972 (a leap year) where the year is
+            missing; since midnight where the date is.
+        missing: what the program left out.
+        end: where in the searched text it ends.
+    """
+
+    nanos: int
+    missing: Missing = ""
+    end: int = 0
+
+    def resolve(self, reference: int) -> int:
+        """Nanoseconds since the epoch; what is missing is chosen so that the result is nearest to `reference`."""
+        if not self.missing:
+            return self.nanos
+        if self.missing == "date":
+            midnight = reference - reference % DAY
+            return min((midnight + shift * DAY + self.nanos for shift in (-1, 0, 1)), key=lambda t: abs(t - reference))
+        parts = datetime.fromtimestamp(self.nanos // SECOND, UTC)
+        around = datetime.fromtimestamp(reference // SECOND, UTC).year
+        best: int | None = None
+        for year in (around - 1, around, around + 1):
+            try:
+                whole = timegm((year, parts.month, parts.day, parts.hour, parts.minute, parts.second))
+                datetime(year, parts.month, parts.day)
+            except ValueError:  # 29 February of a common year
+                continue
+            time = whole * SECOND + self.nanos % SECOND
+            if best is None or abs(time - reference) < abs(best - reference):
+                best = time
+        return reference if best is None else best
+
+
+_MONTHS = {name: i for i, name in enumerate(b"jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}
+_MONTH = rb"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_CLOCK = rb"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+_ZONE = rb" ?(Z\b|UTC\b|GMT\b|[+-]\d\d:?\d\d\b)?"
+
+# What may stand before a stamp: brackets, level names, logger names and labels, but no running text ("resumed from
+# 2024-05-01 …" says nothing about when the line was written).
+_BEFORE = (
+    rb"^[\s\[({*<|]*(?:(?:[\[(<][^\])>\n]{1,60}[\])>]:?|[A-Z][\w.]{0,39}:?|[\w.@/-]{1,60}[:=|](?:[\w.@/-]{0,40}:)?)"
+    rb'[\s|\["]*){0,3}?'
+)
+_ISO = _BEFORE + rb"(\d{4})[-/](\d\d)[-/](\d\d)[T _:]" + _CLOCK + _ZONE
+_GLOG = rb"^[\s\[]*[IWEFDCV](\d{4})?(\d{1,2})(\d\d) " + _CLOCK
+_SYSLOG = (
+    rb"^[\s\[(]*(?:<\d{1,3}>(?:\d )?)?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?(" + _MONTH + rb") {1,2}(\d{1,2}) "
+    rb"(?:(\d{4}) )?" + _CLOCK + rb"(?: (?:[A-Z]{3,4} )?((?:19|20)\d\d)\b)?"
+)
+_SLASHED = rb"^[\s\[(]*(?:[A-Z]+:? )?(\d\d)/(\d\d)/(\d{4}|\d\d),? " + _CLOCK
+_TIME_ONLY = rb"^[\s\[(]*(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?[\])]?(?:\s|$)"
+_EPOCH = rb"^[\s\[(]*(1\d{9})(?:[.,](\d{1,9}))?(?:[\s\]),:|]|$)"
+_EPOCH_FINE = rb"^[\s\[(]*(1\d{12}|1\d{15}|1\d{18})(?:[\s\]),:|]|$)"
+_JSON = (
+    rb'"(?:@?time(?:stamp)?|ts|asctime|datetime|date)" ?: ?"?(?:(\d{4})-(\d\d)-(\d\d)[T ]'
+    + _CLOCK
+    + _ZONE
+    + (rb"|(1\d{9})(?:\.(\d{1,9}))?\b)")
+)
+
+_iso = re2.compile(_ISO)
+_glog = re2.compile(_GLOG)
+_syslog = re2.compile(_SYSLOG)
+_slashed = re2.compile(_SLASHED)
+_time_only = re2.compile(_TIME_ONLY)
+_epoch = re2.compile(_EPOCH)
+_epoch_fine = re2.compile(_EPOCH_FINE)
+_json = re2.compile(_JSON)
+# One question before eight: a line without any of these shapes has no stamp.
+_any = re2.compile(rb"\d\d:\d\d:\d\d|^[\s\[(]*1\d{9}|\"(?:@?time(?:stamp)?|ts)\" ?: ?1\d{9}")
+
+
+def find(text: bytes) -> Stamp | None:
+    """The time a line says it was written, or None. Only the line's beginning is looked at."""
+    head = text[:REACH]
+    if not _any.search(head):
+        return None
+    try:
+        return _find(head)
+    except (ValueError, OverflowError):  # 2026-13-45: digits, but no date
+        return None
+
+
+def _find(head: bytes) -> Stamp | None:
+    if head.lstrip(b" ").startswith(b"{"):
+        return _find_json(head)
+    if match := _glog.search(head):
+        year, month, day, hour, minute, second, fraction = match.groups()
+        return _stamp(match.end(), year, month, day, hour, minute, second, fraction)
+    if match := _iso.search(head):
+        year, month, day, hour, minute, second, fraction, zone = match.groups()
+        return _stamp(match.end(), year, month, day, hour, minute, second, fraction, zone)
+    if match := _syslog.search(head):
+        name, day, early, hour, minute, second, fraction, late = match.groups()
+        month = b"%d" % _MONTHS[name.lower()]
+        return _stamp(match.end(), early or late, month, day, hour, minute, second, fraction)
+    if match := _slashed.search(head):
+        first, middle, last, hour, minute, second, fraction = match.groups()
+        if len(last) == 4:
+            year, month, day = last, first, middle
+        elif b"[" in head[: match.start(1)]:  # rich prints [mm/dd/yy …], Spark yy/mm/dd
+            year, month, day = b"20" + last, first, middle
+        else:
+            year, month, day = b"20" + first, middle, last
+        return _stamp(match.end(), year, month, day, hour, minute, second, fraction)
+    if match := _time_only.search(head):
+        hour, minute, second, fraction = match.groups()
+        if int(hour) > 23 or int(minute) > 59 or int(second) > 60:
+            return None
+        seconds = int(hour) * 3600 + int(minute) * 60 + int(second)
+        return Stamp(seconds * SECOND + _nanos(fraction), "date", match.end())
+    if match := _epoch.search(head):
+        return Stamp(int(match.group(1)) * SECOND + _nanos(match.group(2)), "", match.end(1))
+    if match := _epoch_fine.search(head):
+        digits = match.group(1)
+        return Stamp(int(digits) * 10 ** (19 - len(digits)), "", match.end(1))
+    return None
+
+
+def _find_json(head: bytes) -> Stamp | None:
+    match = _json.search(head)
+    if not match:
+        return None
+    year, month, day, hour, minute, second, fraction, zone, epoch, part = match.groups()
+    if epoch:
+        return Stamp(int(epoch) * SECOND + _nanos(part), "", match.end())
+    return _stamp(match.end(), year, month, day, hour, minute, second, fraction, zone)
+
+
+def _nanos(fraction: bytes | None) -> int:
+    return int(fraction.ljust(9, b"0")) if fraction else 0
+
+
+def _stamp(
+    end: int,
+    year: bytes | None,
+    month: bytes,
+    day: bytes,
+    hour: bytes,
+    minute: bytes,
+    second: bytes,
+    fraction: bytes | None,
+    zone: bytes | None = None,
+) -> Stamp:
+    leap = min(int(second), 59)
+    moment = datetime(int(year) if year else 1972, int(month), int(day), int(hour), int(minute), leap, tzinfo=UTC)
+    seconds = timegm(moment.timetuple()) + int(second) - leap
+    if zone and zone[:1] in b"+-":
+        offset = int(zone[1:3]) * 3600 + int(zone[-2:]) * 60
+        seconds -= offset if zone[:1] == b"+" else -offset
+    return Stamp(seconds * SECOND + _nanos(fraction), "" if year else "year", end)
+
+
+def parse(text: str) -> int | None:
+    """A complete timestamp alone in a field (RFC 3339 or the like), as nanoseconds since the epoch."""
+    stamp = find(text.encode("utf-8", "replace"))
+    return stamp.nanos if stamp and not stamp.missing else None

@@ -1,0 +1,73 @@
+"""A file of a bundle, recognised: what it holds, whose it is, how to open it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from tracecore.signals.record import Attributes
+from tracecore.signals.stamps import Stamp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Where time starts when nothing in the bundle has a complete timestamp: 2026-01-01T00:00:00Z. It is arbitrary and
+#: fixed, so that the same files always give the same records.
+BASE_TIME = 1_767_225_600_000_000_000
+
+
+class Clock(msgspec.Struct, frozen=True):
+    """What is known of time in a whole bundle.
+
+    Args:
+        latest: the latest timestamp of any file, else the time that was passed in, else `BASE_TIME`.
+        exact: whether `latest` was read, not assumed.
+    """
+
+    latest: int = BASE_TIME
+    exact: bool = False
+
+
+class Stream(msgspec.Struct, kw_only=True):
+    """One readable file of a bundle.
+
+    Args:
+        path: as the user would name it; inside an archive `bundle.tar.gz!/rank0.log`.
+        format: which reader takes it (`tracecore.signals.bundle.recognition` has the list).
+        layer: which of `signals.record.LAYERS` it is evidence of.
+        open: gives a new binary file positioned at the start; the caller closes it.
+        size: bytes, decompressed; None where only reading would tell.
+        resource: identity that holds for every record: host, pod, job, attempt, rank by file name.
+        first_stamp: first timestamp near the beginning, if any.
+        labelled: lines carry Slurm's `srun --label` prefix (`3: text`).
+        single_node: a local rank (`[default3]:`, torchrun's log directories) is the global rank.
+        boot_time: for kernel logs with times since boot: when that was, if the log itself says so.
+        last_uptime: for the same: the last time since boot, in nanoseconds.
+    """
+
+    path: str
+    format: str
+    layer: str
+    open: Callable[[], BinaryIO]
+    size: int | None = None
+    resource: Attributes = msgspec.field(default_factory=dict)
+    first_stamp: Stamp | None = None
+    labelled: bool = False
+    single_node: bool = True
+    boot_time: int | None = None
+    last_uptime: int | None = None
+
+
+class Counters(msgspec.Struct):
+    """What was read and what had to be left out, added up over all streams that share it."""
+
+    bytes_read: int = 0
+    records: int = 0
+    lines_capped: int = 0
+    bytes_dropped: int = 0
+    lines_unparsed: int = 0
+
+    def add(self, other: Counters) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))

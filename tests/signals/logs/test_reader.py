@@ -1,0 +1,246 @@
+"""Worker output becomes records: single lines, multi-line blocks, times, ranks."""
+
+from __future__ import annotations
+
+import io
+from typing import BinaryIO, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracecore.signals.logs import reader
+from tracecore.signals.logs.blocks import MAX_LINE
+from tracecore.signals.logs.selector import SelectAll, Selector, SelectLiterals
+from tracecore.signals.record import LogSignal
+from tracecore.signals.stamps import Stamp
+from tracecore.signals.stream import Clock, Counters, Stream
+
+NOON = 1_794_744_000_000_000_000  # 2026-11-15T12:00:00Z
+SECOND = 1_000_000_000
+
+
+def stream(data: bytes, format: str = "text", **options: object) -> Stream:
+    return Stream(
+        path="rank0.log",
+        format=format,
+        layer="stdout",
+        open=lambda: cast(BinaryIO, io.BytesIO(data)),
+        size=len(data),
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def records(
+    data: bytes, selector: Selector | None = None, format: str = "text", block_size: int = 1 << 20, **options: object
+) -> list[LogSignal]:
+    source = stream(data, format, **options)
+    return list(reader.read(source, selector or SelectAll(), Clock(NOON, True), block_size=block_size))
+
+
+def bodies(data: bytes, selector: Selector | None = None, **options: object) -> list[str]:
+    return [str(r["log"]["body"]) for r in records(data, selector, **options)]  # type: ignore[arg-type]
+
+
+TRACEBACK = b"""Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    step()
+    ^^^^^^
+ValueError: label 7 is out of range
+"""
+
+CHAINED = b"""Traceback (most recent call last):
+  File "a.py", line 1, in load
+    open(path)
+FileNotFoundError: [Errno 2] No such file or directory: '/data/x'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "a.py", line 9, in <module>
+    load()
+RuntimeError: cannot load
+"""
+
+GROUP = b"""  + Exception Group Traceback (most recent call last):
+  |   File "a.py", line 1, in <module>
+  |     run()
+  | ExceptionGroup: two workers failed (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "a.py", line 4, in run
+    | ValueError: one
+    +---------------- 2 ----------------
+    | TypeError: two
+    +------------------------------------
+"""
+
+TABLE = b"""============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-15_11:59:00
+  host      : node-3
+  rank      : 5 (local_rank: 1)
+  exitcode  : -9 (pid: 4711)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 4711
+============================================================
+"""
+
+WATCHDOG = b"""[rank2]:[E1115 11:10:46.864763671 ProcessGroupNCCL.cpp:612] [Rank 2] Collective raised an async exception: NCCL error
+ncclRemoteError: A call failed possibly due to a network error.
+Last error:
+socketProgress: Connection closed by remote peer host<1>
+Exception raised from check at ProcessGroupNCCL.cpp:2770 (most recent call first):
+frame #0: c10::Error::Error() + 0x9d (0x7f in libc10.so)
+frame #1: <unknown function> + 0xecdb4 (0x7f in libstdc++.so.6)
+
+"""
+
+FAULT = b"""Fatal Python error: Segmentation fault
+
+Thread 0x00007f00 (most recent call first):
+  File "a.py", line 3 in wait
+
+Current thread 0x00007f01 (most recent call first):
+  File "a.py", line 8 in step
+  File "a.py", line 9 in <module>
+
+Extension modules: numpy.core._multiarray_umath, torch._C (total: 2)
+"""
+
+
+@pytest.mark.parametrize(
+    "block", [TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT], ids="traceback chained group table cpp fault".split()
+)
+def test_a_block_is_one_record_with_its_byte_range(block: bytes) -> None:
+    before, after = b"step 1 loss 0.5\n", b"step 2 loss 0.4\n"
+    found = records(before + block + after)
+    assert len(found) == 3
+    middle = sorted(found, key=lambda r: r["source"].offset)[1]
+    assert middle["source"].offset == len(before)
+    assert middle["source"].line == 2
+    last = block.rstrip()
+    assert middle["source"].length == len(last)
+    assert str(middle["log"]["body"]).splitlines()[-1] == last.splitlines()[-1].decode()
+
+
+def test_a_dataloader_workers_traceback_stays_with_the_one_it_caused() -> None:
+    text = TRACEBACK.rstrip().replace(b"label 7 is out of range", b"Caught ValueError in DataLoader worker process 0.")
+    whole = text + b"\nOriginal " + TRACEBACK + b"\n"
+    (body,) = bodies(whole)
+    assert body.count("Traceback") == 2
+
+
+def test_tracebacks_interleaved_between_ranks_are_told_apart() -> None:
+    three = [b"[rank3]: " + line for line in TRACEBACK.splitlines()]
+    five = [b"[rank5]: " + line for line in CHAINED.splitlines()]
+    mixed: list[bytes] = []
+    for i in range(max(len(three), len(five))):
+        mixed += three[i : i + 1] + [b"step %d" % i] + five[i : i + 1]
+    found = {
+        r["log"]["attributes"].get("gen_ai.training.rank"): r for r in records(b"\n".join(mixed), SelectLiterals([]))
+    }
+    assert set(found) == {3, 5}
+    assert str(found[3]["log"]["body"]) == TRACEBACK.decode().rstrip()
+    assert str(found[5]["log"]["body"]) == CHAINED.decode().rstrip()
+
+
+def test_lines_of_others_do_not_end_a_traceback() -> None:
+    lines = TRACEBACK.splitlines()
+    lines.insert(2, b"step 4 loss 0.2")
+    assert sorted(bodies(b"\n".join(lines))) == sorted([TRACEBACK.decode().rstrip(), "step 4 loss 0.2"])
+
+
+def test_the_failure_table_is_not_part_of_the_traceback_above_it() -> None:
+    above = TRACEBACK.replace(b"ValueError: label 7 is out of range", b"torch.distributed.ChildFailedError:")
+    first, second = records(above + TABLE)
+    assert str(first["log"]["body"]).endswith("ChildFailedError:")
+    assert str(second["log"]["body"]).endswith("=====")
+    assert second["log"]["time_unix_nano"] == NOON - 60 * SECOND
+    assert "tracecore.time.inferred" not in second["log"]["attributes"]
+
+
+def test_carriage_returns_and_terminal_codes() -> None:
+    data = b"\r  0%|   | 0/3\r 33%|#  | 1/3\x1b[A\r\x1b[32m{'loss': 1.0}\x1b[0m\r\nwindows\r\nend"
+    assert bodies(data) == ["  0%|   | 0/3", " 33%|#  | 1/3", "{'loss': 1.0}", "windows", "end"]
+    assert [r["source"].line for r in records(data)] == [1, 1, 1, 2, 3]
+
+
+def test_bytes_that_are_no_text() -> None:
+    assert bodies(b"caf\xe9 \xff\n\x00\x00step\x00 1\n") == ["caf� �", "step 1"]
+
+
+def test_a_line_longer_than_memory_should_hold_is_capped_and_counted() -> None:
+    counters = Counters()
+    source = stream(b"a" * (3 * MAX_LINE) + b"\nnext\n")
+    first, second = reader.read(source, SelectAll(), Clock(), counters)
+    assert len(str(first["log"]["body"])) < MAX_LINE
+    assert (second["log"]["body"], second["source"].line, second["source"].offset) == ("next", 2, 3 * MAX_LINE + 1)
+    assert counters.lines_capped == 1
+    assert counters.bytes_dropped >= 2 * MAX_LINE
+
+
+def test_lines_without_a_time_take_the_one_above() -> None:
+    found = records(b"2026-11-15 11:00:00,250 start\nno time\n", SelectLiterals([b"no time"]))
+    assert [r["log"]["time_unix_nano"] for r in found] == [NOON - 3600 * SECOND + 250_000_000]
+    assert found[0]["log"]["attributes"] == {"tracecore.time.inferred": True}
+
+
+def test_lines_above_the_first_time_come_before_it() -> None:
+    data = b"banner\nmore\nE1115 11:00:00.5 x.cpp:1] boom\n"
+    found = records(data, first_stamp=Stamp(NOON - 3600 * SECOND))
+    times = [r["log"]["time_unix_nano"] for r in found]
+    assert times == sorted(set(times))
+
+
+def test_a_stream_without_times_ends_when_the_bundle_does() -> None:
+    found = records(b"one\ntwo\nthree\n")
+    times = [r["log"]["time_unix_nano"] for r in found]
+    assert times == sorted(set(times))
+    assert NOON - SECOND < times[0] <= times[-1] <= NOON
+    assert all(r["log"]["attributes"]["tracecore.time.inferred"] for r in found)
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "rank", "text"),
+    [
+        (b"[rank3]: x", {}, 3, "x"),
+        (b"[rank12]:[W1115 01:00:00.1 f.cpp:1] x", {}, 12, "[W1115 01:00:00.1 f.cpp:1] x"),
+        (b"[default3]:x", {}, 3, "x"),
+        (b"[default3]:x", {"single_node": False}, None, "x"),
+        (b"[1,7]<stderr>:x", {}, 7, "x"),
+        (b" 3: x", {"labelled": True}, 3, "x"),
+        (b"3: x", {}, None, "3: x"),
+        (b"13: [rank13]: x", {"labelled": True}, 13, "x"),
+        (b"(RayTrainWorker pid=77, ip=10.0.0.1) x", {}, None, "x"),
+        (b"[pod/trainer-0/main] x", {}, None, "x"),
+    ],
+)
+def test_prefixes_of_launchers(line: bytes, options: dict[str, object], rank: int | None, text: str) -> None:
+    (record,) = records(line + b"\n", **options)  # type: ignore[arg-type]
+    assert record["log"]["attributes"].get("gen_ai.training.rank") == rank
+    assert record["log"]["body"] == text
+
+
+PIECES = [TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT, b"step 1\r 2%|\r\n", b"\n", b"2026-11-15 11:00:00 hi\n",
+          b"[rank1]: Traceback (most recent call last):\n", b'[rank1]:   File "x"\n', b"[rank1]: KeyError: 1\n", b"x"]  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join),
+    st.integers(1, 400),
+    st.sampled_from([SelectAll(), SelectLiterals([b"step", b"Rank 2"])]),
+)
+def test_how_the_bytes_fall_into_blocks_does_not_matter(data: bytes, size: int, selector: Selector) -> None:
+    assert records(data, selector, block_size=size) == records(data, selector)
+
+
+@given(st.binary(max_size=300), st.integers(1, 50))
+def test_any_bytes_are_read(data: bytes, size: int) -> None:
+    assert records(data, block_size=size) == records(data)
