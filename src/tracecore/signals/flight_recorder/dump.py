@@ -51,6 +51,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     name: str
     state: str
     done: bool
+    retired: bool | None = None
     is_p2p: bool = False
     created: int = 0
     started: int | None = None
@@ -222,6 +223,7 @@ def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0) -> Entry:
         name=text(raw.get("profiling_name")),
         state=text(raw.get("state")),
         done=entry_done(raw),
+        retired=raw["retired"] if isinstance(raw.get("retired"), bool) else None,
         is_p2p=entry_p2p(raw),
         created=instant(raw.get("time_created_ns")) or 0,
         started=instant(raw.get("time_discovered_started_ns")),

@@ -1,0 +1,491 @@
+"""All ranks' dumps side by side: where each group stands, who is waiting, who never came, who called something else.
+
+Everything is reduced here, with numpy, to what a person would look at: millions of entries become one small
+`GroupState` for each group.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import numpy as np
+
+from tracecore.signals.flight_recorder.dump import DONE, P2P, Dump, Entry, Group
+from tracecore.signals.flight_recorder.matching import operation_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+#: Cells (ranks x sequences) compared at once; beyond it only the latest sequences are.
+_MAX_CELLS: Final = 48_000_000
+#: Sequences whose arrival times are looked at.
+_ARRIVALS: Final = 32
+_MAX_CHAIN: Final = 64
+_ARROW: Final = re.compile(r"^(send|recv) ([0-9]{1,8})(?:->|<-)([0-9]{1,8})")
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """Where one present rank stands in one group.
+
+    Args:
+        last_enqueued: the last collective it entered; 0 none; None where the ring no longer tells.
+        first_waiting: the first collective it entered that has not ended; None where all have.
+        last_completed: the last that ended.
+        oldest: the oldest sequence the ring still holds.
+        entry: the collective it waits in, else its last one here.
+        pending: point-to-point operations of this group that have not ended, oldest first.
+        waits_in: (group label, sequence) of the operation it waits in, where that is not this group's first
+            unfinished collective.
+        roots: the ranks at the end of the chain it waits for; empty where it waits for nobody that is known.
+    """
+
+    rank: int
+    path: str
+    last_enqueued: int | None
+    last_completed: int
+    oldest: int
+    first_waiting: int | None = None
+    entry: Entry | None = None
+    last: Entry | None = None
+    pending: list[Entry] = msgspec.field(default_factory=list)
+    waits_in: tuple[str, int] | None = None
+    roots: tuple[int, ...] = ()
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that called the same thing at a sequence where others did not."""
+
+    signature: str
+    ranks: tuple[int, ...]
+
+
+class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
+    """The first sequence where present ranks differ; the largest side first."""
+
+    seq: int
+    sides: tuple[Side, ...]
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """The odd ones out; both sides when even."""
+        largest = len(self.sides[0].ranks)
+        odd = self.sides[1:] if len(self.sides[1].ranks) < largest else self.sides
+        return tuple(sorted(rank for side in odd for rank in side.ranks))
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """Who came last to a collective, and how long after the middle rank, in nanoseconds."""
+
+    seq: int
+    rank: int
+    time: int
+    lateness: int
+    ranks: int
+    name: str
+
+
+class GroupState(msgspec.Struct, kw_only=True):
+    """One process group over all its ranks.
+
+    Args:
+        label: unique in the set of dumps; the group's name unless two groups share it.
+        members: global ranks; inferred from who has entries where the backend does not write them.
+        inferred: whether they were.
+        present: members that left a dump, by rank.
+        absent: members that left none: not measured.
+        stuck: the first collective that some present rank entered and has not left; None where there is none.
+        common: compared sequences: from, to (empty when from > to).
+    """
+
+    label: str
+    name: str
+    desc: str
+    members: tuple[int, ...]
+    inferred: bool
+    present: dict[int, Member]
+    absent: tuple[int, ...]
+    stuck: int | None = None
+    waiting: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    common: tuple[int, int] = (1, 0)
+    disagreement: Disagreement | None = None
+    late: list[Late] = msgspec.field(default_factory=list)
+
+    @property
+    def interesting(self) -> bool:
+        """Whether anything is unfinished or different here."""
+        return (
+            self.stuck is not None
+            or self.disagreement is not None
+            or any(member.pending for member in self.present.values())
+        )
+
+
+class Joined(msgspec.Struct, kw_only=True):
+    """The reduction of one set of dumps.
+
+    Args:
+        unseen: ranks without a dump that must exist: members of a group, or gaps in the numbering.
+        end: the latest time in any dump.
+    """
+
+    groups: list[GroupState]
+    ranks: tuple[int, ...]
+    unseen: tuple[int, ...]
+    end: int
+    versions: tuple[str, ...]
+
+
+class _Part(msgspec.Struct):
+    dump: Dump
+    number: int
+    group: Group
+
+
+def join(dumps: Sequence[Dump]) -> Joined:
+    """Put the dumps of one job side by side; one dump for each rank."""
+    ranks = tuple(dump.rank for dump in dumps)
+    groups = [_state(label, parts, ranks) for label, parts in _by_group(dumps)]
+    _follow_chains(groups)
+    members = {rank for group in groups for rank in group.members}
+    expected = set(range(max(members | set(ranks)) + 1)) if ranks else set()
+    # A gap in the numbering is a rank only where the set is nearly whole: a few dumps of a large job have no gaps.
+    unseen = (members | expected if len(expected) <= 2 * len(ranks) else members) - set(ranks)
+    return Joined(
+        groups=groups,
+        ranks=ranks,
+        unseen=tuple(sorted(unseen)),
+        end=max((dump.latest for dump in dumps), default=0),
+        versions=tuple(sorted({dump.version for dump in dumps})),
+    )
+
+
+def _by_group(dumps: Sequence[Dump]) -> Iterable[tuple[str, list[_Part]]]:
+    """Parts of each group. Two groups may share a name (each rank numbers its own): members tell them apart."""
+    named: dict[str, dict[tuple[int, ...] | None, list[_Part]]] = {}
+    for dump in dumps:
+        for number, group in enumerate(dump.groups):
+            named.setdefault(group.name, {}).setdefault(group.members, []).append(_Part(dump, number, group))
+    for name in sorted(named, key=_natural):
+        by_members = named[name]
+        unknown = by_members.pop(None, [])
+        if not by_members:
+            yield name, unknown
+            continue
+        for members, parts in sorted(by_members.items(), key=lambda item: item[0] or ()):
+            mine = [part for part in unknown if part.dump.rank in (members or ())]
+            label = name if len(by_members) == 1 else f"{name}@{(members or (0,))[0]}"
+            yield label, sorted(parts + mine, key=lambda part: part.dump.rank)
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return (int(name), "") if name.isascii() and name.isdigit() and len(name) < 10 else (1 << 40, name)
+
+
+class _Ring(msgspec.Struct):
+    seq: NDArray[np.int64]
+    sig: NDArray[np.int64]
+    created: NDArray[np.int64]
+    done: NDArray[np.bool_]
+
+
+def _ring(part: _Part) -> _Ring:
+    """The collectives of one rank in one group, one row for each sequence number."""
+    columns = part.dump.columns
+    rows = (columns.group == part.number) & ((columns.flags & P2P) == 0) & (columns.seq > 0)
+    seq, sig, created = columns.seq[rows], columns.sig[rows], columns.created[rows]
+    done = (columns.flags[rows] & DONE) != 0
+    if len(seq) > 1 and not bool((np.diff(seq) > 0).all()):
+        # A coalesced group has several records under one number, in the order they were called.
+        order = np.argsort(seq, kind="stable")
+        seq, sig, created, done = seq[order], sig[order], created[order], done[order]
+        first = np.flatnonzero(np.append(True, seq[1:] != seq[:-1]))
+        place = np.arange(len(seq)) - np.repeat(first, np.diff(np.append(first, len(seq))))
+        mixed = (sig ^ (place * 0x5851F42D4C957F2D)) * np.int64(0x2545F4914F6CDD1D)
+        alone = np.diff(np.append(first, len(seq))) == 1
+        combined = np.where(alone, sig[first], np.add.reduceat(mixed, first) & np.int64((1 << 62) - 1))
+        seq, sig, created = seq[first], combined, created[first]
+        done = np.logical_and.reduceat(done, first)
+    return _Ring(seq, sig, created, done)
+
+
+def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState:
+    first = parts[0].group
+    rings = {part.dump.rank: _ring(part) for part in parts}
+    known = next((part.group.members for part in parts if part.group.members), None)
+    members = known or tuple(sorted(rings))
+    present = {part.dump.rank: _member(part, rings[part.dump.rank]) for part in parts}
+    absent = tuple(sorted(set(members) - set(ranks)))
+    # A member whose dump does not know the group at all never used it.
+    for rank in sorted(set(members) - set(present) - set(absent)):
+        present[rank] = Member(rank=rank, path="", last_enqueued=None, last_completed=0, oldest=0)
+    state = GroupState(
+        label=label,
+        name=first.name,
+        desc=next((part.group.desc for part in parts if part.group.desc), ""),
+        members=tuple(sorted({*members, *rings})),
+        inferred=known is None,
+        present=dict(sorted(present.items())),
+        absent=absent,
+    )
+    _undo_aborted(state, rings, parts)
+    _find_stuck(state)
+    _compare(state, rings, {digest: text for part in parts for digest, text in part.dump.signatures.items()})
+    return state
+
+
+def _member(part: _Part, ring: _Ring) -> Member:
+    group, dump = part.group, part.dump
+    mine = [entry for entry in dump.notable if entry.group == part.number]
+    collectives = [entry for entry in mine if not entry.is_p2p]
+    pending = sorted((e for e in mine if e.is_p2p and not e.done), key=lambda e: (e.record_id, e.created))
+    if len(ring.seq):
+        last = int(ring.seq[-1])
+        waiting = np.flatnonzero(~ring.done)
+        first_waiting = int(ring.seq[waiting[0]]) if len(waiting) else None
+        completed = int(ring.seq[ring.done][-1]) if bool(ring.done.any()) else int(ring.seq[0]) - 1
+        if first_waiting is not None:
+            completed = min(completed, first_waiting - 1)
+        oldest = int(ring.seq[0])
+    else:
+        # The recorder's counter counts point-to-point work too, so it stands in only where there are no entries.
+        counted = group.last_enqueued
+        last_or_none = counted if counted is not None and counted >= 0 else (None if dump.wrapped else 0)
+        return Member(
+            rank=dump.rank,
+            path=dump.path,
+            last_enqueued=last_or_none,
+            last_completed=max(group.last_completed or 0, 0),
+            oldest=0,
+            pending=pending,
+        )
+    return Member(
+        rank=dump.rank,
+        path=dump.path,
+        last_enqueued=last,
+        last_completed=completed,
+        oldest=oldest,
+        first_waiting=first_waiting,
+        entry=_with_seq(collectives, first_waiting if first_waiting is not None else last),
+        last=_with_seq(collectives, last),
+        pending=pending,
+    )
+
+
+def _with_seq(entries: list[Entry], seq: int) -> Entry | None:
+    return next((entry for entry in entries if entry.seq == seq), None)
+
+
+def _undo_aborted(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]) -> None:
+    """Take back completions that cannot be.
+
+    When a communicator is aborted its outstanding work reads as completed: that work never retires, and is the
+    rank's last. A collective that a present member never entered has not completed anywhere.
+    """
+    entered = [m.last_enqueued for m in state.present.values() if m.last_enqueued is not None]
+    lowest = min(entered, default=0)
+    retired = {part.dump.rank: _unretired(part) for part in parts}
+    for rank, member in state.present.items():
+        last = member.last
+        if (
+            member.first_waiting is None
+            and last is not None
+            and last.seq > lowest
+            and last.done
+            and last.record_id in retired.get(rank, ())
+            and not operation_of(last.name).startswith("broadcast")
+        ):
+            member.first_waiting = last.seq
+            member.last_completed = min(member.last_completed, last.seq - 1)
+            member.entry = last
+            rings[rank].done[-1] = False
+
+
+def _unretired(part: _Part) -> set[int]:
+    return {entry.record_id for entry in part.dump.notable if entry.retired is False}
+
+
+def _find_stuck(state: GroupState) -> None:
+    waiting = [m for m in state.present.values() if m.first_waiting is not None]
+    if not waiting:
+        return
+    # Where ranks wait at different places, the hang that most of them show is the one they were led to: a rank that
+    # waits earlier is itself a waiter, and is followed from there.
+    counts: dict[int, int] = {}
+    for member in waiting:
+        assert member.first_waiting is not None
+        counts[member.first_waiting] = counts.get(member.first_waiting, 0) + 1
+    first = min(counts)
+    state.stuck = first if counts[first] >= 2 or len(counts) == 1 else min(counts, key=lambda s: (-counts[s], s))
+    state.waiting = tuple(sorted(m.rank for m in waiting if m.first_waiting == state.stuck))
+    state.missing = tuple(
+        rank
+        for rank, m in state.present.items()
+        if m.last_enqueued is not None and m.last_enqueued < state.stuck and m.first_waiting is None
+    )
+
+
+def _compare(state: GroupState, rings: dict[int, _Ring], texts: dict[int, str]) -> None:
+    """The first disagreement in the sequences that every present rank still holds, and who came last to each."""
+    held = {rank: ring for rank, ring in rings.items() if len(ring.seq)}
+    if len(held) < 2:
+        return
+    low = max(int(ring.seq[0]) for ring in held.values())
+    high = max(int(ring.seq[-1]) for ring in held.values())
+    width = min(high - low + 1, max(1, _MAX_CELLS // len(held)))
+    if width <= 0:
+        return
+    low = high - width + 1
+    state.common = (low, high)
+    order = sorted(held)
+    cells = np.zeros((len(order), width), dtype=np.int64)
+    for row, rank in enumerate(order):
+        ring = held[rank]
+        inside = ring.seq >= low
+        cells[row, ring.seq[inside] - low] = ring.sig[inside]
+    for begin in range(0, width, 256):
+        block = cells[:, begin : begin + 256]
+        top = block.max(axis=0)
+        different = ((block != top) & (block != 0)).any(axis=0)
+        if different.any():
+            column = begin + int(np.argmax(different))
+            state.disagreement = _disagreement(low + column, cells[:, column], order, texts)
+            break
+    _arrivals(state, held, order, low, high)
+
+
+def _disagreement(
+    seq: int, column: NDArray[np.int64], order: list[int], texts: dict[int, str]
+) -> Disagreement:
+    sides: dict[int, list[int]] = {}
+    for rank, value in zip(order, column.tolist(), strict=True):
+        if value:
+            sides.setdefault(value, []).append(rank)
+    ranked = sorted(sides.items(), key=lambda item: (-len(item[1]), item[1]))
+    return Disagreement(
+        seq=seq,
+        sides=tuple(Side(signature=texts.get(value, "coalesced"), ranks=tuple(ranks)) for value, ranks in ranked),
+    )
+
+
+def _arrivals(state: GroupState, held: dict[int, _Ring], order: list[int], low: int, high: int) -> None:
+    """The last to come, for the latest sequences that all have entered and that tell anything (four ranks or more)."""
+    if len(order) < 4 or len(order) < len(state.members):
+        return
+    end = min(int(ring.seq[-1]) for ring in held.values())
+    begin = max(low, end - _ARRIVALS + 1)
+    if end < begin:
+        return
+    times = np.zeros((len(order), end - begin + 1), dtype=np.int64)
+    for row, rank in enumerate(order):
+        ring = held[rank]
+        inside = (ring.seq >= begin) & (ring.seq <= end)
+        times[row, ring.seq[inside] - begin] = ring.created[inside]
+    for column in range(times.shape[1]):
+        arrivals = times[:, column]
+        if not bool((arrivals > 0).all()):
+            continue
+        row = int(np.argmax(arrivals))
+        last = int(arrivals[row])
+        middle = int(np.sort(arrivals)[len(order) // 2])
+        state.late.append(
+            Late(seq=begin + column, rank=order[row], time=last, lateness=last - middle, ranks=len(order), name="")
+        )
+
+
+# -- who waits for whom ----------------------------------------------------------------------------------------------
+
+
+class _Wait(msgspec.Struct, frozen=True):
+    """One operation a rank is in, and the ranks it waits for."""
+
+    group: str
+    seq: int
+    created: int
+    record_id: int
+    peers: tuple[int, ...]
+
+
+def _follow_chains(groups: list[GroupState]) -> None:
+    """For each member say what it waits in, and which ranks are at the end of that chain."""
+    waits: dict[int, list[_Wait]] = {}
+    for group in groups:
+        for member in group.present.values():
+            if member.first_waiting is not None:
+                waits.setdefault(member.rank, []).append(_collective_wait(group, member))
+            for entry in member.pending:
+                wait = _pair_wait(group, member, entry)
+                if wait is not None:
+                    waits.setdefault(member.rank, []).append(wait)
+    earliest = {rank: min(items, key=lambda w: (w.record_id, w.created)) for rank, items in waits.items()}
+    for group in groups:
+        for member in group.present.values():
+            wait = earliest.get(member.rank)
+            if wait is None:
+                continue
+            if (wait.group, wait.seq) != (group.label, group.stuck):
+                member.waits_in = (wait.group, wait.seq)
+            member.roots = _roots(member.rank, earliest)
+
+
+def _collective_wait(group: GroupState, member: Member) -> _Wait:
+    seq = member.first_waiting or 0
+    late = tuple(
+        other.rank
+        for other in group.present.values()
+        if other.rank != member.rank
+        and (
+            (other.last_enqueued is not None and other.last_enqueued < seq)
+            or (other.first_waiting is not None and other.first_waiting < seq)
+        )
+    )
+    entry = member.entry
+    return _Wait(group.label, seq, entry.created if entry else 0, entry.record_id if entry else 0, late)
+
+
+def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
+    found = _ARROW.match(operation_of(entry.name))
+    if found is None:
+        return None
+    # The numbers are those of the group; its members in order give the global ranks.
+    peer = int(found.group(3))
+    if not group.inferred and peer < len(group.members):
+        peer = group.members[peer]
+    return _Wait(group.label, entry.seq, entry.created, entry.record_id, (peer,))
+
+
+def _roots(rank: int, earliest: dict[int, _Wait]) -> tuple[int, ...]:
+    """Ranks reached from `rank` that wait for nobody themselves."""
+    seen = {rank}
+    front = [rank]
+    roots: set[int] = set()
+    for _ in range(_MAX_CHAIN):
+        following: list[int] = []
+        for current in front:
+            for peer in earliest[current].peers:
+                if peer in seen:
+                    continue
+                seen.add(peer)
+                if peer in earliest:
+                    following.append(peer)
+                else:
+                    roots.add(peer)
+        if not following:
+            break
+        front = following
+    return tuple(sorted(roots))
+
+
+def waiting_ranks(group: GroupState) -> dict[int, Any]:
+    """Ranks that are in an unfinished operation of this group, with the operation."""
+    found: dict[int, Any] = {}
+    for rank, member in group.present.items():
+        if member.first_waiting is not None and member.first_waiting == group.stuck:
+            found[rank] = member.entry
+        elif member.pending:
+            found[rank] = member.pending[0]
+    return found
