@@ -37,7 +37,7 @@ def text(value: object, limit: int = TEXT_LIMIT) -> str | None:
 
 def name(value: object) -> str | None:
     """A name: a short string."""
-    return text(value, NAME_LIMIT)
+    return None if value is None else text(value, NAME_LIMIT)
 
 
 def word(value: object) -> str | None:
@@ -48,8 +48,10 @@ def word(value: object) -> str | None:
 
 def integer(value: object) -> int | None:
     """A whole number of at most 64 bits."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return None
+    if type(value) is int:
+        return value if -_I64 <= value < _I64 else None
     if isinstance(value, str):
         value = value.strip()
         if not _INTEGER.match(value):
@@ -66,19 +68,27 @@ def integer(value: object) -> int | None:
 
 def natural(value: object) -> int | None:
     """A whole number that is not negative."""
+    if value is None:
+        return None
+    if type(value) is int and 0 <= value < _I64:
+        return value
     found = integer(value)
     return found if found is not None and found >= 0 else None
 
 
 def positive(value: object) -> int | None:
     """A whole number of at least one."""
+    if value is None:
+        return None
+    if type(value) is int and 0 < value < _I64:
+        return value
     found = integer(value)
     return found if found is not None and found > 0 else None
 
 
 def number(value: object) -> float | None:
     """A finite number."""
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return None
     if isinstance(value, str):
         value = value.strip()
@@ -92,6 +102,8 @@ def number(value: object) -> float | None:
 
 def magnitude(value: object) -> float | None:
     """A finite number that is not negative."""
+    if value is None:
+        return None
     found = number(value)
     return found if found is not None and found >= 0 else None
 

@@ -1,0 +1,246 @@
+"""The progress bridge: from steps and a clock to "the step has not advanced for so long".
+
+Every stream (job, pod or node, rank) is followed by itself. Progress is a step that differs from the last one of its
+phase, a phase that changes, and a checkpoint phase that ends. A stall is first stated when it reaches the threshold
+and stated again as it grows, always under one uid, at fixed lengths: two bridges that saw the same facts and the same
+clock have said the same, however the facts were batched.
+
+The clock handed to `tick` is a watermark: everything up to it has arrived. Facts may be observed in any order before
+the watermark reaches them; one that is older than the watermark is late, and counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.host import SlurmState
+from tracecore.facts.process import ExitStatus
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+from tracecore.signals.record import Source
+
+SECOND = 1_000_000_000
+THRESHOLD = 60 * SECOND
+STREAMS = 65_536
+#: Facts of one stream, and ends of any, that wait for the clock.
+PENDING = 8_192
+
+#: Slurm states of a job that has not ended.
+_UNFINISHED = frozenset({"RUNNING", "PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
+
+Stream = tuple[str, str, int]
+_Waiting = tuple[int, str, str, Fact]
+
+
+class _State:
+    __slots__ = ("attempt", "checkpoints", "ended", "last", "pending", "phase", "since", "stated", "step")
+
+    def __init__(self) -> None:
+        self.attempt = 0
+        self.step: int | None = None
+        self.phase: str | None = None
+        #: Checkpoint phases begun and not ended.
+        self.checkpoints: set[str] = set()
+        #: When the last progress was made; None before the first.
+        self.since: int | None = None
+        #: The fact that made it.
+        self.last: Fact | None = None
+        self.ended = False
+        #: Length of the current stall as last stated, nanoseconds.
+        self.stated = 0
+        self.pending: list[_Waiting] = []
+
+
+class ProgressBridge:
+    """Follows streams of progress and says when one stalls.
+
+    Args:
+        threshold: nanoseconds without progress before a stall is stated.
+        streams: streams followed at a time; beyond it the one untouched for longest is forgotten and counted.
+    """
+
+    #: What it wants to observe; any other fact is ignored.
+    needs: tuple[type[Fact], ...] = (Progress, CheckpointPhase, RunFinished, ExitStatus, PlannedStop, SlurmState)
+
+    def __init__(self, threshold: int = THRESHOLD, streams: int = STREAMS) -> None:
+        if threshold < SECOND or streams < 1:
+            raise ValueError("the threshold is at least 1 s, and one stream must fit")
+        self.threshold = threshold
+        self.streams = streams
+        #: Facts that arrived after the clock had passed them.
+        self.late = 0
+        #: Streams forgotten because too many were followed.
+        self.evicted = 0
+        #: Facts applied before their time, or ends forgotten, because too many waited.
+        self.hurried = 0
+        self._states: OrderedDict[Stream, _State] = OrderedDict()
+        self._ends: list[_Waiting] = []
+        self._now: int | None = None
+
+    def observe(self, fact: Fact) -> None:
+        """Take a fact in. It has its effect when the clock reaches its time."""
+        if type(fact) not in self.needs:
+            return
+        if self._now is not None and fact.time <= self._now:
+            self.late += 1
+        waiting = (fact.time, fact.uid, type(fact).__name__, fact)
+        if not isinstance(fact, Progress | CheckpointPhase):
+            if _is_end(fact):
+                heapq.heappush(self._ends, waiting)
+                if len(self._ends) > PENDING:
+                    heapq.heappop(self._ends)
+                    self.hurried += 1
+            return
+        stream = (fact.job or "", fact.pod or fact.node or "", -1 if fact.rank is None else fact.rank)
+        state = self._states.get(stream)
+        if state is None:
+            if len(self._states) >= self.streams:
+                self._states.popitem(last=False)
+                self.evicted += 1
+            state = self._states[stream] = _State()
+        else:
+            self._states.move_to_end(stream)
+        heapq.heappush(state.pending, waiting)
+        if len(state.pending) > PENDING:
+            self.hurried += 1
+            _apply(state, heapq.heappop(state.pending)[3])
+
+    def tick(self, now: int) -> list[StepStalled]:
+        """Advance the clock; the stalls that began or grew, ordered by (time, uid)."""
+        if self._now is not None and now < self._now:
+            return []
+        self._now = now
+        ends: list[_Waiting] = []
+        while self._ends and self._ends[0][0] <= now:
+            ends.append(heapq.heappop(self._ends))
+        found: list[StepStalled] = []
+        for state in self._states.values():
+            for fact in _reached(state, ends, now):
+                if _is_end(fact) or _advances(state, fact):
+                    self._state(state, fact.time, found)
+                _apply(state, fact)
+            self._state(state, now, found)
+        found.sort(key=lambda stall: (stall.time, stall.uid))
+        return found
+
+    def _state(self, state: _State, until: int, found: list[StepStalled]) -> None:
+        """State the stall of this stream up to this time, where it is longer than what was said of it."""
+        if state.since is None or state.last is None or state.ended:
+            return
+        length = _rounded(until - state.since, self.threshold)
+        if length <= state.stated:
+            return
+        state.stated = length
+        last = state.last
+        who = f"{last.job or ''}/{last.pod or last.node or ''}/{'' if last.rank is None else last.rank}"
+        place = last.source
+        found.append(
+            StepStalled(
+                time=state.since + self.threshold,
+                last_time=state.since + length if length > self.threshold else None,
+                source=Source(place.path, place.offset, place.line, place.length, f"stall:{who}@{state.since}"),
+                node=last.node,
+                pod=last.pod,
+                job=last.job,
+                rank=last.rank,
+                gpu=last.gpu,
+                attempt=state.attempt,
+                approximate=last.approximate,
+                no_progress_s=length / SECOND,
+                step=state.step,
+                phase="checkpoint" if state.checkpoints else state.phase,
+            )
+        )
+
+
+def stalls(facts: Iterable[Fact], end: int, threshold: int = THRESHOLD) -> list[StepStalled]:
+    """All stalls of a recording that ends at `end`, also those that were overcome."""
+    bridge = ProgressBridge(threshold, streams=1 << 62)
+    for fact in sorted(facts, key=lambda f: (f.time, f.uid)):
+        bridge.observe(fact)
+    return bridge.tick(end)
+
+
+def _rounded(length: int, threshold: int) -> int:
+    """The lengths at which a stall is stated: finer while it is young. 0 below the threshold."""
+    if length < threshold:
+        return 0
+    step = 10 * SECOND if length < 600 * SECOND else 60 * SECOND if length < 3600 * SECOND else 600 * SECOND
+    return max(threshold, length // step * step)
+
+
+def _is_end(fact: Fact) -> bool:
+    """After this, not making progress is no news."""
+    if isinstance(fact, ExitStatus):
+        return not fact.alive
+    if isinstance(fact, SlurmState):
+        return fact.state not in _UNFINISHED
+    return isinstance(fact, RunFinished | PlannedStop)
+
+
+def _concerns(end: Fact, last: Fact) -> bool:
+    """An end says as much about whom it concerns as it knows; what neither knows does not tell them apart."""
+    if end.job is None and end.pod is None and end.node is None and end.rank is None:
+        return True
+    for mine, its in ((end.job, last.job), (end.pod, last.pod), (end.rank, last.rank)):
+        if mine is not None and its is not None and mine != its:
+            return False
+    known = ((end.job, last.job), (end.pod, last.pod), (end.rank, last.rank), (end.node, last.node))
+    return any(mine is not None and mine == its for mine, its in known)
+
+
+def _reached(state: _State, ends: list[_Waiting], now: int) -> list[Fact]:
+    """The facts of a stream, and the ends that concern it, that the clock has reached, oldest first."""
+    reached: list[_Waiting] = []
+    while state.pending and state.pending[0][0] <= now:
+        reached.append(heapq.heappop(state.pending))
+    one = reached[0][3] if reached else state.last
+    if ends and one is not None and (mine := [end for end in ends if _concerns(end[3], one)]):
+        reached = sorted(reached + mine, key=lambda waiting: waiting[:3])
+    return [waiting[3] for waiting in reached]
+
+
+def _advances(state: _State, fact: Fact) -> bool:
+    """The fact is progress, seen from what came before it."""
+    if fact.attempt > state.attempt or state.since is None:
+        return True
+    if isinstance(fact, CheckpointPhase):
+        return fact.event != "begin" and fact.phase in state.checkpoints
+    assert isinstance(fact, Progress)
+    if (fact.phase or "train") != (state.phase or "train"):
+        return fact.phase is not None or fact.step is not None
+    if fact.step is None:
+        # A report without a step is a sign of life in a stream that never says its step.
+        return state.step is None and (fact.loss is not None or fact.iter_time_s is not None)
+    return fact.step != state.step
+
+
+def _apply(state: _State, fact: Fact) -> None:
+    if _is_end(fact):
+        state.ended = True
+        return
+    if fact.attempt < state.attempt:
+        return
+    advances = _advances(state, fact)
+    if fact.attempt > state.attempt:
+        state.attempt = fact.attempt
+        state.checkpoints.clear()
+        state.step = state.phase = None
+    if isinstance(fact, CheckpointPhase):
+        if fact.event == "begin":
+            state.checkpoints.add(fact.phase)
+        else:
+            state.checkpoints.discard(fact.phase)
+    if not advances:
+        return
+    state.since = fact.time if state.since is None else max(state.since, fact.time)
+    state.last, state.stated, state.ended = fact, 0, False
+    if isinstance(fact, Progress):
+        # A step made while a checkpoint is being written in the background: it does not hold up the training.
+        state.checkpoints.clear()
+        state.phase = fact.phase
+        if fact.step is not None:
+            state.step = fact.step

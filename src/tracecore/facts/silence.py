@@ -1,0 +1,180 @@
+"""The silence bridge: a node whose streams all stop while its peers go on.
+
+Being quiet is normal: many jobs log from rank 0 alone, and a hang silences everybody for a while. So silence is stated
+only of a job that was making steps and no longer does (a step made without the node's word shows that it is at work
+and merely has nothing to say), and it is measured over the time in which the peers keep talking. A node whose run
+ended, was asked to stop or exited is not silent, and inferred times say nothing about silence.
+
+As in the progress bridge, the clock is a watermark, order of arrival does not matter, and one silence has one uid.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.host import NodeSilence, SlurmState
+from tracecore.facts.process import ExitStatus
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import Progress, RunFinished
+from tracecore.signals.record import Source
+
+SECOND = 1_000_000_000
+THRESHOLD = 60 * SECOND
+NODES = 65_536
+JOBS = 4_096
+#: The cohort's talk is remembered in pieces of this length, so many of them.
+PIECE = 5 * SECOND
+PIECES = 20_000
+_NEVER = 1 << 63
+
+
+class _Node:
+    __slots__ = ("attempt", "last", "source", "stated")
+
+    def __init__(self) -> None:
+        self.last = -1
+        self.attempt = 0
+        self.source: Source | None = None
+        self.stated = 0
+
+
+class _Cohort:
+    __slots__ = ("finished", "nodes", "steps", "stopped", "talk")
+
+    def __init__(self) -> None:
+        self.nodes: OrderedDict[str, _Node] = OrderedDict()
+        #: Last time each attempt made a step, whoever reported it.
+        self.steps: dict[int, int] = {}
+        #: Nodes that were asked to stop or whose process ended, and when; the empty name is the whole job.
+        self.stopped: dict[str, int] = {}
+        self.finished = False
+        #: Pieces of time in which any node spoke.
+        self.talk: set[int] = set()
+
+
+class SilenceBridge:
+    """Follows when each node was last heard, job by job.
+
+    Args:
+        threshold: nanoseconds of silence, measured against the last word of the peers.
+        nodes: nodes followed for each job; beyond it the one heard first is forgotten and counted.
+    """
+
+    def __init__(self, threshold: int = THRESHOLD, nodes: int = NODES) -> None:
+        if threshold < SECOND or nodes < 2:
+            raise ValueError("the threshold is at least 1 s, and two nodes must fit")
+        self.threshold = threshold
+        self.nodes = nodes
+        self.evicted = 0
+        self._cohorts: OrderedDict[str, _Cohort] = OrderedDict()
+
+    def heard(self, node: str, time: int, source: Source, *, job: str | None = None, attempt: int = 0) -> None:
+        """A stream of this node spoke; readers may call this for lines that make no fact."""
+        cohort = self._cohort(job)
+        known = cohort.nodes.get(node)
+        if known is None:
+            if len(cohort.nodes) >= self.nodes:
+                cohort.nodes.popitem(last=False)
+                self.evicted += 1
+            known = cohort.nodes[node] = _Node()
+        cohort.talk.add(time // PIECE)
+        if len(cohort.talk) > PIECES:
+            cohort.talk = set(sorted(cohort.talk)[PIECES // 2 :])
+        known.attempt = max(known.attempt, attempt)
+        if time > known.last or known.source is None or (time == known.last and source.uid < known.source.uid):
+            known.last, known.source = max(time, known.last), source
+
+    def observe(self, fact: Fact) -> None:
+        """Take a fact in: a sign of life of its node, a step of its job, or the end of either."""
+        if fact.approximate:
+            return
+        cohort = self._cohort(fact.job)
+        if isinstance(fact, RunFinished):
+            cohort.finished = True
+        elif isinstance(fact, SlurmState):
+            cohort.finished = cohort.finished or fact.state == "COMPLETED"
+            return
+        elif isinstance(fact, ExitStatus):
+            # Seen by the launcher, not said by the node.
+            if fact.exit_code is not None and fact.node is not None:
+                _earliest(cohort.stopped, fact.node, fact.time)
+            return
+        elif isinstance(fact, PlannedStop):
+            _earliest(cohort.stopped, fact.node or "", fact.time)
+        elif isinstance(fact, Progress) and fact.step is not None and fact.phase != "eval":
+            cohort.steps[fact.attempt] = max(fact.end, cohort.steps.get(fact.attempt, 0))
+        if fact.node is not None and fact.layer in ("stdout", "kernel"):
+            self.heard(fact.node, fact.end, fact.source, job=fact.job, attempt=fact.attempt)
+
+    def tick(self, now: int) -> list[NodeSilence]:
+        """The silences that began or grew, as known at this time, ordered by (time, uid)."""
+        found: list[NodeSilence] = []
+        for job, cohort in self._cohorts.items():
+            if len(cohort.nodes) < 2:
+                continue
+            times = sorted((min(node.last, now) for node in cohort.nodes.values()), reverse=True)
+            for name, node in cohort.nodes.items():
+                silence = self._silence(job, cohort, name, node, times)
+                if silence is not None:
+                    found.append(silence)
+        found.sort(key=lambda fact: (fact.time, fact.uid))
+        return found
+
+    def _silence(self, job: str, cohort: _Cohort, name: str, node: _Node, times: list[int]) -> NodeSilence | None:
+        silent = (times[0] - node.last) // SECOND * SECOND
+        if silent < self.threshold or silent <= node.stated or node.source is None:
+            return None
+        # A step of the same attempt made well into the silence could not have been made without the node.
+        step = cohort.steps.get(node.attempt)
+        if step is None or step >= node.last + self.threshold // 2 or cohort.finished:
+            return None
+        if any(cohort.stopped.get(who, _NEVER) <= node.last + self.threshold for who in ("", name)):
+            return None
+        if times[0] - max(node.last, self._resumed(cohort, times[0])) < self.threshold:
+            return None
+        peers = sum(1 for time in times if time >= node.last + self.threshold)
+        node.stated = silent
+        place = node.source
+        return NodeSilence(
+            time=node.last,
+            last_time=node.last + silent,
+            source=Source(place.path, place.offset, place.line, place.length, f"silence:{job}/{name}@{node.last}"),
+            node=name,
+            job=job or None,
+            attempt=node.attempt,
+            silent_s=silent / SECOND,
+            peers=peers,
+        )
+
+    def _resumed(self, cohort: _Cohort, until: int) -> int:
+        """When the talk that goes on until this time began, after the last time that everybody was quiet."""
+        quiet = self.threshold // PIECE
+        began = until // PIECE
+        for piece in sorted((p for p in cohort.talk if p <= began), reverse=True):
+            if began - piece > quiet:
+                break
+            began = piece
+        return began * PIECE
+
+    def _cohort(self, job: str | None) -> _Cohort:
+        cohort = self._cohorts.get(job or "")
+        if cohort is None:
+            if len(self._cohorts) >= JOBS:
+                self._cohorts.popitem(last=False)
+                self.evicted += 1
+            cohort = self._cohorts[job or ""] = _Cohort()
+        return cohort
+
+
+def _earliest(times: dict[str, int], who: str, time: int) -> None:
+    times[who] = min(time, times.get(who, time))
+
+
+def silences(facts: Iterable[Fact], end: int, threshold: int = THRESHOLD) -> list[NodeSilence]:
+    """All silences of a recording that ends at `end`."""
+    bridge = SilenceBridge(threshold)
+    for fact in facts:
+        bridge.observe(fact)
+    return bridge.tick(end)
