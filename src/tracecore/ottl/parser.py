@@ -384,8 +384,11 @@ class _Parser:
         self.leave()
         return node
 
+    def conjunction(self) -> Condition | Expression | Lambda:
+        return self.junction("OpAnd")
+
     def junction(self, kind: str) -> Condition | Expression | Lambda:
-        inner = (lambda: self.junction("OpAnd")) if kind == "OpOr" else self.negation
+        inner = self.conjunction if kind == "OpOr" else self.negation
         start = self.token
         first = inner()
         if not self.at(kind):

@@ -258,7 +258,10 @@ def _declare(name: str, *, pure: bool, contexts: tuple[str, ...]) -> Callable[[_
 
 
 def declared(modules: Iterable[ModuleType]) -> dict[str, Function]:
-    """The functions that modules declare, by name. Two of the same name are a mistake in the modules."""
+    """The functions that modules declare, by name. Two of the same name are a mistake in the modules.
+
+    The modules the language has are listed, in order, in `tracecore.ottl.functions.MODULES`.
+    """
     functions: dict[str, Function] = {}
     for module in modules:
         for made in vars(module).values():

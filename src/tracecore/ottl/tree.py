@@ -107,7 +107,7 @@ class Lambda:
     """`(a, b) => body`; a parameter named `_` is ignored."""
 
     parameters: tuple[str, ...]
-    body: Expression | Condition
+    body: Expression | Condition | Lambda
     offset: int = field(default=0, compare=False)
 
 
@@ -281,3 +281,13 @@ def unparse(node: Node) -> str:
 
 def _boolean(node: Condition, *looser: type) -> str:
     return f"({unparse(node)})" if isinstance(node, looser) else unparse(node)
+
+
+def free_paths(node: Node, bound: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """The paths of a node that lead into a record: all but the parameters of lambdas around them."""
+    if isinstance(node, Path) and node.segments[0].name not in bound:
+        yield node
+    if isinstance(node, Lambda):
+        bound |= frozenset(node.parameters) - {"_"}
+    for child in children(node):
+        yield from free_paths(child, bound)
