@@ -1,0 +1,230 @@
+"""What every recipe must have, checked over all of them.
+
+A check takes a recipe file with its cases and what is documented, and gives problems that begin with `file:line`. They
+are the functions in `CHECKS`; run all with `python -m tracecore.recipes.lint`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tracecore.ottl import tree
+from tracecore.ottl.parser import parse, parse_condition
+from tracecore.recipes import FILES, Group, Line, RecipeError, directory, load_file
+from tracecore.recipes.cases import Case, Outcome, Recipe, cases_of, complaints, load_cases, names
+
+#: Layers whose records are lines of text: there every statement needs a guard that can be searched for in raw bytes.
+TEXT_LAYERS = ("stdout", "kernel", "scheduler")
+_REGEX_ARGUMENT = {
+    "IsMatch": 1,
+    "ExtractPatterns": 1,
+    "replace_pattern": 1,
+    "replace_all_patterns": 2,
+    "replace_match": 1,
+    "delete_matching_keys": 1,
+    "keep_matching_keys": 1,
+}
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """One recipe file and everything that is known about it.
+
+    Args:
+        path: the recipe file.
+        text: its records are lines of text.
+        groups: its groups of statements, in order.
+        outcomes: what it did to each of its cases.
+        documented: attributes that the documentation names.
+    """
+
+    path: Path
+    text: bool
+    groups: tuple[Group, ...]
+    outcomes: tuple[tuple[Case, Outcome], ...]
+    documented: frozenset[str]
+
+    def at(self, line: Line) -> str:
+        return f"{self.path}:{line.line}"
+
+
+def cases_pass(subject: Subject) -> Iterator[str]:
+    """Every case is as it says."""
+    for case, outcome in subject.outcomes:
+        yield from complaints(case, outcome)
+
+
+def statements_run(subject: Subject) -> Iterator[str]:
+    """Every statement runs in a case that expects what it stamps, and every condition holds in one."""
+    for group in subject.groups:
+        for line in group.conditions:
+            if not any(line.line in outcome.fired for _, outcome in subject.outcomes):
+                yield f"{subject.at(line)}: no case in which this condition holds"
+        for line in group.statements:
+            stamped = targets(line)
+            ran = [case for case, outcome in subject.outcomes if line.line in outcome.fired]
+            if not ran:
+                yield f"{subject.at(line)}: no case in which this statement runs"
+            elif stamped and not any(stamped & case.expect.keys() for case in ran):
+                yield f"{subject.at(line)}: it runs, but no such case expects {' or '.join(sorted(stamped))}"
+
+
+def statements_have_near_misses(subject: Subject) -> Iterator[str]:
+    """Every statement has a case that must not get its attribute, and in which it does not run."""
+    for group in subject.groups:
+        of_group = frozenset().union(*(targets(line) for line in group.statements))
+        for line in group.statements:
+            wanted = targets(line) or of_group
+            if not any(
+                line.line not in outcome.fired and any(names(case.absent, name, everything=False) for name in wanted)
+                for case, outcome in subject.outcomes
+            ):
+                yield f"{subject.at(line)}: no near miss: a case with {' or '.join(sorted(wanted))} in `absent`"
+
+
+def attributes_are_documented(subject: Subject) -> Iterator[str]:
+    """Every attribute that is stamped is documented."""
+    for group in subject.groups:
+        for line in group.statements:
+            for name in sorted(targets(line) - subject.documented):
+                yield f"{subject.at(line)}: {name} is not in docs/attributes.md"
+
+
+def expressions_compile(subject: Subject) -> Iterator[str]:
+    """Every regular expression is constant and RE2's."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    for group in subject.groups:
+        for line, node in _nodes(group):
+            for call in (part for part in tree.walk(node) if isinstance(part, tree.Call)):
+                place = _REGEX_ARGUMENT.get(call.name)
+                if place is None or place >= len(call.arguments):
+                    continue
+                pattern = call.arguments[place].value
+                if not isinstance(pattern, tree.Literal) or not isinstance(pattern.value, str):
+                    yield f"{subject.at(line)}: the expression of {call.name} is not a constant string"
+                    continue
+                try:
+                    re2.compile(pattern.value, options)
+                except re2.error as error:
+                    yield f"{subject.at(line)}: {error}: {pattern.value}"
+
+
+def statements_are_guarded(subject: Subject) -> Iterator[str]:
+    """Every statement on lines of text can run only where a constant `IsMatch(body, "…")` holds."""
+    if not subject.text:
+        return
+    for group in subject.groups:
+        if group.conditions and all(_guarded(parse_condition(line.text)) for line in group.conditions):
+            continue
+        for line in group.statements:
+            where = parse(line.text).where
+            if where is None or not _guarded(where):
+                yield f'{subject.at(line)}: no constant IsMatch(body, "…") in `where` or in all `conditions`'
+
+
+#: Every check, in the order in which a reader wants their answers.
+CHECKS: tuple[Callable[[Subject], Iterator[str]], ...] = (
+    expressions_compile,
+    statements_are_guarded,
+    attributes_are_documented,
+    cases_pass,
+    statements_run,
+    statements_have_near_misses,
+)
+
+
+def lint(paths: Iterable[Path], documented: frozenset[str]) -> list[str]:
+    """All problems of recipe files, in the order of files and checks."""
+    problems: list[str] = []
+    for path in paths:
+        try:
+            recipe = Recipe(path)
+            cases = load_cases(cases_of(path))
+        except RecipeError as error:
+            problems.append(str(error))
+            continue
+        except FileNotFoundError as error:
+            problems.append(f"{error.filename}:1: no such file; every recipe has its cases beside it")
+            continue
+        text = any(path.name in FILES[layer] for layer in TEXT_LAYERS) or path.name not in sum(FILES.values(), ())
+        groups = tuple(group for processor in load_file(path) for group in processor.groups)
+        outcomes = tuple((case, recipe.run(case)) for case in cases)
+        subject = Subject(path, text, groups, outcomes, documented)
+        problems.extend(problem for check in CHECKS for problem in check(subject))
+    return problems
+
+
+def targets(line: Line) -> frozenset[str]:
+    """The attributes that a statement stamps."""
+    editor = parse(line.text).editor
+    if editor.name != "set" or not editor.arguments:
+        return frozenset()
+    target = editor.arguments[0].value
+    if isinstance(target, tree.Path):
+        last = target.segments[-1]
+        if last.name == "attributes" and last.keys and isinstance(last.keys[0], tree.Literal):
+            return frozenset({str(last.keys[0].value)})
+    return frozenset()
+
+
+def documented_attributes(text: str) -> frozenset[str]:
+    """The attribute names in the tables of docs/attributes.md. `.seq` after `nccl.watchdog.op` is `nccl.watchdog.seq`."""
+    found: set[str] = set()
+    for row in text.splitlines():
+        if not row.startswith("|"):
+            continue
+        prefix = ""
+        for name in re.findall(r"`([^`]+)`", row.split("|")[1]):
+            if name.startswith("."):
+                found.add(prefix + name)
+            else:
+                found.add(name)
+                prefix = name.rpartition(".")[0]
+    return frozenset(found)
+
+
+def _nodes(group: Group) -> Iterator[tuple[Line, tree.Node]]:
+    for line in group.conditions:
+        yield line, parse_condition(line.text)
+    for line in group.statements:
+        yield line, parse(line.text)
+
+
+def _guarded(condition: tree.Condition) -> bool:
+    """Whether a condition can hold only where a constant expression matches the body."""
+    match condition:
+        case tree.And(operands):
+            return any(_guarded(operand) for operand in operands)
+        case tree.Or(operands):
+            return all(_guarded(operand) for operand in operands)
+        case tree.Call("IsMatch", arguments) if len(arguments) == 2:
+            subject, pattern = arguments[0].value, arguments[1].value
+            return (
+                isinstance(subject, tree.Path)
+                and tree.unparse(subject) in ("body", "log.body")
+                and isinstance(pattern, tree.Literal)
+                and isinstance(pattern.value, str)
+            )
+    return False
+
+
+def main() -> int:
+    """Lint the recipes that ship with tracecore, in a checkout; the exit status."""
+    root = Path(__file__).resolve().parents[3]
+    documented = documented_attributes((root / "docs" / "attributes.md").read_text(encoding="utf-8"))
+    shipped = sorted({name for files in FILES.values() for name in files})
+    problems = lint([directory() / name for name in shipped], documented)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
