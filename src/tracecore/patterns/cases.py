@@ -91,10 +91,12 @@ class Case(msgspec.Struct, frozen=True):
     settings: Mapping[str, Any]
     arrivals: tuple[Arrival, ...]
     expectations: tuple[Expectation, ...]
+    pattern: str = ""
 
     #: Keys a case may have.
     KEYS: ClassVar[tuple[str, ...]] = (
         "case",
+        "pattern",
         "kind",
         "why",
         "start",
@@ -216,7 +218,8 @@ class _Reader:
         if not expectations:
             raise self.fail("a case expects something: `expect_at` or `expect_none_at`", document)
         settings = plain(document.get("config") or {})
-        return Case(name, kind, why, self.path, self.line, settings, tuple(arrivals), tuple(expectations))
+        pattern = str(document.get("pattern") or "")
+        return Case(name, kind, why, self.path, self.line, settings, tuple(arrivals), tuple(expectations), pattern)
 
     def _start(self, document: Any) -> int:
         import datetime
@@ -312,8 +315,7 @@ class _Reader:
             if not isinstance(verdicts, Sequence) or not verdicts or not all(isinstance(v, Mapping) for v in verdicts):
                 raise self.fail(f"`{label}` wants a list of verdicts, each fields of its document", expect_at, label)
             expectations.append(self._expectation(expect_at, label, tuple(plain(v) for v in verdicts)))
-        for label in document.get("expect_none_at") or ():
-            expectations.append(self._expectation(document, label, ()))
+        expectations += [self._expectation(document, label, ()) for label in document.get("expect_none_at") or ()]
         return sorted(expectations, key=lambda expectation: expectation.at)
 
     def _expectation(self, node: Any, label: Any, verdicts: tuple[Mapping[str, Any], ...]) -> Expectation:

@@ -65,7 +65,6 @@ def load(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
     if not isinstance(values, Mapping):
         raise ConfigError(f"{where or kind.__name__}: expected settings by name, got {type(values).__name__}")
     known = kind.__struct_fields__
-    durations = {name for name, meta in _bounds(kind) if (meta.extra or {}).get("unit") == "duration"}
     plain: dict[str, Any] = {}
     for name, value in values.items():
         if name not in known:
@@ -73,7 +72,7 @@ def load(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
             hint = f"; did you mean `{close[0]}`?" if close else f"; it has {', '.join(known) or 'no settings'}"
             raise ConfigError(f"{prefix}{name}: no such setting{hint}")
         try:
-            plain[name] = _setting(value) if name in durations else value
+            plain[name] = _setting(value) if is_duration(kind, name) else value
         except ValueError as error:
             raise ConfigError(f"{prefix}{name}: {error}") from None
     try:
@@ -84,6 +83,11 @@ def load(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
             text, _, path = text.rpartition(" - at `$.")
             text = f"{path.rstrip('`')}: {text[0].lower()}{text[1:]}"
         raise ConfigError(f"{prefix}{text}") from None
+
+
+def is_duration(kind: type[msgspec.Struct], name: str) -> bool:
+    """Whether this setting is a duration, in nanoseconds."""
+    return any(field == name and (meta.extra or {}).get("unit") == "duration" for field, meta in _bounds(kind))
 
 
 def parse_duration(text: str) -> int:

@@ -64,11 +64,12 @@ class HbmEccVerdict(Verdict, frozen=True, kw_only=True):
         gpu, node = self.xid.gpu, self.node or "NODE"
         if 64 in self.codes:
             return (
-                f"Row remapping failed, so the GPU cannot repair itself. Keep work off the node (kubectl cordon {node}), "
-                f"look at `nvidia-smi -q -d ROW_REMAPPER -i {gpu}`, and hand GPU {gpu} to the vendor for replacement."
+                f"Row remapping failed, so the GPU cannot repair itself. Keep work off the node "
+                f"(`kubectl cordon {node}`), look at `nvidia-smi -q -d ROW_REMAPPER -i {gpu}`, and hand GPU {gpu} to "
+                f"the vendor for replacement."
             )
         return (
-            f"Keep new work off the node (kubectl cordon {node}), let its jobs end, then reset the GPU: "
+            f"Keep new work off the node (`kubectl cordon {node}`), let its jobs end, then reset the GPU: "
             f"`nvidia-smi --gpu-reset -i {gpu}`. Look at `nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu}`: if a remapping "
             f"is still pending after the reset, or the error comes back, replace the GPU. Restart the job from its "
             f"last checkpoint."

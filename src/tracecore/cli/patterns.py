@@ -1,0 +1,231 @@
+"""`tracecore patterns`: the catalogue of root causes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.engine.trial import Outcome
+    from tracecore.patterns.contract import Pattern
+
+
+@click.group()
+def command() -> None:
+    """The catalogue: what can be found, how it is decided, and the proof that it is.
+
+    Example: tracecore patterns show hbm_ecc
+    """
+
+
+@command.command("list")
+@click.option("--json", "as_json", is_flag=True, help="A list of objects on stdout.")
+def list_(as_json: bool) -> None:
+    """Every pattern, in the order in which they are looked for.
+
+    Example: tracecore patterns list --json
+    """
+    from tracecore.patterns import types
+
+    rows = [
+        {
+            "id": kind.id,
+            "name": kind.name,
+            "role": kind.role,
+            "maturity": kind.maturity,
+            "needs": [need.__name__ for need in kind.needs],
+        }
+        for kind in types()
+    ]
+    if as_json:
+        _print_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for column in ("id", "name", "role", "maturity", "needs"):
+        table.add_column(column, no_wrap=column != "needs")
+    for row in rows:
+        table.add_row(*(value if isinstance(value, str) else ", ".join(value) for value in row.values()))
+    Console().print(table)
+
+
+@command.command()
+@click.argument("name")
+@click.option("--set", "settings", multiple=True, metavar="FIELD=VALUE", help="Show it with another threshold.")
+def show(name: str, settings: Sequence[str]) -> None:
+    """The runbook of a pattern, with the thresholds that are in force.
+
+    Example: tracecore patterns show hbm_ecc --set window=10m
+    """
+    from tracecore.patterns.config import ConfigError, load
+    from tracecore.patterns.runbook import show as render
+
+    kind = _named(name)
+    try:
+        pattern = kind(load(kind.Config, dict(_assignment(text) for text in settings), kind.name))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
+    text = render(pattern)
+    if not click.get_text_stream("stdout").isatty():
+        click.echo(text, nl=False)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text))
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="[NAME|FOLDER]...")
+@click.option(
+    "--update", is_flag=True, help="Write goldens as they are now; look at the difference before you commit it."
+)
+@click.option("--json", "as_json", is_flag=True, help="One object for each case on stdout.")
+@click.option("-v", "--verbose", is_flag=True, help="Say which cases passed, too.")
+def test(names: Sequence[str], update: bool, as_json: bool, verbose: bool) -> int:
+    """Run the cases of one pattern, or of all, against their goldens.
+
+    Example: tracecore patterns test hbm_ecc
+    """
+    from tracecore.engine.trial import run_case
+    from tracecore.patterns import types
+    from tracecore.patterns.cases import CaseError, cases_of
+
+    outcomes: list[tuple[type[Pattern[Any]], Outcome]] = []
+    for kind in [_named(name) for name in names] or types():
+        try:
+            outcomes += [(kind, run_case(kind, case, update=update)) for case in cases_of(kind)]
+        except CaseError as error:
+            raise click.ClickException(str(error)) from None
+    return report(outcomes, as_json=as_json, verbose=verbose)
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="[NAME|FOLDER]...")
+@click.option("--json", "as_json", is_flag=True, help="One object for each finding on stdout.")
+def lint(names: Sequence[str], as_json: bool) -> int:
+    """Check what holds for every pattern: ids, schemas, falsifiers, runbooks, cases, attributes, settings.
+
+    Example: tracecore patterns lint
+    """
+    import msgspec
+
+    from tracecore.patterns import types
+    from tracecore.patterns.lint import lint as run
+
+    kinds = [_named(name) for name in names] or list(types())
+    findings = run(kinds)
+    if as_json:
+        _print_json([msgspec.to_builtins(finding) for finding in findings])
+    for finding in findings if not as_json else ():
+        click.echo(f"{finding.severity}: {finding.pattern}: {finding.check}: {finding.message}", err=True)
+    errors = sum(finding.severity == "error" for finding in findings)
+    click.echo(f"{len(kinds)} patterns, {errors} errors, {len(findings) - errors} warnings", err=True)
+    return 1 if errors else 0
+
+
+@command.command()
+@click.argument("name", required=False)
+def schema(name: str | None) -> None:
+    """The JSON Schema of a pattern's verdict; without a name, the envelope that all verdicts share.
+
+    Example: tracecore patterns schema hbm_ecc
+    """
+    from tracecore.patterns.schema import envelope, schema_of
+
+    _print_json(schema_of(_named(name)) if name else envelope())
+
+
+@command.command()
+@click.argument("name")
+@click.option("--into", type=click.Path(file_okay=False, path_type=Path), help="Where its folder goes.")
+@click.option("--id", "ident", help="Its id; the next free number otherwise.")
+def new(name: str, into: Path | None, ident: str | None) -> None:
+    """Make the folder of a new pattern; its cases run, and fail until the detector is written.
+
+    Example: tracecore patterns new nvme_wearout
+    """
+    from tracecore.patterns import types
+    from tracecore.patterns.scaffold import create
+
+    kinds = types()
+    if any(kind.name == name for kind in kinds):
+        raise click.UsageError(f"there is a pattern {name}")
+    source = Path("src/tracecore/patterns")
+    target = into or (source if source.is_dir() else Path())
+    taken = {kind.id for kind in kinds}
+    ident = ident or str(next(number for number in range(24, 10_000) if str(number) not in taken))
+    if ident in taken:
+        raise click.UsageError(f"id {ident} is taken")
+    try:
+        home = create(target, name, ident)
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error)) from None
+    click.echo(f"made {home}. Next: tracecore patterns test {home}", err=True)
+    click.echo(home)
+
+
+def report(outcomes: Sequence[tuple[type[Pattern[Any]], Outcome]], *, as_json: bool, verbose: bool = False) -> int:
+    """Say how cases went, and give the exit status."""
+    failed = sum(not outcome.passed for _, outcome in outcomes)
+    changed = sum(outcome.golden_changed for _, outcome in outcomes)
+    if as_json:
+        _print_json(
+            [
+                {
+                    "pattern": kind.name,
+                    "case": o.case.name,
+                    "kind": o.case.kind,
+                    "passed": o.passed,
+                    "failures": o.failures,
+                }
+                for kind, o in outcomes
+            ]
+        )
+    else:
+        for kind, outcome in outcomes:
+            case = outcome.case
+            if not outcome.passed:
+                click.echo(f"FAIL {kind.name}/{case.name} ({case.path}:{case.line}): {case.why}", err=True)
+                for failure in outcome.failures:
+                    click.echo(f"  {failure}", err=True)
+            elif verbose:
+                click.echo(f"ok   {kind.name}/{case.name}: {case.why}", err=True)
+    names = {kind.name for kind, _ in outcomes}
+    rewritten = f", {changed} goldens written" if changed else ""
+    click.echo(f"{len(outcomes)} cases of {len(names)} patterns, {failed} failed{rewritten}", err=True)
+    return 1 if failed else 0
+
+
+def _named(name: str) -> type[Pattern[Any]]:
+    from tracecore.patterns import types
+    from tracecore.patterns.loading import NoSuchPattern, named
+
+    try:
+        return named(name, types())
+    except NoSuchPattern as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    name, sign, value = text.partition("=")
+    if not sign:
+        raise click.UsageError(f"--set {text}: write FIELD=VALUE")
+    for read in (int, float):
+        try:
+            return name, read(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+def _print_json(value: Any) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())

@@ -1,0 +1,74 @@
+"""`tracecore replay`: cases against their goldens, wherever they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tracecore.cli.patterns import report
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracecore.engine.trial import Outcome
+    from tracecore.patterns.contract import Pattern
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--pattern", "name", help="The pattern, where neither folder nor case says which.")
+@click.option(
+    "--update", is_flag=True, help="Write goldens as they are now; look at the difference before you commit it."
+)
+@click.option("--json", "as_json", is_flag=True, help="One object for each case on stdout.")
+@click.option("-v", "--verbose", is_flag=True, help="Say which cases passed, too.")
+def command(paths: Sequence[Path], name: str | None, update: bool, as_json: bool, verbose: bool) -> int:
+    """Run case files (or all case files under a folder) and compare with their goldens.
+
+    A case outside a pattern's folder says which one it is for: `pattern: hbm_ecc`. Its golden, if it has one, is
+    `golden/<case>.json` beside it.
+
+    Example: tracecore replay src/tracecore/patterns/hbm_ecc/cases/timelines.yaml
+    """
+    from tracecore.patterns.cases import CaseError
+    from tracecore.patterns.loading import NoSuchPattern
+
+    outcomes: list[tuple[type[Pattern[Any]], Outcome]] = []
+    try:
+        for path in paths:
+            outcomes += _run(path, name, update)
+    except (CaseError, NoSuchPattern) as error:
+        raise click.ClickException(str(error)) from None
+    if not outcomes:
+        raise click.UsageError(f"no case files under {', '.join(map(str, paths))}")
+    return report(outcomes, as_json=as_json, verbose=verbose)
+
+
+def _run(path: Path, name: str | None, update: bool) -> Iterator[tuple[type[Pattern[Any]], Outcome]]:
+    from tracecore.engine.trial import run_case
+    from tracecore.patterns import types
+    from tracecore.patterns.cases import CaseError, read_cases
+    from tracecore.patterns.loading import at, named
+    from tracecore.patterns.schema import FALSIFIERS
+
+    kinds = types()
+    files = sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
+    for file in files:
+        if file.name == FALSIFIERS or (path.is_dir() and not _holds_cases(file)):
+            continue
+        home = None if name else at(file, kinds)
+        needs = home.needs if home else ()
+        for case in read_cases(file, needs):
+            kind = named(case.pattern, kinds) if case.pattern else named(name, kinds) if name else home
+            if kind is None:
+                raise CaseError(
+                    case.path, case.line, "which pattern? say `pattern: NAME` in the case, or --pattern NAME"
+                )
+            yield kind, run_case(kind, case, update=update, golden_needed=home is kind or case.golden.parent.exists())
+
+
+def _holds_cases(path: Path) -> bool:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return any(line.startswith("case:") for line in file)

@@ -1,0 +1,59 @@
+"""Finding a pattern by its name, or by a folder that is not in the catalogue yet."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tracecore.patterns.cases import folder
+from tracecore.patterns.contract import Pattern
+
+
+class NoSuchPattern(LookupError):
+    """Neither a name in the catalogue nor a folder with a detector."""
+
+
+def named(name: str, kinds: Sequence[type[Pattern[Any]]]) -> type[Pattern[Any]]:
+    """The pattern with this name or id, or the one in this folder.
+
+    Raises:
+        NoSuchPattern: says what is nearest.
+    """
+    for kind in kinds:
+        if name in (kind.name, kind.id):
+            return kind
+    if Path(name).is_dir() and (kind_there := at(Path(name), kinds)) is not None:
+        return kind_there
+    near = difflib.get_close_matches(name, [kind.name for kind in kinds], n=1)
+    hint = f"; did you mean {near[0]}?" if near else "; `tracecore patterns list` shows them all"
+    raise NoSuchPattern(f"no pattern {name}, and no folder of that name with a detector.py{hint}")
+
+
+def at(path: Path, kinds: Sequence[type[Pattern[Any]]]) -> type[Pattern[Any]] | None:
+    """The pattern whose folder this path is or lies in; None when there is none."""
+    path = path.resolve()
+    for place in (path, *path.parents):
+        for kind in kinds:
+            if folder(kind).resolve() == place:
+                return kind
+        if (place / "detector.py").is_file():
+            return _load(place / "detector.py")
+    return None
+
+
+def _load(path: Path) -> type[Pattern[Any]]:
+    name = f"tracecore_pattern_{path.parent.name}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise NoSuchPattern(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Pattern) and value.__module__ == name:
+            return value
+    raise NoSuchPattern(f"{path} defines no Pattern")

@@ -1,0 +1,62 @@
+"""A pattern's runbook, with the thresholds that are in force."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import re2
+
+from tracecore.patterns.cases import folder
+from tracecore.patterns.config import format_duration, is_duration
+from tracecore.patterns.contract import Pattern
+
+#: What an operator looks for, in this order.
+SECTIONS = (
+    "Symptom",
+    "Signals",
+    "How it is decided",
+    "False positives",
+    "Blind spots",
+    "What to do",
+    "Escalation",
+)
+
+_PLACEHOLDER = re2.compile(r"\{\{([a-z0-9_]+)\}\}")
+
+
+def show(pattern: Pattern[Any]) -> str:
+    """The runbook; `{{window}}` stands for the setting `window` as it is."""
+    text = (folder(type(pattern)) / "runbook.md").read_text(encoding="utf-8")
+    for name in placeholders(text):
+        text = text.replace("{{" + name + "}}", setting(pattern, name))
+    return text
+
+
+def setting(pattern: Pattern[Any], name: str) -> str:
+    """One setting for people: `5m`, `50 %`, `3`."""
+    value = getattr(pattern.config, name)
+    if is_duration(type(pattern.config), name):
+        return format_duration(value)
+    if isinstance(value, float) and 0 < value < 1:
+        return f"{value:.4g} ({value * 100:g} %)"
+    if isinstance(value, frozenset | tuple):
+        return ", ".join(map(str, sorted(value) if isinstance(value, frozenset) else value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def placeholders(text: str) -> set[str]:
+    """Settings that a runbook asks for."""
+    return set(_PLACEHOLDER.findall(text))
+
+
+def sections(text: str) -> dict[str, str]:
+    """Its sections by title."""
+    found: dict[str, str] = {}
+    title = ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            title = line[3:].strip()
+            found[title] = ""
+        elif title:
+            found[title] += line + "\n"
+    return found
