@@ -309,12 +309,14 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict
 
 
 def notable_positions(columns: Columns, p2p_limit: int = 64) -> list[int]:
-    """Where the first unfinished and the last collective of each group are, and the unfinished p2p operations."""
+    """Where the first unfinished and the last of each group are, and the unfinished p2p operations."""
     positions: set[int] = set()
     collective = (columns.flags & P2P) == 0
     done = (columns.flags & DONE) != 0
     for number in np.unique(columns.group):
-        mine = np.flatnonzero(collective & (columns.group == number))
+        every = np.flatnonzero(columns.group == number)
+        positions.add(int(every[-1]))
+        mine = every[collective[every]]
         if len(mine):
             positions.add(int(mine[np.argmax(columns.seq[mine])]))
             waiting = mine[~done[mine]]

@@ -37,6 +37,7 @@ class Member(msgspec.Struct, kw_only=True):
         last_completed: the last that ended.
         oldest: the oldest sequence the ring still holds.
         entry: the collective it waits in, else its last one here.
+        last: its last collective here; `latest`: its last operation of any kind.
         pending: point-to-point operations of this group that have not ended, oldest first.
         waits_in: (group label, sequence) of the operation it waits in, where that is not this group's first
             unfinished collective.
@@ -51,6 +52,7 @@ class Member(msgspec.Struct, kw_only=True):
     first_waiting: int | None = None
     entry: Entry | None = None
     last: Entry | None = None
+    latest: Entry | None = None
     pending: list[Entry] = msgspec.field(default_factory=list)
     waits_in: tuple[str, int] | None = None
     roots: tuple[int, ...] = ()
@@ -61,6 +63,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
     signature: str
     ranks: tuple[int, ...]
+    created: tuple[int, ...]
+    done: tuple[bool, ...]
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +159,11 @@ def join(dumps: Sequence[Dump]) -> Joined:
     expected = set(range(max(members | set(ranks)) + 1)) if ranks else set()
     # A gap in the numbering is a rank only where the set is nearly whole: a few dumps of a large job have no gaps.
     unseen = (members | expected if len(expected) <= 2 * len(ranks) else members) - set(ranks)
+    for group in groups:
+        if group.inferred and (group.desc == "default_pg" or group.name == "0"):
+            # Everybody is in the default group, whether or not the backend writes it down.
+            group.absent = tuple(sorted(unseen))
+            group.members = tuple(sorted({*group.members, *unseen}))
     return Joined(
         groups=groups,
         ranks=ranks,
@@ -243,6 +252,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
     mine = [entry for entry in dump.notable if entry.group == part.number]
     collectives = [entry for entry in mine if not entry.is_p2p]
     pending = sorted((e for e in mine if e.is_p2p and not e.done), key=lambda e: (e.record_id, e.created))
+    latest = max(mine, key=lambda e: (e.record_id, e.created), default=None)
     if len(ring.seq):
         last = int(ring.seq[-1])
         waiting = np.flatnonzero(~ring.done)
@@ -262,6 +272,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
             last_completed=max(group.last_completed or 0, 0),
             oldest=0,
             pending=pending,
+            latest=latest,
         )
     return Member(
         rank=dump.rank,
@@ -272,6 +283,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
         first_waiting=first_waiting,
         entry=_with_seq(collectives, first_waiting if first_waiting is not None else last),
         last=_with_seq(collectives, last),
+        latest=latest,
         pending=pending,
     )
 
@@ -353,22 +365,32 @@ def _compare(state: GroupState, rings: dict[int, _Ring], texts: dict[int, str]) 
         different = ((block != top) & (block != 0)).any(axis=0)
         if different.any():
             column = begin + int(np.argmax(different))
-            state.disagreement = _disagreement(low + column, cells[:, column], order, texts)
+            state.disagreement = _disagreement(low + column, cells[:, column], order, held, texts)
             break
     _arrivals(state, held, order, low, high)
 
 
 def _disagreement(
-    seq: int, column: NDArray[np.int64], order: list[int], texts: dict[int, str]
+    seq: int, column: NDArray[np.int64], order: list[int], held: dict[int, _Ring], texts: dict[int, str]
 ) -> Disagreement:
     sides: dict[int, list[int]] = {}
     for rank, value in zip(order, column.tolist(), strict=True):
         if value:
             sides.setdefault(value, []).append(rank)
     ranked = sorted(sides.items(), key=lambda item: (-len(item[1]), item[1]))
+    place = {rank: int(np.searchsorted(held[rank].seq, seq)) for ranks in sides.values() for rank in ranks}
     return Disagreement(
         seq=seq,
-        sides=tuple(Side(signature=texts.get(value, "coalesced"), ranks=tuple(ranks)) for value, ranks in ranked),
+        sides=tuple(
+            Side(
+                # The members of a coalesced group have no one signature; what differs is somewhere among them.
+                signature=texts.get(value, f"coalesced:{value:x}"),
+                ranks=tuple(ranks),
+                created=tuple(int(held[rank].created[place[rank]]) for rank in ranks),
+                done=tuple(bool(held[rank].done[place[rank]]) for rank in ranks),
+            )
+            for value, ranks in ranked
+        ),
     )
 
 

@@ -98,9 +98,7 @@ class _Bytes:
     def __init__(self, data: bytes) -> None:
         padded = data + bytes(16)
         self.octets = np.frombuffer(padded, dtype=np.uint8)
-        self.words: NDArray[np.uint64] = np.ndarray(
-            shape=(len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,)
-        )
+        self.words: NDArray[np.uint64] = np.ndarray(shape=(len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))
         self.pairs: NDArray[np.uint16] = np.ndarray(shape=(len(padded) - 1,), dtype="<u2", buffer=padded, strides=(1,))
         self.size = len(data)
 
@@ -363,9 +361,9 @@ class _Reader:
         """Drop starts that were none: entries join without a gap from `start`. Gives where they end."""
         if not len(self.starts):
             return start
-        if int(self.starts[0]) == start and bool((self.ends > 0).all()):
-            if bool((self.starts[1:] == self.ends[:-1]).all()):
-                return int(self.ends[-1])
+        joined = self.starts[1:] == self.ends[:-1]
+        if int(self.starts[0]) == start and int(self.ends[-1]) > 0 and bool(joined.all()):
+            return int(self.ends[-1])
         data = self.machine.data
         row_of = {offset: row for row, offset in enumerate(self.starts.tolist())}
         kept = []
@@ -387,10 +385,10 @@ class _Reader:
         table = GroupTable()
         count = len(self.starts)
         group: NDArray[Any] = np.zeros(count, dtype=np.int16)
-        seq = np.zeros(count, dtype=np.int64)
-        sig = np.zeros(count, dtype=np.int64)
-        created = np.zeros(count, dtype=np.int64)
-        flags = np.zeros(count, dtype=np.uint8)
+        seq: NDArray[Any] = np.zeros(count, dtype=np.int64)
+        sig: NDArray[Any] = np.zeros(count, dtype=np.int64)
+        created: NDArray[Any] = np.zeros(count, dtype=np.int64)
+        flags: NDArray[Any] = np.zeros(count, dtype=np.uint8)
         signatures: dict[int, str] = {}
         for left, run in self.parts:
             good = np.flatnonzero(run.ok)
@@ -402,8 +400,8 @@ class _Reader:
         signatures.update(texts)
         if self.slow:
             slow = np.fromiter(self.slow, dtype=np.int64, count=len(self.slow))
-            for column, values in zip((group, seq, sig, created, flags), _arrays(extra), strict=True):
-                column[slow] = values[len(head) :]
+            for column, given in zip((group, seq, sig, created, flags), _arrays(extra), strict=True):
+                column[slow] = given[len(head) :]
         columns = Columns(
             group=np.concatenate((extra.group[: len(head)], group[self.rows])),
             seq=np.concatenate((extra.seq[: len(head)], seq[self.rows])),

@@ -35,7 +35,8 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class DumpError(ValueError):
     """A dump that cannot be read: `reason` is one of a few words, `offset` the byte where it was noticed.
 
-    Reasons: `empty`, `truncated`, `corrupt`, `forbidden`, `too_large`, `too_deep`, `not_a_dump`, `no_rank`, `unreadable`.
+    Reasons: `empty`, `truncated`, `corrupt`, `forbidden`, `too_large`, `too_deep`, `not_a_dump`, `no_rank`,
+    `unreadable`.
     """
 
     def __init__(self, reason: str, detail: str, offset: int = 0) -> None:

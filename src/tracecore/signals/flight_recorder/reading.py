@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.signals.flight_recorder import lockstep
-from tracecore.signals.flight_recorder.dump import Dump, decode, dump_of, members_of, rank_from_name
+from tracecore.signals.flight_recorder.dump import (
+    Dump,
+    Entry,
+    decode,
+    dump_of,
+    entry_p2p,
+    entry_seq,
+    group_name,
+    make_entry,
+    members_of,
+    rank_from_name,
+)
 from tracecore.signals.flight_recorder.matching import operation_of
 from tracecore.signals.flight_recorder.pickled import DumpError, Limits
 
@@ -230,3 +241,18 @@ def sets_of(dumps: Sequence[Dump]) -> list[list[Dump]]:
     for dump in dumps:
         folders.setdefault(os.path.dirname(dump.path), []).append(dump)
     return [sorted(folders[name], key=lambda d: d.rank) for name in sorted(folders)]
+
+
+def entry_at(path: str, group: str, seq: int, limits: Limits | None = None) -> Entry | None:
+    """Read one collective again, in full; None where the dump no longer has it or cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            root = decode(file.read(), limits)
+    except (OSError, DumpError):
+        return None
+    entries = root.get("entries")
+    found = None
+    for raw in entries if isinstance(entries, list) else ():
+        if isinstance(raw, dict) and entry_seq(raw) == seq and not entry_p2p(raw) and group_name(raw)[0] == group:
+            found = raw  # the last of a coalesced group is the one that closes it
+    return make_entry(found, 0) if found is not None else None

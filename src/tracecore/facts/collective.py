@@ -1,0 +1,396 @@
+"""What Flight Recorder dumps say: collectives that ranks entered, and how far each rank came in each group.
+
+A dump holds thousands of entries for each rank. `facts_of` takes the reduction of all dumps
+(`signals.flight_recorder.join`) and makes facts of what matters only: who waits, in what, who is behind, who called
+something else, who came last. `collective_entry` reads the same from a stamped record (`nccl.fr.*`), one entry each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.wording import sentence
+from tracecore.signals.record import LogSignal, Source, attribute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from tracecore.signals.flight_recorder.dump import Entry, Frame
+    from tracecore.signals.flight_recorder.join import GroupState, Joined, Member
+
+#: Ranks named in a sentence before it only counts the rest.
+_NAMED: Final = 8
+#: Frames of the framework and the interpreter are not user code.
+_LIBRARY: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/torch/", "<string>", "<frozen ", "/ray/")
+
+
+class CollectiveEntry(Fact, frozen=True, kw_only=True):
+    """One collective as one rank recorded it.
+
+    Args:
+        pg: process group, by its stable name.
+        pg_desc: what the program calls it.
+        seq: sequence number in the group.
+        op: operation (`all_reduce`), without its backend.
+        state: scheduled, started or completed.
+        created, started, completed: when, nanoseconds; None where it did not happen or is not known.
+        signature: what all ranks of the group must agree on (operation, elements, types); None where not recorded.
+        is_p2p: a send or receive.
+        peer: the other rank of it.
+        frame: the innermost line of user code.
+        final: read from a dump, which is what a rank leaves when it stops: nothing came after.
+        timeout_ms: how long it may take.
+    """
+
+    kind: ClassVar[str] = "collective"
+    layer: ClassVar[str] = "flight_recorder"
+
+    pg: str
+    seq: int
+    state: str
+    pg_desc: str | None = None
+    op: str | None = None
+    created: int | None = None
+    started: int | None = None
+    completed: int | None = None
+    signature: str | None = None
+    is_p2p: bool = False
+    peer: int | None = None
+    frame: str | None = None
+    final: bool = False
+    timeout_ms: int | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.state == "completed" or self.completed is not None
+
+    def describe(self) -> str:
+        what = f"{self.op or 'collective'} seq {self.seq} of group {self.pg_desc or self.pg} is {self.state}"
+        return sentence(self, what) + (f", called from {self.frame}" if self.frame else "")
+
+
+class GroupProgress(Fact, frozen=True, kw_only=True):
+    """How far one rank came in one process group, from its dump.
+
+    Args:
+        pg, pg_desc: the group.
+        last_enqueued: the last collective it entered, 0 for none; None where its ring no longer tells.
+        last_completed: the last that ended.
+        oldest: the oldest sequence its ring still holds.
+        last_op: what its last collective here was.
+        frame: where in user code that was called.
+        waits_pg, waits_desc, waits_seq: the operation it waits in, where it is not the one the group is stuck in.
+        roots: the ranks at the end of the chain it waits for.
+        absent: members of the group that left no dump.
+        size: members of the group.
+    """
+
+    kind: ClassVar[str] = "group_progress"
+    layer: ClassVar[str] = "flight_recorder"
+
+    pg: str
+    pg_desc: str | None = None
+    last_enqueued: int | None = None
+    last_completed: int | None = None
+    oldest: int | None = None
+    last_op: str | None = None
+    frame: str | None = None
+    waits_pg: str | None = None
+    waits_desc: str | None = None
+    waits_seq: int | None = None
+    roots: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    size: int | None = None
+
+    def describe(self) -> str:
+        group = self.pg_desc or self.pg
+        what = (
+            f"last entered seq {self.last_enqueued} of group {group}"
+            if self.last_enqueued
+            else f"entered nothing of group {group}"
+        )
+        if self.last_op:
+            what += f" ({self.last_op})"
+        if self.waits_pg is not None:
+            what += f" and waits in {self.waits_desc or f'group {self.waits_pg}'} seq {self.waits_seq}"
+        return sentence(self, what) + (f", last called from {self.frame}" if self.frame else "")
+
+
+class Arrival(Fact, frozen=True, kw_only=True):
+    """Who came last to one collective of a group whose ranks all came.
+
+    Args:
+        pg, seq: the collective.
+        lateness: nanoseconds after the middle rank.
+        ranks: how many came.
+    """
+
+    kind: ClassVar[str] = "arrival"
+    layer: ClassVar[str] = "flight_recorder"
+
+    pg: str
+    seq: int
+    lateness: int
+    ranks: int
+    pg_desc: str | None = None
+
+    def describe(self) -> str:
+        late = f"{self.lateness / 1e6:.1f} ms"
+        return sentence(
+            self, f"last of {self.ranks} ranks at seq {self.seq} of group {self.pg_desc or self.pg}, {late} late"
+        )
+
+
+TYPES: Final[tuple[type[Fact], ...]] = (CollectiveEntry, GroupProgress, Arrival)
+
+
+# -- from dumps ------------------------------------------------------------------------------------------------------
+
+
+def user_frame(frames: Sequence[Frame]) -> str | None:
+    """The innermost line of the user's own code; where all is library, the outermost line there is."""
+    for frame in frames:
+        if frame.filename and not any(part in frame.filename for part in _LIBRARY):
+            return str(frame)
+    return str(frames[-1]) if frames else None
+
+
+def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | None = None) -> list[Fact]:
+    """The facts of a set of dumps.
+
+    Args:
+        joined: `signals.flight_recorder.join.join` of them.
+        reread: gives the full entry of (path, group name, sequence), for the frames of a disagreement.
+    """
+    facts: list[Fact] = []
+    called_so = {group.label: group.desc for group in joined.groups}
+    for group in joined.groups:
+        if group.interesting:
+            facts.extend(_progress(group, joined, called_so))
+            facts.extend(_waiting(group, joined))
+            facts.extend(_disagreeing(group, joined, reread))
+        facts.extend(_arrivals(group))
+    return facts
+
+
+def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> Iterator[GroupProgress]:
+    for rank, member in group.present.items():
+        last = member.latest or member.last
+        waits = member.waits_in
+        yield GroupProgress(
+            time=_moment(last, joined),
+            source=Source(member.path or "flight_recorder", ident=f"{member.path}#rank={rank}&group={group.label}"),
+            rank=rank,
+            pg=group.label,
+            pg_desc=group.desc or None,
+            last_enqueued=member.last_enqueued,
+            last_completed=member.last_completed,
+            oldest=member.oldest,
+            last_op=_operation(last),
+            frame=user_frame(last.frames) if last else None,
+            waits_pg=waits[0] if waits else None,
+            waits_desc=called_so.get(waits[0]) or None if waits else None,
+            waits_seq=waits[1] if waits else None,
+            roots=member.roots,
+            absent=group.absent,
+            size=len(group.members),
+        )
+
+
+def _waiting(group: GroupState, joined: Joined) -> Iterator[CollectiveEntry]:
+    for rank, member in group.present.items():
+        entry = member.entry if member.first_waiting is not None else None
+        if entry is not None and (group.disagreement is None or group.disagreement.seq != entry.seq):
+            yield _entry(group, rank, member, entry, joined)
+        if member.pending:
+            yield _entry(group, rank, member, member.pending[0], joined)
+
+
+def _entry(group: GroupState, rank: int, member: Member, entry: Entry, joined: Joined) -> CollectiveEntry:
+    # The caller knows that it has not ended, whatever its record says after an abort.
+    return CollectiveEntry(
+        time=entry.started or entry.created or joined.end,
+        source=Source(member.path, offset=entry.offset, ident=f"{member.path}#entry={entry.record_id}"),
+        rank=rank,
+        pg=group.label,
+        pg_desc=group.desc or None,
+        seq=entry.seq,
+        op=_operation(entry),
+        state="started" if entry.started or entry.state == "started" else "scheduled",
+        created=entry.created or None,
+        started=entry.started,
+        signature=None if entry.is_p2p else entry.signature,
+        is_p2p=entry.is_p2p,
+        peer=member.roots[0] if entry.is_p2p and len(member.roots) == 1 else None,
+        frame=user_frame(entry.frames),
+        final=True,
+        timeout_ms=entry.timeout_ms,
+    )
+
+
+def _disagreeing(
+    group: GroupState, joined: Joined, reread: Callable[[str, str, int], Entry | None] | None
+) -> Iterator[CollectiveEntry]:
+    found = group.disagreement
+    if found is None:
+        return
+    for side in found.sides:
+        for place, rank in enumerate(side.ranks):
+            member = group.present[rank]
+            entry = member.entry if member.entry is not None and member.entry.seq == found.seq else None
+            if entry is None and place == 0 and reread is not None:
+                entry = reread(member.path, group.name, found.seq)
+            created = side.created[place] or None
+            waiting = member.first_waiting is not None and member.first_waiting <= found.seq
+            yield CollectiveEntry(
+                time=created or joined.end,
+                source=Source(member.path, ident=f"{member.path}#group={group.label}&seq={found.seq}"),
+                rank=rank,
+                pg=group.label,
+                pg_desc=group.desc or None,
+                seq=found.seq,
+                op=_operation(entry) or side.signature.partition("|")[0],
+                state="scheduled" if waiting else "completed",
+                created=created,
+                signature=side.signature,
+                frame=user_frame(entry.frames) if entry else None,
+                final=True,
+                timeout_ms=entry.timeout_ms if entry else None,
+            )
+
+
+def _arrivals(group: GroupState) -> Iterator[Arrival]:
+    for late in group.late:
+        path = group.present[late.rank].path
+        yield Arrival(
+            time=late.time,
+            source=Source(path, ident=f"{path}#arrival&group={group.label}&seq={late.seq}"),
+            rank=late.rank,
+            pg=group.label,
+            pg_desc=group.desc or None,
+            seq=late.seq,
+            lateness=late.lateness,
+            ranks=late.ranks,
+        )
+
+
+def _moment(entry: Entry | None, joined: Joined) -> int:
+    return entry.created if entry is not None and entry.created else joined.end
+
+
+def _operation(entry: Entry | None) -> str | None:
+    if entry is None:
+        return None
+    from tracecore.signals.flight_recorder.matching import operation_of
+
+    return operation_of(entry.name) or None
+
+
+# -- from stamped records --------------------------------------------------------------------------------------------
+
+_RANKS: Final = ("gen_ai.training.rank", "nccl.rank", "nccl.fr.rank")
+
+
+class _CollectiveProjector:
+    """Gate: a rank, by any of its three names, and the sequence number."""
+
+    gate: ClassVar[tuple[str, ...]] = ("nccl.fr.collective_seq_id",)
+
+    def __call__(self, signal: LogSignal) -> CollectiveEntry | None:
+        own = signal["log"].get("attributes", {})
+        seq = _natural(own.get("nccl.fr.collective_seq_id"))
+        if seq is None:
+            return None
+        rank = next((value for name in _RANKS if (value := _natural(attribute(signal, name))) is not None), None)
+        if rank is None:
+            return None
+        created = _natural(own.get("nccl.fr.time_created_ns")) or None
+        started = _natural(own.get("nccl.fr.time_discovered_started_ns")) or None
+        completed = _natural(own.get("nccl.fr.time_discovered_completed_ns")) or None
+        name = _words(own.get("nccl.fr.profiling_name"))
+        state = _words(own.get("nccl.fr.state")) or ("completed" if completed else "scheduled")
+        log = signal["log"]
+        time = log.get("time_unix_nano") or started or created or log.get("observed_time_unix_nano") or 0
+        resource = signal["resource"].get("attributes", {})
+        namespace, pod = _words(resource.get("k8s.namespace.name")), _words(resource.get("k8s.pod.name"))
+        group = own.get("nccl.fr.pg_id")
+        pg = _words(group) or (str(group) if type(group) is int else "0")
+        source = signal.get("source") or Source("nccl.fr", ident=f"nccl.fr/{pg}/{seq}/{rank}/{state}")
+        return CollectiveEntry(
+            time=time,
+            source=source,
+            node=_words(attribute(signal, "k8s.node.name")) or _words(attribute(signal, "host.name")),
+            pod=(f"{namespace}/{pod}" if namespace else pod) if pod else None,
+            job=_words(attribute(signal, "gen_ai.training.job_id")),
+            rank=rank,
+            attempt=_natural(attribute(signal, "tracecore.attempt")) or 0,
+            pg=pg,
+            seq=seq,
+            op=name.partition(":")[2] or name if name else None,
+            state=state,
+            created=created,
+            started=started,
+            completed=completed,
+            is_p2p=name is not None and name.partition(":")[2].startswith(("send ", "recv ")),
+        )
+
+
+#: Projects one stamped entry.
+collective_entry: Final = _CollectiveProjector()
+
+
+def _natural(value: Any) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 1 << 63 else None
+
+
+def _words(value: Any) -> str | None:
+    return value[:512] or None if isinstance(value, str) else None
+
+
+# -- what several patterns ask of entries ----------------------------------------------------------------------------
+
+
+def sides_of(entries: Iterable[CollectiveEntry]) -> dict[str, list[CollectiveEntry]]:
+    """Entries of one (group, sequence) by what was called; the largest side first, then by lowest rank."""
+    sides: dict[str, list[CollectiveEntry]] = {}
+    for entry in entries:
+        if entry.signature is not None and not entry.is_p2p:
+            sides.setdefault(entry.signature, []).append(entry)
+    for side in sides.values():
+        side.sort(key=lambda entry: (entry.rank is None, entry.rank))
+    return dict(sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].rank or 0, item[0])))
+
+
+def odd_ones(sides: dict[str, list[CollectiveEntry]]) -> list[CollectiveEntry]:
+    """The minority; everybody where the two largest sides are even."""
+    ordered = list(sides.values())
+    if len(ordered) < 2:
+        return []
+    odd = ordered[1:] if len(ordered[1]) < len(ordered[0]) else ordered
+    return sorted((entry for side in odd for entry in side), key=lambda entry: entry.rank or 0)
+
+
+def called(entry: CollectiveEntry) -> str:
+    """`all_reduce of 4096 Float` from a signature."""
+    operation, *rest = (entry.signature or entry.op or "").split("|")
+    amounts = rest[0].strip("()").rstrip(",") if rest else ""
+    types = rest[1].strip("()").rstrip(",").replace("'", "") if len(rest) > 1 else ""
+    if not amounts:
+        return operation
+    if not amounts[:1].isdigit():  # an uneven operation has types only
+        return f"{operation} of {amounts.strip(chr(39))}"
+    return f"{operation} of {amounts}{' ' + types if types else ''}"
+
+
+def named(ranks: Sequence[int], *, capital: bool = False) -> str:
+    """`rank 3`, `ranks 0, 1 and 3`, `1023 ranks (0, 1, 2, …)`."""
+    if len(ranks) == 1:
+        text = f"rank {ranks[0]}"
+    elif len(ranks) > _NAMED:
+        text = f"{len(ranks)} ranks ({', '.join(map(str, ranks[:3]))}, …)"
+    else:
+        text = f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}" if ranks else "no rank"
+    return text[0].upper() + text[1:] if capital else text

@@ -1,0 +1,467 @@
+"""A collective that some ranks never finish, and the ranks that they wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, named, odd_ones, sides_of
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Why: TypeAlias = Literal["never_entered", "called_different", "unmeasured"]
+
+#: The watchdog prints point-to-point operations with a counter of their own.
+_PAIRWISE = ("SEND", "RECV", "COALESCED")
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        threshold: how long a collective may be unfinished; a watchdog's report and a dump need no waiting.
+        min_ranks: ranks that must be stuck in it; a single one may be a straggler.
+        memory: how long a rank's last word is remembered.
+    """
+
+    threshold: Duration = 5 * MINUTE
+    min_ranks: Count = 2
+    memory: Duration = 24 * HOUR
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """A rank that the others wait for.
+
+    Args:
+        why: never_entered, or called_different.
+        last_enqueued: the last collective it entered, where known.
+        frame: the last line of user code known of it.
+        what: what it called instead, or last.
+        fact: what says so.
+    """
+
+    rank: int
+    why: Why
+    last_enqueued: int | None = None
+    frame: str | None = None
+    what: str | None = None
+    fact: GroupProgress | CollectiveEntry | WatchdogReport | None = None
+
+
+class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        pg, pg_desc, seq: the collective.
+        hanging: one fact for each rank that is stuck in it, by rank.
+        culprits: whom they wait for, by rank.
+        unmeasured: members of the group that left nothing to read.
+        origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
+        size: members of the group, where known.
+    """
+
+    pattern_id: ClassVar[str] = "8"
+    pattern_name: ClassVar[str] = "nccl_hang"
+    role: ClassVar[Role] = "symptom"
+
+    pg: str
+    seq: int
+    pg_desc: str | None = None
+    op: str | None = None
+    is_p2p: bool = False
+    hanging: tuple[CollectiveEntry | WatchdogReport, ...]
+    culprits: tuple[Culprit, ...] = ()
+    unmeasured: tuple[int, ...] = ()
+    origin: tuple[str, int] | None = None
+    size: int | None = None
+
+    @property
+    def hanging_ranks(self) -> list[int]:
+        return [fact.rank for fact in self.hanging if fact.rank is not None]
+
+    @property
+    def looked_for(self) -> tuple[int, ...]:
+        """Ranks to look at first: the culprits; by elimination those that left nothing, where they are the few."""
+        if self.culprits:
+            return tuple(culprit.rank for culprit in self.culprits)
+        return self.unmeasured if len(self.unmeasured) < len(self.hanging) else ()
+
+    def _what(self) -> str:
+        group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
+        if self.is_p2p:
+            return f"point-to-point operations of {group}"
+        return f"{self.op or 'collective'} seq {self.seq} of {group}"
+
+    def headline(self) -> str:
+        head = f"{named(self.hanging_ranks)} hang in {self._what()}"
+        if self.culprits:
+            different = [c.rank for c in self.culprits if c.why == "called_different"]
+            never = [c.rank for c in self.culprits if c.why == "never_entered"]
+            if different:
+                return f"{head}: {named(different)} called something else"
+            if self.is_p2p:
+                return f"{head}: they wait for {named(never)}"
+            if self.origin:
+                return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which {named(never)} never entered"
+            return f"{head}: {named(never)} never entered it"
+        if self.looked_for:
+            return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none"
+        return f"{head}: all ranks that can be seen entered it"
+
+    def remediation(self) -> str:
+        steps = []
+        for culprit in self.culprits[:3]:
+            where = f"; its last call was {culprit.what or 'a collective'} at {culprit.frame}" if culprit.frame else ""
+            if culprit.why == "called_different":
+                steps.append(f"Compare what rank {culprit.rank} called with the others{where}")
+            else:
+                steps.append(
+                    f"Look at rank {culprit.rank}{where}. If its process still runs, `py-spy dump --pid PID` on its "
+                    f"host shows where it is; its log, `dmesg` and the storage it reads from show why"
+                )
+        if not steps and self.looked_for:
+            steps.append(
+                f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
+                f"and `dmesg` of its host"
+            )
+        if not steps:
+            steps.append(
+                "No rank is missing, so look at what is between them: link state and `nvidia-smi` of the hosts of "
+                f"{named(self.hanging_ranks)}, NCCL_DEBUG=INFO output, and whether all ran the same code"
+            )
+        return (
+            ". ".join(steps)
+            + ". Then restart the job from its last checkpoint: these ranks will not go on by themselves."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        proof = [c.fact for c in self.culprits if c.fact is not None and c.fact not in self.hanging]
+        return (*self.hanging, *proof)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("flight_recorder",) if self.confidence == "partial" else ()
+
+    def suspects(self) -> Suspects:
+        ranks = self.looked_for
+        facts = [c.fact for c in self.culprits if c.fact is not None]
+        return Suspects(
+            ranks=ranks,
+            nodes=tuple(sorted({f.node for f in facts if f.node})),
+            gpus=tuple(sorted({f.gpu for f in facts if f.gpu})),
+            pods=tuple(sorted({f.pod for f in facts if f.pod})),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "nccl.fr.pg_id": self.pg,
+            "nccl.fr.collective_seq_id": self.seq,
+            "nccl.fr.hanging_ranks_count": len(self.hanging),
+            "hanging_ranks": self.hanging_ranks,
+            "culprit_ranks": [culprit.rank for culprit in self.culprits],
+        }
+        if self.pg_desc:
+            fields["pg_desc"] = self.pg_desc
+        if self.op:
+            fields["operation"] = self.op
+        if self.size is not None:
+            fields["group_size"] = self.size
+        if self.unmeasured:
+            fields["not_measured_ranks"] = list(self.unmeasured)
+        if self.origin:
+            fields["origin"] = {"group": self.origin[0], "nccl.fr.collective_seq_id": self.origin[1]}
+        if self.culprits:
+            fields["culprits"] = [_document(culprit) for culprit in self.culprits]
+        frames = _frames(self.hanging)
+        if frames:
+            fields["waiting_frames"] = frames
+        if job := next((fact.job for fact in self.hanging if fact.job), None):
+            fields["gen_ai.training.job_id"] = job
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "nccl.fr.pg_id": self.pg,
+            "nccl.fr.collective_seq_id": self.seq,
+            "nccl.fr.hanging_ranks_count": len(self.hanging),
+        }
+
+
+class NcclHang(Pattern[Config]):
+    """Two or more ranks of a group in one collective that does not end.
+
+    The latest entry of each rank counts, and completed supersedes started. The culprits are the members that never
+    entered it while nothing else holds them, or that entered something else.
+    """
+
+    id = "8"
+    name = "nccl_hang"
+    role = "symptom"
+    maturity = "experimental"
+    needs = (CollectiveEntry, GroupProgress, WatchdogReport)
+    triggers = (CollectiveEntry, WatchdogReport)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.memory
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if fact.rank is None:
+            return ()
+        job = fact.job or ""
+        job = f"{job}#{fact.attempt}" if fact.attempt else job
+        if isinstance(fact, CollectiveEntry | GroupProgress):
+            return ((job, fact.pg),)
+        if isinstance(fact, WatchdogReport):
+            # A report that does not name its group may be about any: it meets the others where all reports meet.
+            return ((job, fact.pg), (job, "")) if fact.pg else ((job, ""),)
+        return ()
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        reports = window.of(WatchdogReport)
+        if not window.key[1] and any(report.pg for report in reports):
+            return []  # the groups speak for themselves
+        cohorts, pairwise = self._hanging(window.of(CollectiveEntry), reports, now)
+        progress = {fact.rank: fact for fact in window.of(GroupProgress) if fact.rank is not None}
+        found: list[NcclHangVerdict] = []
+        if pairwise:
+            # Sends and receives are numbered by pair; who waits in one of them, or behind it, waits together.
+            for cohort in cohorts.values():
+                pairwise.update({rank: fact for rank, fact in cohort.items() if rank not in pairwise})
+            if len(pairwise) >= self.config.min_ranks:
+                found.append(self._verdict(window, min(_seq(f) for f in pairwise.values()), pairwise, progress, True))
+        else:
+            for seq, cohort in cohorts.items():
+                if len(cohort) >= self.config.min_ranks:
+                    found.append(self._verdict(window, seq, cohort, progress, False))
+        found.sort(key=lambda verdict: (verdict.seq, verdict.time))
+        return list(found)
+
+    def due(self, window: Window, now: int) -> int | None:
+        return min(
+            (
+                _since(entry) + self.config.threshold + 1
+                for entry in _latest(window.of(CollectiveEntry))
+                if not entry.done and not entry.final and _since(entry) + self.config.threshold + 1 > now
+            ),
+            default=None,
+        )
+
+    def _hanging(
+        self, entries: Sequence[CollectiveEntry], reports: Sequence[WatchdogReport], now: int
+    ) -> tuple[dict[int, dict[int, CollectiveEntry | WatchdogReport]], dict[int, CollectiveEntry | WatchdogReport]]:
+        """Stuck ranks by sequence, and those stuck in a send or receive."""
+        cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
+        pairwise: dict[int, CollectiveEntry | WatchdogReport] = {}
+        threshold = self.config.threshold
+        ended: set[tuple[int, int]] = set()
+        for entry in _latest(entries):
+            rank = entry.rank
+            assert rank is not None  # keys() asks for it
+            if entry.done:
+                if reports:
+                    ended.add((rank, entry.seq))
+            elif entry.final or now - _since(entry) > threshold:
+                if entry.is_p2p:
+                    pairwise.setdefault(rank, entry)
+                else:
+                    cohorts.setdefault(entry.seq, {})[rank] = entry
+        for report in reports:
+            if report.seq is None or report.rank is None or report.report not in ("timeout", "exception"):
+                continue
+            if (report.op or "").upper().startswith(_PAIRWISE):
+                pairwise.setdefault(report.rank, report)
+            elif report.rank not in pairwise and (report.rank, report.seq) not in ended:
+                cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
+        return cohorts, pairwise
+
+    def _verdict(
+        self,
+        window: Window,
+        seq: int,
+        cohort: dict[int, CollectiveEntry | WatchdogReport],
+        progress: dict[int, GroupProgress],
+        pairwise: bool,
+    ) -> NcclHangVerdict:
+        hanging = tuple(cohort[rank] for rank in sorted(cohort))
+        culprits, origin = self._culprits(window, seq, cohort, progress, pairwise)
+        absent = {rank for fact in progress.values() for rank in fact.absent}
+        unmeasured = tuple(sorted(absent - cohort.keys() - {c.rank for c in culprits}))
+        first = next((fact for fact in hanging if isinstance(fact, CollectiveEntry)), hanging[0])
+        partial = not culprits and (bool(unmeasured) or not any(isinstance(f, CollectiveEntry) for f in hanging))
+        return NcclHangVerdict(
+            key=window.key,
+            episode=f"p2p:{seq}" if pairwise else str(seq),
+            time=max(fact.time for fact in hanging),
+            confidence="partial" if partial else "full",
+            pg=window.key[1],
+            pg_desc=next((fact.pg_desc for fact in hanging if fact.pg_desc), None),
+            seq=seq,
+            op=None if pairwise else first.op,
+            is_p2p=pairwise,
+            hanging=hanging,
+            culprits=culprits,
+            unmeasured=unmeasured,
+            origin=origin,
+            size=next((fact.size for fact in progress.values() if fact.size), None),
+        )
+
+    def _culprits(
+        self,
+        window: Window,
+        seq: int,
+        cohort: dict[int, CollectiveEntry | WatchdogReport],
+        progress: dict[int, GroupProgress],
+        pairwise: bool,
+    ) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
+        found: dict[int, Culprit] = {}
+        origin: tuple[str, int] | None = None
+        # Called something else, at this sequence or before it: nothing after that can match.
+        if not pairwise:
+            for odd in _odd(window.of(CollectiveEntry), seq):
+                rank = odd.rank
+                assert rank is not None
+                what = f"{called(odd)} at seq {odd.seq}"
+                found[rank] = Culprit(rank, "called_different", odd.seq, odd.frame, what, odd)
+        if found:
+            return tuple(found[rank] for rank in sorted(found)), None
+        entered = _entered(window, progress)
+        for rank, last in entered.items():
+            if rank in cohort or (last >= seq and not pairwise):
+                continue
+            mine = progress.get(rank)
+            if mine is not None and mine.waits_pg is not None:
+                # It waits itself, here or elsewhere: whom it waits for is to be asked, not it.
+                origin = origin or _origin(mine, window.key[1])
+                for root in mine.roots:
+                    found.setdefault(root, _culprit(root, progress.get(root), window))
+            elif not pairwise and not _waits_here(window, rank, seq):
+                found.setdefault(rank, _culprit(rank, mine, window))
+        for rank in cohort:
+            mine = progress.get(rank)
+            if mine is not None:
+                for root in mine.roots:
+                    found.setdefault(root, _culprit(root, progress.get(root), window))
+        return tuple(found[rank] for rank in sorted(found) if rank not in cohort or pairwise), origin
+
+
+def _latest(entries: Iterable[CollectiveEntry]) -> Iterable[CollectiveEntry]:
+    """The latest word on each (rank, collective): completed supersedes started, then the later one counts."""
+    latest: dict[int, dict[int, CollectiveEntry]] = {}
+    pairs: dict[int, CollectiveEntry] = {}
+    for entry in entries:
+        rank = entry.rank
+        if rank is None:
+            continue
+        if entry.is_p2p:
+            before = pairs.get(rank)
+            if before is None or (entry.time, entry.uid) >= (before.time, before.uid):
+                pairs[rank] = entry
+            continue
+        ranks = latest.get(entry.seq)
+        if ranks is None:
+            latest[entry.seq] = {rank: entry}
+            continue
+        before = ranks.get(rank)
+        # Entries come oldest first, so that the later replaces; a completion stays.
+        if before is None or entry.done or not before.done:
+            ranks[rank] = entry
+    for ranks in latest.values():
+        yield from ranks.values()
+    yield from pairs.values()
+
+
+def _since(entry: CollectiveEntry) -> int:
+    return entry.started or entry.created or entry.time
+
+
+def _seq(fact: CollectiveEntry | WatchdogReport) -> int:
+    return fact.seq or 0
+
+
+def _odd(entries: Sequence[CollectiveEntry], seq: int) -> list[CollectiveEntry]:
+    """The odd ones out at the first sequence, up to this one, where signatures differ."""
+    by_seq: dict[int, list[CollectiveEntry]] = {}
+    for entry in _latest(entries):
+        if entry.seq <= seq and entry.signature is not None:
+            by_seq.setdefault(entry.seq, []).append(entry)
+    for number in sorted(by_seq):
+        sides = sides_of(by_seq[number])
+        if len(sides) > 1:
+            return odd_ones(sides)
+    return []
+
+
+def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, int]:
+    """The last collective each rank is known to have entered in this group."""
+    entered: dict[int, int] = {}
+    for report in window.of(WatchdogReport):
+        if report.rank is not None and report.pg and report.last_enqueued is not None:
+            entered[report.rank] = max(entered.get(report.rank, -1), report.last_enqueued)
+    for entry in window.of(CollectiveEntry):
+        if entry.rank is not None and not entry.is_p2p:
+            entered[entry.rank] = max(entered.get(entry.rank, -1), entry.seq)
+    # A dump knows best: the watchdog's counter also counts sends and receives.
+    for rank, fact in progress.items():
+        if fact.last_enqueued is not None:
+            entered[rank] = fact.last_enqueued
+        else:
+            entered.pop(rank, None)
+    return dict(sorted(entered.items()))
+
+
+def _waits_here(window: Window, rank: int, seq: int) -> bool:
+    """Whether this rank is itself stuck in an earlier collective of the group."""
+    for report in window.of(WatchdogReport):
+        if report.rank == rank and report.report in ("timeout", "exception") and (report.seq or seq) < seq:
+            return True
+    return any(
+        entry.rank == rank and entry.seq < seq and not entry.done and entry.final
+        for entry in window.of(CollectiveEntry)
+    )
+
+
+def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
+    if fact.waits_pg is None or fact.waits_pg == pg or fact.waits_seq is None:
+        return None
+    return fact.waits_desc or f"group {fact.waits_pg}", fact.waits_seq
+
+
+def _culprit(rank: int, fact: GroupProgress | None, window: Window) -> Culprit:
+    if fact is not None:
+        return Culprit(rank, "never_entered", fact.last_enqueued, fact.frame, fact.last_op, fact)
+    said = [r for r in window.of(WatchdogReport) if r.rank == rank and r.last_enqueued is not None]
+    if said:
+        return Culprit(rank, "never_entered", said[-1].last_enqueued, None, None, said[-1])
+    seen = [e for e in window.of(CollectiveEntry) if e.rank == rank and not e.is_p2p]
+    if seen:
+        last = max(seen, key=lambda entry: (entry.seq, entry.time, entry.uid))
+        return Culprit(rank, "never_entered", last.seq, last.frame, last.op, last)
+    return Culprit(rank, "never_entered")
+
+
+def _document(culprit: Culprit) -> dict[str, Any]:
+    document: dict[str, Any] = {"rank": culprit.rank, "why": culprit.why}
+    if culprit.last_enqueued is not None:
+        document["last_enqueued"] = culprit.last_enqueued
+    if culprit.what:
+        document["what"] = culprit.what
+    if culprit.frame:
+        document["frame"] = culprit.frame
+    return document
+
+
+def _frames(facts: Sequence[CollectiveEntry | WatchdogReport]) -> list[str]:
+    """Where the waiting ranks are, in user code; each place once, the commonest first."""
+    counts: dict[str, int] = {}
+    for fact in facts:
+        frame = fact.frame if isinstance(fact, CollectiveEntry) else None
+        if frame:
+            counts[frame] = counts.get(frame, 0) + 1
+    return sorted(counts, key=lambda frame: (-counts[frame], frame))[:4]
