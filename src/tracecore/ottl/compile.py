@@ -91,36 +91,53 @@ class Program:
         return True
 
 
-def compile_statement(statement: str | tree.Statement, context: str = "log", *, qualified: bool = False) -> Program:
+def compile_statement(
+    statement: str | tree.Statement,
+    context: str = "log",
+    *,
+    qualified: bool = False,
+    functions: Mapping[str, Function] | None = None,
+) -> Program:
     """Compile a statement for a context.
 
     Args:
         statement: text, or a tree of `parse`.
         context: `resource`, `scope`, `log`, `span`, `spanevent`, `metric` or `datapoint`.
         qualified: paths must start with the name of a context, as in statements whose context is inferred.
+        functions: more functions than the language has, by name.
 
     Raises:
         OttlError: with line and column.
     """
     node = parse(statement) if isinstance(statement, str) else statement
-    compiler = _Compiler(node.source, context, qualified)
+    compiler = _Compiler(node.source, context, qualified, functions)
     editor = compiler.located(node.editor.offset, lambda: compiler.editor(node.editor))
     where = None if node.where is None else compiler.condition(node.where)
     return Program(node, context, None if where is not None and constant_value(where) is True else where, editor)
 
 
 def compile_condition(
-    condition: str | tree.Condition, context: str = "log", *, qualified: bool = False
+    condition: str | tree.Condition,
+    context: str = "log",
+    *,
+    qualified: bool = False,
+    functions: Mapping[str, Function] | None = None,
 ) -> Callable[[Context], bool]:
     """Compile a condition to a closure that gives a boolean."""
     node = parse_condition(condition) if isinstance(condition, str) else condition
     source = condition if isinstance(condition, str) else tree.unparse(node)
-    return _Compiler(source, context, qualified).condition(node)
+    return _Compiler(source, context, qualified, functions).condition(node)
 
 
-def compile_value_expression(expression: str, context: str = "log", *, qualified: bool = False) -> RawGetter:
+def compile_value_expression(
+    expression: str,
+    context: str = "log",
+    *,
+    qualified: bool = False,
+    functions: Mapping[str, Function] | None = None,
+) -> RawGetter:
     """Compile a value expression to a closure that gives its value."""
-    return _Compiler(expression, context, qualified).value(parse_value_expression(expression))
+    return _Compiler(expression, context, qualified, functions).value(parse_value_expression(expression))
 
 
 def _folded(value: Value) -> RawGetter:
@@ -150,11 +167,12 @@ class _Binding:
 
 
 class _Compiler:
-    def __init__(self, source: str, context: str, qualified: bool) -> None:
+    def __init__(self, source: str, context: str, qualified: bool, functions: Mapping[str, Function] | None) -> None:
         self.source = source
         self.context: ContextType = context_type(context)
         self.qualified = qualified
-        self.functions = functions_of(self.context.name)
+        known = functions_of(self.context.name)
+        self.functions = {**known, **functions} if functions else known
         self.scopes: list[frozenset[str]] = []
 
     def located(self, offset: int, make: Callable[[], Any]) -> Any:
@@ -305,6 +323,9 @@ class _Compiler:
         return GetSetter(get, set)
 
     def function(self, node: tree.Lambda) -> Callable[..., Value]:
+        for position, name in enumerate(node.parameters):
+            if name != "_" and name in node.parameters[:position]:
+                raise self.error(f'duplicate local identifier "{name}"', node.offset)
         self.scopes.append(frozenset(node.parameters) - {"_"})
         body = (
             self.condition(node.body)

@@ -14,7 +14,17 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlError, OttlRuntimeError, OttlTypeError
 from tracecore.ottl.keys import Keys, get_keyed, set_keyed, storable, value_type
 from tracecore.ottl.signature import GetSetter, constant_value
-from tracecore.ottl.values import SpanID, Time, TraceID, Value, as_string, copy_value, go_type, wrap_int64
+from tracecore.ottl.values import (
+    ZERO_TIME_NANO,
+    SpanID,
+    Time,
+    TraceID,
+    Value,
+    as_string,
+    copy_value,
+    go_type,
+    wrap_int64,
+)
 
 Owner: TypeAlias = Callable[[Context], dict[str, Any]]
 #: Makes the accessor of a field for the keys it is indexed with.
@@ -88,7 +98,8 @@ def time(name: str) -> Field:
             return Time(wrap_int64(owner(ctx).get(name) or 0))
 
         def set(ctx: Context, value: Value) -> None:
-            owner(ctx)[name] = expect(value, Time).unix_nano & _UINT64
+            nanos = expect(value, Time).unix_nano
+            owner(ctx)[name] = 0 if nanos == ZERO_TIME_NANO else nanos & _UINT64
 
         return GetSetter(get, set)
 

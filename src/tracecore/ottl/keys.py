@@ -6,7 +6,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlRuntimeError, OttlTypeError
-from tracecore.ottl.signature import MISSING, RawGetter, constant_value
+from tracecore.ottl.signature import RawGetter, constant_value
 from tracecore.ottl.values import Duration, ProfileID, SpanID, Time, TraceID, Value, go_type
 
 Keys: TypeAlias = tuple[RawGetter, ...]
@@ -35,7 +35,7 @@ def _map_key(ctx: Context, key: RawGetter) -> str:
     name = key(ctx)
     if isinstance(name, str):
         return name
-    if constant_value(key) is not MISSING:
+    if type(constant_value(key)) is int:
         raise OttlTypeError("unable to resolve a string index in map: invalid key type")
     raise OttlTypeError(
         "unable to resolve a string index in map: "
@@ -46,7 +46,7 @@ def _map_key(ctx: Context, key: RawGetter) -> str:
 def _list_index(ctx: Context, key: RawGetter, length: int) -> int:
     index = key(ctx)
     if type(index) is not int:
-        if constant_value(key) is not MISSING:
+        if type(constant_value(key)) is str:
             raise OttlTypeError("unable to resolve an integer index in slice: invalid key type")
         raise OttlTypeError(
             "unable to resolve an integer index in slice: "

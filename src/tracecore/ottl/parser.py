@@ -49,7 +49,7 @@ def parse(statement: str) -> Statement:
     Raises:
         OttlSyntaxError: with the line and column of the first token that does not fit.
     """
-    parser = _Parser(statement)
+    parser = _Parser(statement, "statement")
     editor = parser.statement_call()
     where = None
     if parser.at_word("where"):
@@ -61,7 +61,7 @@ def parse(statement: str) -> Statement:
 
 def parse_condition(condition: str) -> Condition:
     """The tree of a condition, such as stands behind `where`."""
-    parser = _Parser(condition)
+    parser = _Parser(condition, "condition")
     node = parser.condition()
     parser.finish()
     return node
@@ -69,15 +69,16 @@ def parse_condition(condition: str) -> Condition:
 
 def parse_value_expression(expression: str) -> Expression | Lambda:
     """The tree of a value: a literal, a path, a call, arithmetic."""
-    parser = _Parser(expression)
+    parser = _Parser(expression, "expression")
     node = parser.value()
     parser.finish()
     return node
 
 
 class _Parser:
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, kind: str) -> None:
         self.source = source
+        self.kind = kind
         self.tokens = lex(source)
         self.tokens.append(Token("EOF", "", len(source)))
         self.index = 0
@@ -122,7 +123,10 @@ class _Parser:
     def unexpected(self, wanted: str) -> OttlSyntaxError:
         token = self.token
         found = "the end" if token.kind == "EOF" else f'"{token.text}"'
-        return OttlSyntaxError(f"unexpected {found}, expected {wanted}", self.source, token.offset)
+        return self.error(f"unexpected {found}, expected {wanted}", token.offset)
+
+    def error(self, message: str, offset: int) -> OttlSyntaxError:
+        return OttlSyntaxError(f"{self.kind} has invalid syntax: {message}", self.source, offset)
 
     def finish(self) -> None:
         if not self.at("EOF"):
@@ -133,7 +137,7 @@ class _Parser:
     def enter(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise OttlSyntaxError(f"nested deeper than {MAX_DEPTH} levels", self.source, self.token.offset)
+            raise self.error(f"nested deeper than {MAX_DEPTH} levels", self.token.offset)
 
     def leave(self) -> None:
         self.depth -= 1
@@ -242,7 +246,7 @@ class _Parser:
     def expression(self) -> Expression:
         node = self.value()
         if isinstance(node, Lambda):
-            raise OttlSyntaxError("a lambda can only be an argument of a function", self.source, node.offset)
+            raise self.error("a lambda can only be an argument of a function", node.offset)
         return node
 
     def literal(self, token: Token) -> Literal:
@@ -255,15 +259,15 @@ class _Parser:
                 return Literal(token.text == "true", token.offset)
             case "Bytes":
                 if len(token.text) % 2:
-                    raise OttlSyntaxError("bytes need an even number of hex digits", self.source, token.offset)
+                    raise self.error("bytes need an even number of hex digits", token.offset)
                 return Literal(bytes.fromhex(token.text[2:]), token.offset)
             case "Float":
                 number = float(token.text)
                 if number in (float("inf"), float("-inf")):
-                    raise OttlSyntaxError(f"{token.text} is out of range", self.source, token.offset)
+                    raise self.error(f"{token.text} is out of range", token.offset)
                 return Literal(number, token.offset)
         if len(token.text.lstrip("0")) > 19 or int(token.text) > INT64_MAX:
-            raise OttlSyntaxError(f"{token.text} does not fit 64 bits", self.source, token.offset)
+            raise self.error(f"{token.text} does not fit 64 bits", token.offset)
         return Literal(int(token.text), token.offset)
 
     def list(self) -> ListLiteral:
@@ -322,7 +326,7 @@ class _Parser:
         while self.at(kind):
             count += 1
             if count > MAX_OPERATORS:
-                raise OttlSyntaxError(f"more than {MAX_OPERATORS} operators", self.source, self.token.offset)
+                raise self.error(f"more than {MAX_OPERATORS} operators", self.token.offset)
             operator = self.token
             self.index += 1
             node = Binary(operator.text, node, parse_operand(), operator.offset)
@@ -427,7 +431,7 @@ class _Parser:
         operator = self.token
         self.index += 1
         if isinstance(left, Lambda):
-            raise OttlSyntaxError("a lambda cannot be compared", self.source, left.offset)
+            raise self.error("a lambda cannot be compared", left.offset)
         return Comparison(operator.text, left, self.expression(), start.offset)
 
     def at_parenthesised_value(self) -> bool:

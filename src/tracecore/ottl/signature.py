@@ -28,7 +28,7 @@ from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.errors import OttlTypeError
+from tracecore.ottl.errors import OttlCompileError, OttlTypeError
 from tracecore.ottl.values import (
     Duration,
     Time,
@@ -307,6 +307,12 @@ def arity(function: LambdaExpression) -> int:
     return count
 
 
+def require_arity(function: LambdaExpression, count: int) -> None:
+    """Refuse a lambda with another number of parameters."""
+    if arity(function) != count:
+        raise OttlCompileError(f"lambda should be defined with exactly {count} formal(s), but has {arity(function)}")
+
+
 __all__ = [
     "MISSING",
     "BoolGetter",
@@ -346,4 +352,5 @@ __all__ = [
     "converter",
     "declared",
     "editor",
+    "require_arity",
 ]

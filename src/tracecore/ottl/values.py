@@ -22,6 +22,8 @@ INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
 UTC = datetime.UTC
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=UTC)
+#: Go's zero time, the first of January of the year 1, which stands for "no time".
+ZERO_TIME_NANO = -62_135_596_800 * 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -254,7 +256,7 @@ def to_json(value: Value) -> str:
             raise OttlTypeError(f"json: unsupported value: {format_float(value)}")
         return format_float(value)
     if isinstance(value, (TraceID, SpanID, ProfileID)):
-        return f'"{value.hex()}"' if any(value) else '""'
+        return f"[{','.join(map(str, value))}]"
     if isinstance(value, bytes):
         return f'"{base64.b64encode(value).decode()}"'
     if isinstance(value, dict):
