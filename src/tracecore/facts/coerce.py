@@ -54,7 +54,7 @@ def integer(value: object) -> int | None:
         return value if -_I64 <= value < _I64 else None
     if isinstance(value, str):
         value = value.strip()
-        if not _INTEGER.match(value):
+        if not value.isascii() or not _INTEGER.match(value):
             return None
         value = int(value)
     elif isinstance(value, float):
@@ -92,7 +92,7 @@ def number(value: object) -> float | None:
         return None
     if isinstance(value, str):
         value = value.strip()
-        if not _NUMBER.match(value):
+        if not value.isascii() or not _NUMBER.match(value):
             return None
         value = float(value)
     if isinstance(value, int):
@@ -121,7 +121,7 @@ def moment(value: object) -> int | None:
     """RFC 3339, or nanoseconds since the epoch, as nanoseconds since the epoch."""
     if not isinstance(value, str):
         return positive(value)
-    match = _RFC3339.match(value.strip())
+    match = _RFC3339.match(value.strip()) if value.isascii() else None
     if match is None:
         return positive(value)
     day, clock, fraction, zone = match.groups()

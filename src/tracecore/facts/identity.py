@@ -37,7 +37,7 @@ def bus_id(value: object) -> str | None:
 
     `00000000:3B:00.0` (nvidia-smi), `PCI:0000:3b:00` (the driver) and `3b:00.0` (lspci) are all `0000:3b:00.0`.
     """
-    return _bus_id(value) if isinstance(value, str) and len(value) <= 32 else None
+    return _bus_id(value) if isinstance(value, str) and len(value) <= 32 and value.isascii() else None
 
 
 class Stamped:

@@ -27,9 +27,16 @@ _ANSI = re2.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FRAME = re2.compile(r'^(.*?)File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,300}?))?\s*$')
 _EXCEPTION = re2.compile(r"^([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_<>]+)*)(?::(?:\s(.*))?)?$")
 _GROUP_RULE = re2.compile(r"^[^+]{0,80}\+-[-+]*(?: (?:\d+|\.\.\.) -+)?\s*$")
+#: Lines of a logger that follow a message without an empty line between.
+_LOGGED = re2.compile(
+    r"^(?:\[?[IWEF][0-9]{4} |\[?[0-9]{4}[-/][0-9]{2}[-/][0-9]{2}|\[rank[0-9]+\]:"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)[: ])"
+)
+_RANK = re2.compile(r"^\[(?:rank|default)?[0-9]{1,9}\]:\s?")
 _LOADER = re2.compile(r"in DataLoader worker process (\d{1,9})")
 _INSTALLED = re2.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python[0-9]|/bin/[^/]+$|^<frozen |^<__array_function__|^<eval_with_key>"
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python[0-9]|/bin/[^/]+$|\.px[id]$|\.pyx$"
+    r"|^<frozen |^<__array_function__|^<eval_with_key>"
     r"|^/opt/(?:.*/)?(?:torch|torchvision|torchaudio|transformers|accelerate|deepspeed|datasets|lightning"
     r"|pytorch_lightning|lightning_fabric|ray|apex|flash_attn|transformer_engine|triton|numpy)/"
 )
@@ -74,14 +81,19 @@ class _Block:
         self.open = True
 
 
+def _sound(text: str) -> str:
+    """The text without halves of surrogate pairs, which bytes that are no UTF-8 may have left behind."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
 def user_code(file: str) -> bool:
     """The file belongs to whoever trains, not to Python or an installed package."""
-    return not _INSTALLED.search(file.replace("\\", "/"))
+    return not _INSTALLED.search(_sound(file).replace("\\", "/"))
 
 
 def loader_worker(message: str) -> int | None:
     """The number of the DataLoader worker process an exception was carried over from."""
-    match = _LOADER.search(message[:MESSAGE_CHARS])
+    match = _LOADER.search(_sound(message[:MESSAGE_CHARS]))
     return int(match.group(1)) if match else None
 
 
@@ -91,9 +103,10 @@ def parse(text: str) -> Traceback | None:
     if not blocks:
         return None
     outer = next((b for b in reversed(blocks) if not b.inner), blocks[-1])
-    inner = [b for b in blocks if b.inner and b is not outer]
-    root = inner[0] if inner else _first_of_chain(blocks, outer)
-    frame = next((f for b in (*inner, outer, *reversed(blocks)) if (f := _user_frame(b)) is not None), None)
+    inner = [b for b in blocks[blocks.index(outer) :] if b.inner and b is not outer]
+    chain = _chain(blocks, outer)
+    root = inner[0] if inner else chain[-1]
+    frame = next((f for b in (*inner, *chain) if (f := _user_frame(b)) is not None), None)
     assert outer.type is not None
     return Traceback(
         type=outer.type,
@@ -104,11 +117,14 @@ def parse(text: str) -> Traceback | None:
     )
 
 
-def _first_of_chain(blocks: list[_Block], outer: _Block) -> _Block:
+def _chain(blocks: list[_Block], outer: _Block) -> list[_Block]:
+    """The exception and those it came from, the first raised last."""
     place = blocks.index(outer)
+    chain = [outer]
     while place > 0 and blocks[place].chained:
         place -= 1
-    return blocks[place]
+        chain.append(blocks[place])
+    return chain
 
 
 def _message(block: _Block) -> str:
@@ -121,7 +137,7 @@ def _user_frame(block: _Block) -> Frame | None:
 
 def _blocks(text: str) -> list[_Block]:
     """Every traceback of the text, each with its frames and its exception line."""
-    lines = text[-MAX_CHARS:].splitlines()[-MAX_LINES:]
+    lines = _sound(text[-MAX_CHARS:]).splitlines()[-MAX_LINES:]
     blocks: list[_Block] = []
     block: _Block | None = None
     grouped = chained = sub = False
@@ -152,7 +168,7 @@ def _blocks(text: str) -> list[_Block]:
             continue
         if block is None:
             # A lone exception line, as a recipe hands over when the traceback itself was lost.
-            if not blocks and (match := _EXCEPTION.match(line)) and len(lines) == 1:
+            if not blocks and len(lines) == 1 and (match := _EXCEPTION.match(_RANK.sub("", line))):
                 block = _Block("", inner=False, chained=False)
                 blocks.append(block)
                 _end(block, match)
@@ -181,7 +197,7 @@ def _read(block: _Block, line: str) -> None:
         if match is not None:
             _end(block, match)
     elif block.open and len(block.message) < MESSAGE_LINES:
-        if content.strip() in ("", '"""'):
+        if content.strip() in ("", '"""') or _LOGGED.match(content):
             block.open = False
         else:
             block.message.append(content.rstrip())

@@ -1,0 +1,129 @@
+"""Facts from plain fields and as bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tracecore.facts.catalog import BY_NAME, TYPES, FactError, build, fields_of, from_case, moment, snake
+from tracecore.facts.codec import decode, encode
+from tracecore.facts.gpu import Xid
+from tracecore.signals.record import LAYERS
+
+T0 = 1_700_000_000_000_000_000
+
+
+def test_every_type_keeps_the_contract() -> None:
+    assert len({t.__name__ for t in TYPES}) == len(TYPES)
+    for kind in TYPES:
+        assert kind.__struct_config__.frozen, kind
+        assert not kind.__struct_config__.gc, kind
+        assert kind.layer in LAYERS, kind
+        assert kind.kind != "fact", kind
+        assert kind.__doc__, kind
+        assert kind.varying <= set(kind.__struct_fields__), kind
+        assert "__dict__" not in dir(kind), kind
+
+
+def test_the_kinds_that_verdicts_promise() -> None:
+    kinds = {snake(t.__name__): t.kind for t in TYPES}
+    assert {
+        name: kinds[name]
+        for name in (
+            "ecc_delta",
+            "xid",
+            "aer_error",
+            "pcie_rate_collapse",
+            "step_stalled",
+            "loader_error",
+            "mount_event",
+            "pod_evicted",
+        )
+    } == {
+        "ecc_delta": "hw_error",
+        "xid": "kernel_event",
+        "aer_error": "pcie_aer",
+        "pcie_rate_collapse": "hw_io_collapse",
+        "step_stalled": "training_step_stall",
+        "loader_error": "dataloader_error",
+        "mount_event": "storage_event",
+        "pod_evicted": "pod_event",
+    }
+
+
+def test_a_fact_is_built_from_fields() -> None:
+    fact = build("xid", {"code": 48, "node": "n", "gpu": "0000:3b:00.0"}, time=T0, uid="u")
+    assert isinstance(fact, Xid)
+    assert (fact.code, fact.node, fact.time, fact.uid) == (48, "n", T0, "u")
+    assert fact == build("Xid", {"code": 48, "node": "n", "gpu": "0000:3b:00.0"}, time=T0, uid="u")
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "says"),
+    [
+        ("xidd", {}, "did you mean 'xid'"),
+        ("Xid", {"cod": 1}, "no field 'cod'; its fields: node, pod, job"),
+        ("Xid", {"code": "48"}, "Expected `int`, got `str`"),
+        ("Xid", {"code": True}, "Expected `int`"),
+        ("Xid", {}, "missing required field `code`"),
+        ("Xid", {"code": 1, "time": 5}, "no field 'time'"),
+        ("Xid", {"code": 1, "source": "x"}, "no field 'source'"),
+    ],
+)
+def test_a_wrong_case_is_told_what_is_right(name: str, fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(FactError, match=says):
+        build(name, fields, time=T0, uid="u")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("t", 0),
+        ("t+30s", 30_000_000_000),
+        ("t+30", 30_000_000_000),
+        ("t-1.5s", -1_500_000_000),
+        ("t+1ns", 1),
+        ("t+2m", 120_000_000_000),
+        ("t+0.000000001s", 1),
+        ("t+1h", 3_600_000_000_000),
+        (T0 + 4, 4),
+    ],
+)
+def test_times_of_cases(written: object, expected: int) -> None:
+    assert moment(written, T0) - T0 == expected
+
+
+@pytest.mark.parametrize("written", ["30s", "t+", "t+1d", "", None, True, 1.5, "t+1e9s"])
+def test_what_is_no_time(written: object) -> None:
+    with pytest.raises(FactError, match="no time"):
+        moment(written, T0)
+
+
+def test_the_short_form_of_a_case() -> None:
+    fact = from_case("pod_ready", {"at": "t+5s", "ready_time": "t+1s", "rank": 1, "uid": "r1"}, T0)
+    assert (fact.time, fact.uid, fact.ready_time) == (T0 + 5 * 10**9, "r1", T0 + 10**9)  # type: ignore[attr-defined]
+    assert from_case("xid", {"code": 1, "at": "t+1ns"}, T0).uid == "xid@1"
+
+
+def test_facts_survive_the_journey() -> None:
+    facts = []
+    for kind in TYPES:
+        fields: dict[str, Any] = {}
+        for field in msgspec.structs.fields(kind):
+            if field.required and field.name in fields_of(kind):
+                fields[field.name] = {int: 3, float: 0.5, bool: True, str: "a"}[field.type]
+        facts.append(build(kind.__name__, {**fields, "node": "n", "count": 2, "last_time": T0 + 1}, time=T0, uid="u"))
+    assert decode(encode(facts)) == facts
+    assert [type(f) for f in decode(encode(facts))] == list(TYPES)
+
+
+def test_bytes_that_are_no_facts_are_refused() -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decode(msgspec.msgpack.encode([{"fact": "Xid", "time": 1}]))
+    with pytest.raises(msgspec.ValidationError):
+        decode(msgspec.msgpack.encode([{"fact": "Nothing"}]))
+    with pytest.raises(msgspec.DecodeError):
+        decode(b"\xc1")
+    assert set(BY_NAME.values()) == set(TYPES)

@@ -1,0 +1,192 @@
+"""Steps and a clock make stalls."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.host import SlurmState
+from tracecore.facts.process import ExitStatus
+from tracecore.facts.progress import PENDING, ProgressBridge, stalls
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+from tracecore.signals.record import Source
+
+S = 1_000_000_000
+T0 = 1_700_000_000 * S
+
+
+def at(seconds: float) -> int:
+    return T0 + int(seconds * S)
+
+
+def step(seconds: float, number: int | None, **more: Any) -> Progress:
+    return Progress(time=at(seconds), source=Source("rank0.log", int(seconds * 1000)), step=number, **more)
+
+
+def checkpoint(seconds: float, phase: str, event: str) -> CheckpointPhase:
+    return CheckpointPhase(time=at(seconds), source=Source("rank0.log", int(seconds * 1000)), phase=phase, event=event)
+
+
+def brief(found: list[StepStalled]) -> list[tuple[float, int | None, str | None]]:
+    return [(f.no_progress_s, f.step, f.phase) for f in found]
+
+
+def test_a_stall_starts_at_the_threshold_and_grows_under_one_uid() -> None:
+    bridge = ProgressBridge()
+    for n in range(5):
+        bridge.observe(step(n, n))
+    assert bridge.tick(at(4 + 60) - 1) == []
+    (first,) = bridge.tick(at(4 + 60))
+    assert (first.no_progress_s, first.time, first.since, first.step) == (60.0, at(64), at(4), 4)
+    assert bridge.tick(at(4 + 69)) == []
+    (second,) = bridge.tick(at(4 + 125))
+    assert (second.no_progress_s, second.time, second.since) == (120.0, at(64), at(4))
+    assert second.uid == first.uid
+    assert second.last_time == at(124)
+
+
+def test_steps_end_a_stall_and_the_next_is_another() -> None:
+    facts = [step(0, 5), step(100, 6), step(300, 7)]
+    found = stalls(facts, at(400))
+    assert brief(found) == [(100.0, 5, None), (200.0, 6, None), (100.0, 7, None)]
+    assert len({f.uid for f in found}) == 3
+
+
+def test_a_bar_redrawn_at_the_same_step_is_no_progress() -> None:
+    assert brief(stalls([step(n * 10, 5) for n in range(13)], at(120))) == [(120.0, 5, None)]
+
+
+def test_going_back_is_progress_too() -> None:
+    assert stalls([step(0, 500), step(50, 400), step(100, 401)], at(150)) == []
+
+
+def test_evaluation_is_named_and_lets_the_clock_start_again() -> None:
+    facts = [step(0, 9), step(10, 0, phase="eval"), step(90, 0, phase="eval"), step(95, 9, phase="train")]
+    assert brief(stalls(facts, at(100))) == [(80.0, 0, "eval")]
+    assert brief(stalls(facts, at(160))) == [(80.0, 0, "eval"), (60.0, 9, "train")]
+
+
+def test_a_checkpoint_is_named_and_its_end_is_progress() -> None:
+    begun = [step(0, 9), checkpoint(5, "write", "begin")]
+    assert brief(stalls(begun, at(310))) == [(310.0, 9, "checkpoint")]
+    ended = [*begun, checkpoint(55, "write", "end")]
+    assert stalls(ended, at(114)) == []
+    assert brief(stalls(ended, at(120))) == [(60.0, 9, None)]
+
+
+def test_a_checkpoint_in_the_background_does_not_colour_a_later_stall() -> None:
+    facts = [step(0, 9), checkpoint(1, "write", "begin"), step(2, 10)]
+    assert brief(stalls(facts, at(70))) == [(60.0, 10, None)]
+
+
+def test_a_checkpoint_before_any_step_starts_the_clock() -> None:
+    assert brief(stalls([checkpoint(0, "barrier", "begin")], at(60))) == [(60.0, None, "checkpoint")]
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        RunFinished(time=at(5), source=Source("x", 1)),
+        ExitStatus(time=at(5), source=Source("x", 1), exit_code=1, job="j"),
+        PlannedStop(time=at(5), source=Source("x", 1), reason="preempted", job="j"),
+        SlurmState(time=at(5), source=Source("x", 1), state="COMPLETED", job="j"),
+    ],
+)
+def test_after_the_end_nothing_stalls(end: Fact) -> None:
+    assert stalls([step(0, 5, job="j"), end], at(1000)) == []
+    assert brief(stalls([step(0, 5, job="j"), end, step(6, 6, job="j")], at(70))) == [(60.0, 6, None)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ExitStatus(time=at(5), source=Source("x", 1), exit_code=None, alive=True, job="j"),
+        ExitStatus(time=at(5), source=Source("x", 1), exit_code=0, job="other"),
+        ExitStatus(time=at(5), source=Source("x", 1), exit_code=0, job="j", rank=3),
+        SlurmState(time=at(5), source=Source("x", 1), state="RUNNING", job="j"),
+    ],
+)
+def test_the_end_of_something_else_is_not_its_end(other: Fact) -> None:
+    assert len(stalls([step(0, 5, job="j", rank=0), other], at(100))) == 1
+
+
+def test_streams_are_followed_by_themselves() -> None:
+    facts = [step(0, 5, rank=0, pod="ns/a"), step(0.5, 5, rank=1, pod="ns/b"), step(100, 6, rank=1, pod="ns/b")]
+    assert [(f.rank, f.no_progress_s) for f in stalls(facts, at(110))] == [(0, 110.0), (1, 90.0)]
+
+
+def test_a_restart_begins_anew() -> None:
+    facts = [step(0, 5), step(50, 5, attempt=1)]
+    (found,) = stalls(facts, at(115))
+    assert (found.attempt, found.since) == (1, at(50))
+
+
+def test_a_stream_that_never_says_its_step_lives_by_its_reports() -> None:
+    assert stalls([step(n * 30, None, loss=1.0) for n in range(5)], at(150)) == []
+
+
+def test_bounds_are_counted() -> None:
+    bridge = ProgressBridge(streams=3)
+    for rank in range(5):
+        bridge.observe(step(0, 1, rank=rank))
+    assert bridge.evicted == 2
+    bridge = ProgressBridge()
+    for n in range(PENDING + 10):
+        bridge.observe(step(n, n))
+    assert bridge.hurried == 10
+    bridge.tick(at(5))
+    bridge.observe(step(1, 7))
+    assert bridge.late == 1
+    with pytest.raises(ValueError, match="1 s"):
+        ProgressBridge(threshold=1)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.builds(
+            lambda t, n, r, p: Progress(time=at(t), source=Source("l", t), step=n, rank=r, phase=p),
+            st.integers(0, 600),
+            st.integers(0, 5),
+            st.integers(0, 1),
+            st.sampled_from([None, "train", "eval"]),
+        ),
+        st.builds(
+            lambda t, p, e, r: CheckpointPhase(time=at(t), source=Source("l", t), phase=p, event=e, rank=r),
+            st.integers(0, 600),
+            st.sampled_from(["write", "barrier"]),
+            st.sampled_from(["begin", "end"]),
+            st.integers(0, 1),
+        ),
+        st.builds(
+            lambda t, r: ExitStatus(time=at(t), source=Source("l", t), exit_code=0, rank=r),
+            st.integers(0, 600),
+            st.integers(0, 1),
+        ),
+    ),
+    max_size=25,
+    unique_by=lambda fact: fact.time,
+)
+
+
+@given(facts=EVENTS, seed=st.integers(0, 1000), ticks=st.lists(st.integers(0, 700), max_size=8))
+def test_batching_and_order_do_not_matter(facts: list[Fact], seed: int, ticks: list[int]) -> None:
+    """The last statement of every stall is the same, whenever the clock was looked at and whatever came first."""
+    whole = {stall.uid: stall for stall in stalls(facts, at(700))}
+    bridge = ProgressBridge()
+    said: dict[str, StepStalled] = {}
+    waiting = random.Random(seed).sample(facts, len(facts))
+    for moment in [*sorted(ticks), 700]:
+        for fact in [f for f in waiting if f.time <= at(moment)]:
+            bridge.observe(fact)
+            waiting.remove(fact)
+        for stall in bridge.tick(at(moment)):
+            assert stall.uid not in said or stall.no_progress_s > said[stall.uid].no_progress_s
+            said[stall.uid] = stall
+    assert bridge.late == 0
+    assert said == whole
