@@ -217,12 +217,10 @@ def _assignment(text: str) -> tuple[str, Any]:
     name, sign, value = text.partition("=")
     if not sign:
         raise click.UsageError(f"--set {text}: write FIELD=VALUE")
-    for read in (int, float):
-        try:
-            return name, read(value)
-        except ValueError:
-            continue
-    return name, value
+    try:
+        return name, int(value) if value.lstrip("-").isdigit() else float(value)
+    except ValueError:
+        return name, value
 
 
 def _print_json(value: Any) -> None:

@@ -59,7 +59,7 @@ def run_case(kind: type[Pattern[Any]], case: Case, *, update: bool = False, gold
 def render(emissions: Sequence[Emission], *, revisions: bool = True) -> str:
     """What stands, as the text of a golden."""
     documents = []
-    for emission in sorted(emissions, key=lambda e: (e.verdict.time, e.id)):
+    for emission in sorted(emissions, key=_order):
         document = emission.document()
         if not revisions:
             del document["verdict.revision"]
@@ -67,6 +67,10 @@ def render(emissions: Sequence[Emission], *, revisions: bool = True) -> str:
         own = {k: v for k, v in promoted.items() if not k.startswith("pattern.")}
         documents.append({**document, "promoted": own, "suspects": msgspec.to_builtins(emission.verdict.suspects())})
     return msgspec.json.format(msgspec.json.encode(documents), indent=2).decode() + "\n"
+
+
+def _order(emission: Emission) -> tuple[int, str, str]:
+    return emission.verdict.time, emission.verdict.episode, emission.id
 
 
 def _live(pattern: Pattern[Any], case: Case, end: int, failures: list[str]) -> list[Emission]:
@@ -89,7 +93,7 @@ def _look(expectation: Any, found: list[Emission]) -> list[str]:
     if len(found) != len(wanted):
         return [f"at {label} expected {_count(len(wanted))}, got {_brief(found)}"]
     failures = []
-    ordered = sorted(found, key=lambda e: (e.verdict.time, e.id))
+    ordered = sorted(found, key=_order)
     for index, (expected, emission) in enumerate(zip(wanted, ordered, strict=True), start=1):
         document = msgspec.to_builtins({**emission.document(), "promoted": emission.verdict.attributes()})
         if (why := mismatch(expected, document)) is not None:

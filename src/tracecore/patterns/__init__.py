@@ -11,11 +11,17 @@ from typing import TYPE_CHECKING, Any
 from tracecore.patterns.config import ConfigError, load
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
+from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
+from tracecore.patterns.xid_correlation.detector import XidCorrelation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PATTERNS: tuple[type[Pattern[Any]], ...] = (HbmEcc,)
+PATTERNS: tuple[type[Pattern[Any]], ...] = (
+    HbmEcc,
+    PodEvictedPattern,
+    XidCorrelation,
+)
 
 ENTRY_POINTS = "tracecore.patterns"
 

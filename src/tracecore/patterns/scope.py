@@ -27,3 +27,13 @@ def meet(window: Window, *facts: Fact) -> bool:
         return True
     nodes = {fact.node for fact in facts}
     return None in nodes and len(nodes) <= 2
+
+
+def namespace(pod: str) -> str:
+    """The namespace of `namespace/name`."""
+    return pod.partition("/")[0]
+
+
+def pod_name(pod: str) -> str:
+    """The name of `namespace/name`."""
+    return pod.rpartition("/")[2]

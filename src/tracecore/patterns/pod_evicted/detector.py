@@ -1,0 +1,187 @@
+"""The kubelet evicted a pod, and under which pressure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from tracecore.facts.kubernetes import NodePressure, PodEvicted
+from tracecore.patterns.config import MINUTE, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
+from tracecore.patterns.scope import namespace, pod_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Pressure: TypeAlias = Literal["disk", "memory", "pid", "unknown"]
+
+CONDITIONS: dict[str, Pressure] = {"DiskPressure": "disk", "MemoryPressure": "memory", "PIDPressure": "pid"}
+#: Words of the kubelet's notes, in lower case; the first to appear in a note decides.
+ANCHORS: dict[str, Pressure] = {
+    "ephemeral-storage": "disk",
+    "ephemeral local storage": "disk",
+    "nodefs": "disk",
+    "imagefs": "disk",
+    "diskpressure": "disk",
+    "inodes": "disk",
+    "memory": "memory",
+    "pids": "pid",
+    "pidpressure": "pid",
+}
+
+WORDS: dict[Pressure, str] = {
+    "disk": "disk pressure",
+    "memory": "memory pressure",
+    "pid": "process-id pressure",
+    "unknown": "a pressure nobody named",
+}
+NEXT: dict[Pressure, str] = {
+    "disk": (
+        "find what fills the disk (`df -h; df -i; du -xsh /var/lib/kubelet/pods/* /var/lib/containerd`), clear it "
+        "(`crictl rmi --prune`, old logs, checkpoints written to the pod's own file system), and give the pod an "
+        "`ephemeral-storage` request and limit or a volume"
+    ),
+    "memory": (
+        "find what takes the memory (`kubectl top pod -A --sort-by=memory`, `free -g`, page cache of loaders), and "
+        "give the pod a memory request equal to its limit, so that the kubelet evicts others before it"
+    ),
+    "pid": (
+        "find what forks (`ps -eLf | awk '{print $1}' | sort | uniq -c | sort -n | tail`), lower the number of data "
+        "loader workers, and set or raise `podPidsLimit`"
+    ),
+    "unknown": "read the note of the eviction and the node's conditions to learn what it was short of",
+}
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how long before an eviction its pressure may have begun.
+    """
+
+    window: Duration = 5 * MINUTE
+
+
+class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        eviction: of the pod.
+        condition: the latest pressure that began on its node before; None where no transition was seen.
+    """
+
+    pattern_id: ClassVar[str] = "14"
+    pattern_name: ClassVar[str] = "pod_evicted"
+    role: ClassVar[Role] = "cause"
+
+    eviction: PodEvicted
+    condition: NodePressure | None = None
+
+    @property
+    def pod(self) -> str:
+        return self.eviction.pod or ""
+
+    @property
+    def pressure(self) -> Pressure:
+        """From the node's condition; without one, from the words of the note."""
+        if self.condition is not None:
+            return CONDITIONS.get(self.condition.condition, "unknown")
+        return pressure_of(self.eviction.note or "")
+
+    def headline(self) -> str:
+        node = self.eviction.node
+        return f"{self.pod} was evicted from {node} at {rfc3339(self.eviction.time)} under {WORDS[self.pressure]}"
+
+    def remediation(self) -> str:
+        node = self.eviction.node
+        look = f"`kubectl describe node {node}`"
+        return f"On {node} ({look}): {NEXT[self.pressure]}. Then restart the job from its last checkpoint."
+
+    def evidence(self) -> Sequence[Fact]:
+        return (self.eviction,) if self.condition is None else (self.condition, self.eviction)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("node_condition",) if self.condition is None else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "k8s.pod.name": pod_name(self.pod),
+            "k8s.namespace.name": namespace(self.pod),
+            "k8s.node.name": self.eviction.node,
+            "pressure": self.pressure,
+        }
+        if self.eviction.reason:
+            fields["k8s.event.reason"] = self.eviction.reason
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "k8s.pod.name": pod_name(self.pod),
+            "k8s.namespace.name": namespace(self.pod),
+            "k8s.node.name": self.eviction.node,
+            "k8s.event.reason": self.eviction.reason,
+        }
+
+
+class PodEvictedPattern(Pattern[Config]):
+    """An eviction, with the latest pressure that began on its node before it; without one, partial.
+
+    A pressure that begins after the eviction never joins. One verdict for each pod.
+    """
+
+    id = "14"
+    name = "pod_evicted"
+    role = "cause"
+    maturity = "experimental"
+    needs = (PodEvicted, NodePressure)
+    triggers = (PodEvicted,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if fact.node is None:
+            return ()
+        if isinstance(fact, NodePressure):
+            return ((fact.node,),) if fact.active and fact.condition in CONDITIONS else ()
+        return ((fact.node,),) if fact.pod else ()
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        pressures = window.of(NodePressure)
+        found: list[Verdict] = []
+        evicted: dict[str | None, int] = {}
+        at = 0
+        condition: NodePressure | None = None
+        for eviction in window.of(PodEvicted):
+            time = eviction.time
+            while at < len(pressures) and pressures[at].time <= time:
+                condition = pressures[at]
+                at += 1
+            before = evicted.get(eviction.pod)
+            evicted[eviction.pod] = time
+            if before is not None and time - before <= self.config.window:
+                continue
+            joined = condition if condition is not None and time - condition.time <= self.config.window else None
+            found.append(
+                PodEvictedVerdict(
+                    key=window.key,
+                    episode=eviction.uid,
+                    time=time,
+                    confidence="partial" if joined is None else "full",
+                    eviction=eviction,
+                    condition=joined,
+                )
+            )
+        return found
+
+
+def pressure_of(note: str) -> Pressure:
+    """The pressure that the kubelet's note speaks of, by the first anchor in it."""
+    lower = note.lower()
+    # "The node was low on resource: memory. Container x was using …": what follows may name other things.
+    lower = lower.partition("low on resource:")[2] or lower
+    places = [(place, pressure) for anchor, pressure in ANCHORS.items() if (place := lower.find(anchor)) >= 0]
+    return min(places, default=(0, "unknown"))[1]

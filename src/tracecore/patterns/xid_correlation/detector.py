@@ -1,0 +1,150 @@
+"""The GPU driver reported an Xid, and shortly after a pod was evicted on that node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.gpu import Xid
+from tracecore.facts.kubernetes import PodEvicted
+from tracecore.facts.xid_catalog import entry
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.scope import namespace, pod_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+#: Usually the program's own fault: no node is drained for a single one.
+APPLICATION = frozenset({13, 31, 43, 45})
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how long after an Xid an eviction is still put down to it.
+    """
+
+    window: Duration = MINUTE
+
+
+class XidCorrelationVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        xid: the most recent Xid on the node before the eviction.
+        eviction: of the pod.
+    """
+
+    pattern_id: ClassVar[str] = "16"
+    pattern_name: ClassVar[str] = "xid_correlation"
+    role: ClassVar[Role] = "cause"
+
+    xid: Xid
+    eviction: PodEvicted
+
+    @property
+    def pod(self) -> str:
+        return self.eviction.pod or ""
+
+    @property
+    def seconds(self) -> int:
+        """Whole seconds from the last occurrence of the Xid to the eviction."""
+        return (self.eviction.time - min(self.xid.end, self.eviction.time)) // SECOND
+
+    def headline(self) -> str:
+        return f"Xid {self.xid.code} on {self.xid.node} → {self.pod} evicted {self.seconds}s later"
+
+    def remediation(self) -> str:
+        code, node = self.xid.code, self.xid.node
+        gpu = f"GPU {self.xid.gpu}" if self.xid.gpu else "the GPU"
+        known = entry(code)
+        what = f" ({known.name})" if known else ""
+        look = f"kubectl describe pod -n {namespace(self.pod)} {pod_name(self.pod)}"
+        if code in APPLICATION:
+            return (
+                f"Xid {code}{what} is usually the application's own fault: look at the job's log for an illegal access "
+                f"or an assert before the hardware, and at `{look}`. A single one is no reason to take {node} out of "
+                f"service; if {gpu} does it to different jobs, run `dcgmi diag -r 3` there."
+            )
+        # A repair that was recorded, or an error that was contained, asks for no more than its own action.
+        serious = known is None or (known.hardware and known.action not in ("IGNORE", "RESTART_APP"))
+        cordon = f"Keep new work off {node}: `kubectl cordon {node}`. " if serious else ""
+        advice = f"NVIDIA's first action for Xid {code}{what}: {known.advice}. " if known else ""
+        return (
+            f"{cordon}{advice}Look at `dmesg -T | grep -i xid` and `nvidia-smi -q` on {node} for {gpu}, and at "
+            f"`{look}` for why the pod had to go."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return (self.xid, self.eviction)
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "kernelevents.xid": self.xid.code,
+            "k8s.node.name": self.xid.node,
+            "k8s.pod.name": pod_name(self.pod),
+            "k8s.namespace.name": namespace(self.pod),
+            "seconds_to_eviction": self.seconds,
+        }
+        if self.xid.gpu:
+            fields["gpu.id"] = self.xid.gpu
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "kernelevents.xid": self.xid.code,
+            "k8s.pod.name": pod_name(self.pod),
+            "k8s.namespace.name": namespace(self.pod),
+            "k8s.node.name": self.xid.node,
+        }
+
+
+class XidCorrelation(Pattern[Config]):
+    """An Xid on a node, then a pod evicted there. Of several Xids the most recent; one verdict for each pod."""
+
+    id = "16"
+    name = "xid_correlation"
+    role = "cause"
+    maturity = "experimental"
+    needs = (Xid, PodEvicted)
+    triggers = (PodEvicted,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if fact.node is None or (isinstance(fact, PodEvicted) and not fact.pod):
+            return ()
+        return ((fact.node,),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        xids, evictions = window.of(Xid), window.of(PodEvicted)
+        found: list[Verdict] = []
+        if not xids:
+            return found
+        evicted: dict[str | None, int] = {}
+        at = 0
+        # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
+        latest = longest = None
+        for eviction in evictions:
+            time = eviction.time
+            while at < len(xids) and xids[at].time <= time:
+                latest = xids[at]
+                if longest is None or latest.end >= longest.end:
+                    longest = latest
+                at += 1
+            before = evicted.get(eviction.pod)
+            evicted[eviction.pod] = time
+            if latest is None or longest is None or (before is not None and time - before <= self.config.window):
+                continue
+            xid = latest if latest.end >= min(longest.end, time) else longest
+            if time - xid.end > self.config.window:
+                continue
+            found.append(
+                XidCorrelationVerdict(key=window.key, episode=eviction.uid, time=time, xid=xid, eviction=eviction)
+            )
+        return found
