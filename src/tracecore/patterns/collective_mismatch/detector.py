@@ -81,7 +81,8 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         shown = [entry for side in self.sides for entry in side[:_SHOWN]]
-        return (*shown, *(entry for entry in self.odd if entry not in shown))
+        more = (entry for entry in self.odd if entry not in shown)
+        return sorted((*shown, *more), key=lambda entry: (entry.time, entry.uid))
 
     def suspects(self) -> Suspects:
         return Suspects.of(self.odd)

@@ -99,7 +99,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
 
     def headline(self) -> str:
-        head = f"{named(self.hanging_ranks)} hang in {self._what()}"
+        head = f"{named(self.hanging_ranks, capital=True)} hang in {self._what()}"
         if self.culprits:
             different = [c.rank for c in self.culprits if c.why == "called_different"]
             never = [c.rank for c in self.culprits if c.why == "never_entered"]
@@ -142,7 +142,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         proof = [c.fact for c in self.culprits if c.fact is not None and c.fact not in self.hanging]
-        return (*self.hanging, *proof)
+        return sorted((*self.hanging, *proof), key=lambda fact: (fact.time, fact.uid))
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("flight_recorder",) if self.confidence == "partial" else ()

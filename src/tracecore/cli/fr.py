@@ -1,0 +1,253 @@
+"""`tracecore fr`: Flight Recorder dumps alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tracecore.engine.emission import Emission
+    from tracecore.signals.flight_recorder.join import GroupState, Joined, Member
+    from tracecore.signals.flight_recorder.reading import Loaded, Skipped
+
+SCHEMA: Final = "tracecore/fr/v1"
+_WIDTH: Final = 80
+_ROWS: Final = 12
+
+
+@click.command(
+    "fr",
+    help="""Say which ranks a hung job waits for, from its Flight Recorder dumps.
+
+PATH is a dump, or a directory with dumps in it (pickle or JSON, of any backend). Dumps are read as data: nothing
+in them is ever run.
+
+Example: tracecore fr /tmp/nccl_trace_rank_*
+""",
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True))
+@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes to read with.  [default: all cores]")
+def command(paths: tuple[str, ...], output: str, jobs: int | None) -> int:
+    """Read, join, judge, print."""
+    from tracecore.signals.flight_recorder.reading import find, load, sets_of
+
+    files = find(paths)
+    loaded = load(files, jobs or os.cpu_count() or 1, progress=_progress(len(files)))
+    analyses = [_analyse(dumps) for dumps in sets_of(loaded.dumps)]
+    if output == "json":
+        _print_json(loaded, analyses)
+    else:
+        click.echo("\n".join(_text(loaded, analyses)))
+    return 0 if loaded.dumps else 1
+
+
+def _analyse(dumps: list[Any]) -> tuple[Joined, list[Emission]]:
+    from tracecore.engine.emission import standing
+    from tracecore.engine.engine import Engine
+    from tracecore.facts.collective import facts_of
+    from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
+    from tracecore.patterns.nccl_hang.detector import NcclHang
+    from tracecore.signals.flight_recorder.join import join
+    from tracecore.signals.flight_recorder.reading import entry_at
+
+    joined = join(dumps)
+    engine = Engine((CollectiveMismatch(), NcclHang()))
+    emissions = standing(engine.replay(facts_of(joined, entry_at)))
+    # The cause before the symptom, then what most ranks show.
+    emissions.sort(key=lambda e: (e.verdict.role != "cause", -len(e.verdict.evidence()), e.id))
+    return joined, emissions
+
+
+def _progress(total: int) -> Callable[[int], None] | None:
+    """Says how far reading is, on a terminal, once it has taken a second."""
+    if not sys.stderr.isatty():
+        return None
+    begin = time.monotonic()
+
+    def told(done: int) -> None:
+        if time.monotonic() - begin > 1:
+            click.echo(f"\rread {done} of {total} dumps", err=True, nl=done >= total)
+
+    return told
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _print_json(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]]) -> None:
+    import msgspec
+
+    document = {
+        "schema": SCHEMA,
+        "sets": [
+            {
+                "ranks": len(joined.ranks),
+                "not_measured_ranks": list(joined.unseen),
+                "versions": list(joined.versions),
+                "verdicts": [emission.document() for emission in emissions],
+                "groups": [_group_document(group) for group in joined.groups if group.interesting],
+            }
+            for joined, emissions in analyses
+        ],
+        "coverage": {
+            "dumps_read": len(loaded.dumps),
+            "entries_read": sum(dump.entries for dump in loaded.dumps),
+            "skipped": [{"path": item.path, "reason": item.reason, "detail": item.detail} for item in loaded.skipped],
+        },
+    }
+    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def _group_document(group: GroupState) -> dict[str, Any]:
+    return {
+        "nccl.fr.pg_id": group.label,
+        "desc": group.desc,
+        "members": len(group.members),
+        "members_inferred": group.inferred,
+        "stuck_at": group.stuck,
+        "rows": [{"status": s, "ranks": r, "operation": o, "frame": f} for s, r, o, f in _rows(group)],
+        "not_measured_ranks": list(group.absent),
+    }
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def _text(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]]) -> Iterator[str]:
+    if not loaded.dumps:
+        yield "No Flight Recorder dump could be read here."
+    for number, (joined, emissions) in enumerate(analyses):
+        if number:
+            yield ""
+        if len(analyses) > 1:
+            yield f"== set {number + 1} of {len(analyses)} =="
+        yield from _answer(joined, emissions)
+        for group in joined.groups:
+            if group.interesting:
+                yield ""
+                yield from _table(group)
+        if joined.unseen:
+            yield ""
+            yield from _wrap(f"Not measured: {_short(joined.unseen)} left no dump.", "")
+    yield from _skipped(loaded.skipped)
+
+
+def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
+    if not emissions:
+        waiting = sorted({rank for g in joined.groups for rank, m in g.present.items() if m.first_waiting is not None})
+        yield "No hang and no mismatch in these dumps."
+        if waiting:
+            yield from _wrap(
+                f"Only {_short(waiting)} waited in a collective, and one rank alone may merely be late.", ""
+            )
+        yield f"{len(joined.ranks)} ranks, {len(joined.groups)} process groups looked at."
+        return
+    verdict = emissions[0].verdict
+    yield from _wrap(verdict.headline(), "         ", "What     ", bold=True)
+    suspects = verdict.suspects()
+    where = _short(suspects.ranks) if suspects.ranks else "no rank in particular"
+    yield from _wrap(where, "         ", "Look at  ", bold=True)
+    yield from _wrap(verdict.remediation(), "         ", "Do       ", bold=True)
+    for other in emissions[1:]:
+        yield from _wrap(other.verdict.headline(), "         ", "Also     ")
+
+
+def _table(group: GroupState) -> Iterator[str]:
+    inferred = ", members inferred" if group.inferred else ""
+    state = f"stuck at seq {group.stuck}" if group.stuck is not None else "not stuck in a collective"
+    title = f"Group {group.desc or group.label} ({len(group.members)} ranks{inferred}): {state}"
+    yield click.style(title, bold=True)
+    rows = _rows(group)
+    for status, ranks, operation, frame in rows[:_ROWS]:
+        colour = "red" if status in ("missing", "differs") else None
+        yield from _wrap(f"{_short(ranks)}: {operation}", " " * 12, f"  {status:<9} ", fg=colour)
+        if frame:
+            yield from _wrap(f"{' ' * 12}at {frame}", " " * 15)
+    if len(rows) > _ROWS:
+        yield f"  … and {len(rows) - _ROWS} more rows; --format json has all"
+    if group.absent:
+        yield from _wrap(f"  no dump   {_short(group.absent)}", " " * 12)
+
+
+def _rows(group: GroupState) -> list[tuple[str, list[int], str, str | None]]:
+    """(status, ranks, operation, frame): ranks in the same place share a row."""
+    from tracecore.facts.collective import user_frame
+
+    odd = set(group.disagreement.minority) if group.disagreement is not None else set()
+    rows: dict[tuple[str, str, str | None], list[int]] = {}
+    for rank, member in group.present.items():
+        status, operation, entry = _place(group, rank, member, rank in odd)
+        frame = user_frame(entry.frames) if entry is not None else None
+        rows.setdefault((status, operation, frame), []).append(rank)
+    order = {"missing": 0, "differs": 1, "waiting": 2, "elsewhere": 3, "done": 4}
+    return [
+        (status, ranks, operation, frame)
+        for (status, operation, frame), ranks in sorted(rows.items(), key=lambda i: (order[i[0][0]], i[1]))
+    ]
+
+
+def _place(group: GroupState, rank: int, member: Member, odd: bool) -> tuple[str, str, Any]:
+    from tracecore.signals.flight_recorder.matching import operation_of
+
+    def name(entry: Any) -> str:
+        return operation_of(entry.name) if entry is not None else "collective"
+
+    if odd and group.disagreement is not None:
+        side = next(side for side in group.disagreement.sides if rank in side.ranks)
+        called = side.signature.partition("|")[0]
+        entry = member.entry if member.entry is not None and member.entry.seq == group.disagreement.seq else None
+        return "differs", f"called {called} at seq {group.disagreement.seq}", entry
+    if member.first_waiting is not None:
+        return "waiting", f"in {name(member.entry)} seq {member.first_waiting}", member.entry
+    if member.pending:
+        return "waiting", f"in {name(member.pending[0])}", member.pending[0]
+    if member.waits_in is not None:
+        return "elsewhere", f"waits in group {member.waits_in[0]} seq {member.waits_in[1]}", member.last
+    last = f"last entered {name(member.last)} seq {member.last_enqueued}" if member.last else "entered nothing here"
+    behind = group.stuck is not None and (member.last_enqueued or 0) < group.stuck
+    waited_for = any(rank in other.roots for other in group.present.values())
+    return ("missing" if behind or waited_for else "done"), last, member.latest or member.last
+
+
+def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:
+    shown = [item for item in skipped if item.reason != "duplicate"]
+    duplicates = len(skipped) - len(shown)
+    if not skipped:
+        return
+    yield ""
+    for item in shown[:_ROWS]:
+        yield from _wrap(f"Skipped {item.path}: {item.reason.replace('_', ' ')}, {item.detail}", "        ")
+    if len(shown) > _ROWS:
+        yield f"… and {len(shown) - _ROWS} more files; --format json has all"
+    if duplicates:
+        yield f"{duplicates} further dumps of ranks already read (the other format) were not needed."
+
+
+def _short(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-3, 5`: runs are folded; a long list is cut."""
+    runs: list[tuple[int, int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], rank)
+        else:
+            runs.append((rank, rank))
+    words = [str(low) if low == high else f"{low}-{high}" for low, high in runs]
+    if len(words) > 16:
+        words = [*words[:16], f"… ({len(ranks)} in all)"]
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(words)}"
+
+
+def _wrap(text: str, indent: str, head: str = "", **style: Any) -> Iterator[str]:
+    """Lines of at most 80 columns; `head` begins the first of them, styled."""
+    lines = textwrap.wrap(head + text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    if lines and head:
+        lines[0] = click.style(lines[0][: len(head)], **style) + lines[0][len(head) :]
+    yield from lines
