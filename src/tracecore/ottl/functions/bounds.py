@@ -1,0 +1,15 @@
+"""What hostile input may cost. Reaching a bound is an error of the statement, never a silent cut."""
+
+from __future__ import annotations
+
+#: Characters of a text that a function makes out of smaller ones.
+MAX_TEXT = 64 * 1024 * 1024
+
+#: How deep a parsed document may nest. Upstream stops at 10,000; Python's own stack is smaller.
+MAX_DEPTH = 200
+
+#: Nodes of a parsed XML document, and steps of one XPath over it.
+MAX_NODES = 1_000_000
+
+#: Bytes a pad, width or precision of `Format` may ask for.
+MAX_WIDTH = 1_000_000

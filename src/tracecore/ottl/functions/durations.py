@@ -1,0 +1,126 @@
+"""Durations: reading them, and what they come to in each unit."""
+
+from __future__ import annotations
+
+import re
+
+from tracecore.ottl.context import Context
+from tracecore.ottl.errors import OttlRuntimeError
+from tracecore.ottl.signature import DurationGetter, Getter, StringGetter, converter
+from tracecore.ottl.values import INT64_MAX, Duration, quote
+
+_UNITS = {
+    "ns": 1,
+    "us": 1_000,
+    "µs": 1_000,
+    "μs": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+_NUMBER = re.compile(r"([0-9]*)(?:(\.)([0-9]*))?")
+_UNIT = re.compile(r"[^.0-9]+")
+
+
+@converter("Duration")
+def duration(duration: StringGetter) -> Getter:
+    """The duration a text such as `1h2m3.5s` stands for."""
+
+    def run(ctx: Context) -> Duration:
+        return Duration(parse_duration(duration(ctx)))
+
+    return run
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds, by the rules of Go's `time.ParseDuration`."""
+    body = text[1:] if text[:1] in ("-", "+") else text
+    negative = text.startswith("-")
+    if body == "0":
+        return 0
+    if not body:
+        raise _invalid(text)
+    total, place = 0, 0
+    while place < len(body):
+        number = _NUMBER.match(body, place)
+        if number is None or not (number[1] or number[3]):
+            raise _invalid(text)
+        unit = _UNIT.match(body, number.end())
+        if unit is None:
+            raise OttlRuntimeError(f"time: missing unit in duration {quote(text)}")
+        scale = _UNITS.get(unit[0])
+        if scale is None:
+            raise OttlRuntimeError(f"time: unknown unit {quote(unit[0])} in duration {quote(text)}")
+        if len(number[1].lstrip("0")) > 19:
+            raise _invalid(text)
+        total += int(number[1] or "0") * scale
+        if number[3]:
+            # As Go: digits past 63 bits are dropped, and the product is a float.
+            zeros = len(number[3]) - len(number[3].lstrip("0"))
+            size = zeros + (19 if int(number[3][zeros : zeros + 19] or "0") <= INT64_MAX + 1 else 18)
+            digits = number[3][: min(size, 300)]
+            total += int(float(int(digits)) * (scale / float(10 ** len(digits))))
+        if total > INT64_MAX + negative:
+            raise _invalid(text)
+        place = unit.end()
+    return -total if negative else total
+
+
+def _invalid(text: str) -> OttlRuntimeError:
+    return OttlRuntimeError(f"time: invalid duration {quote(text)}")
+
+
+def _whole(duration: DurationGetter, unit: int) -> Getter:
+    def run(ctx: Context) -> int:
+        nanos = duration(ctx).nanos
+        return nanos // unit if nanos >= 0 else -(-nanos // unit)
+
+    return run
+
+
+def _fractional(duration: DurationGetter, unit: int) -> Getter:
+    def run(ctx: Context) -> float:
+        nanos = duration(ctx).nanos
+        size = abs(nanos)
+        # The whole and the rest apart, as Go does, so that no digit differs.
+        number = float(size // unit) + float(size % unit) / float(unit)
+        return -number if nanos < 0 else number
+
+    return run
+
+
+@converter("Nanoseconds")
+def nanoseconds(duration: DurationGetter) -> Getter:
+    """Nanoseconds of a duration, an integer."""
+    return _whole(duration, 1)
+
+
+@converter("Microseconds")
+def microseconds(duration: DurationGetter) -> Getter:
+    """Microseconds of a duration, an integer."""
+    return _whole(duration, 1_000)
+
+
+@converter("Milliseconds")
+def milliseconds(duration: DurationGetter) -> Getter:
+    """Milliseconds of a duration, an integer."""
+    return _whole(duration, 1_000_000)
+
+
+@converter("Seconds")
+def seconds(duration: DurationGetter) -> Getter:
+    """Seconds of a duration, a float."""
+    return _fractional(duration, 1_000_000_000)
+
+
+@converter("Minutes")
+def minutes(duration: DurationGetter) -> Getter:
+    """Minutes of a duration, a float."""
+    return _fractional(duration, 60_000_000_000)
+
+
+@converter("Hours")
+def hours(duration: DurationGetter) -> Getter:
+    """Hours of a duration, a float."""
+    return _fractional(duration, 3_600_000_000_000)

@@ -1,0 +1,192 @@
+"""Converters between text and its encodings."""
+
+from __future__ import annotations
+
+import base64
+import codecs
+from collections.abc import Callable
+
+from tracecore.ottl.context import Context
+from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
+from tracecore.ottl.signature import (
+    MISSING,
+    ByteSliceLikeGetter,
+    Getter,
+    StringGetter,
+    constant_value,
+    converter,
+)
+from tracecore.ottl.values import go_type
+
+_BASE64 = {"base64": (False, True), "base64-raw": (False, False), "base64-url": (True, True), "base64-raw-url": (True, False)}
+
+
+@converter("Base64Encode")
+def base64_encode(target: StringGetter, variant: StringGetter | None = None) -> Getter:
+    """A string in base64; `variant` is `base64`, `base64-raw` (no padding), `base64-url` or `base64-raw-url`."""
+
+    def run(ctx: Context) -> str:
+        data = target(ctx).encode("utf-8", "surrogateescape")
+        name = "base64" if variant is None else variant(ctx)
+        if name not in _BASE64:
+            raise OttlRuntimeError(f"unsupported base64 variant: {name}")
+        url, padded = _BASE64[name]
+        text = (base64.urlsafe_b64encode if url else base64.b64encode)(data).decode()
+        return text if padded else text.rstrip("=")
+
+    return run
+
+
+@converter("Base64Decode")
+def base64_decode(target: StringGetter) -> Getter:
+    """The string that base64 stands for. `Decode(target, "base64")` does the same."""
+
+    def run(ctx: Context) -> str:
+        return _from_base64(target(ctx).encode("utf-8", "surrogateescape"), url=False, padded=True)
+
+    return run
+
+
+@converter("Hex")
+def hex_(target: ByteSliceLikeGetter) -> Getter:
+    """The bytes of a value in hexadecimal; a number's are its eight, big end first."""
+
+    def run(ctx: Context) -> str:
+        return (target(ctx) or b"").hex()
+
+    return run
+
+
+@converter("Decode")
+def decode(target: Getter, encoding: StringGetter) -> Getter:
+    """The text that bytes, or the bytes of a string, are in an encoding: base64 or a character set by its IANA name."""
+    name = constant_value(encoding)
+    fixed = None
+    if name is not MISSING:
+        try:
+            fixed = _decoder(name)
+        except OttlRuntimeError as error:
+            raise OttlCompileError(error.message) from error
+
+    def run(ctx: Context) -> str:
+        value = target(ctx)
+        read = fixed or _decoder(encoding(ctx))
+        if isinstance(value, str):
+            return read(value.encode("utf-8", "surrogateescape"))
+        if type(value) is bytes:
+            return read(value)
+        raise OttlTypeError(f"unsupported type provided to Decode function: {go_type(value)}")
+
+    return run
+
+
+_UTF8 = frozenset(("utf-8", "utf8", "ascii", "us-ascii", ""))
+_AS_IS = frozenset(("utf-8-raw", "utf8-raw", "nop"))
+_UTF16_LITTLE = frozenset(("utf-16", "utf16", "utf-16le"))
+
+# Character sets by the names of the IANA registry that Go has decoders for, and Python's name of each.
+_CHARACTER_SETS = {
+    "utf-16be": "utf-16-be",
+    "big5": "big5",
+    "csbig5": "big5",
+    "gbk": "gbk",
+    "cp936": "gbk",
+    "ms936": "gbk",
+    "windows-936": "gbk",
+    "csgbk": "gbk",
+    "gb18030": "gb18030",
+    "csgb18030": "gb18030",
+    "hz-gb-2312": "hz",
+    "euc-jp": "euc_jp",
+    "cseucpkdfmtjapanese": "euc_jp",
+    "iso-2022-jp": "iso2022_jp",
+    "csiso2022jp": "iso2022_jp",
+    "shift_jis": "shift_jis",
+    "ms_kanji": "shift_jis",
+    "csshiftjis": "shift_jis",
+    "euc-kr": "cp949",
+    "cseuckr": "cp949",
+    "koi8-r": "koi8_r",
+    "cskoi8r": "koi8_r",
+    "koi8-u": "koi8_u",
+    "cskoi8u": "koi8_u",
+    "macintosh": "mac_roman",
+    "mac": "mac_roman",
+    "csmacintosh": "mac_roman",
+    "latin1": "iso8859_1",
+    "l1": "iso8859_1",
+    "latin2": "iso8859_2",
+    "latin3": "iso8859_3",
+    "latin4": "iso8859_4",
+    "latin5": "iso8859_9",
+    "latin6": "iso8859_10",
+    "cyrillic": "iso8859_5",
+    "arabic": "iso8859_6",
+    "greek": "iso8859_7",
+    "hebrew": "iso8859_8",
+    "latin-9": "iso8859_15",
+    "windows-874": "cp874",
+    **{f"windows-{number}": f"cp{number}" for number in range(1250, 1259)},
+    **{f"cswindows{number}": f"cp{number}" for number in range(1250, 1259)},
+    **{f"iso-8859-{part}": f"iso8859_{part}" for part in (*range(1, 12), *range(13, 17))},
+    **{f"iso_8859-{part}": f"iso8859_{part}" for part in (*range(1, 12), *range(13, 17))},
+    **{f"ibm{page}": f"cp{page}" for page in ("437", "850", "852", "855", "858", "860", "862", "863", "865", "866")},
+    **{f"cp{page}": f"cp{page}" for page in ("437", "850", "852", "855", "860", "862", "863", "865", "866")},
+    "ibm037": "cp037",
+    "cp037": "cp037",
+    "ibm00858": "cp858",
+    "ibm01140": "cp1140",
+    "cp01140": "cp1140",
+}
+
+# Names that the registry has and Go has no decoder for.
+_NO_DECODER = frozenset(
+    "gb2312 csgb2312 gb_2312-80 iso-2022-kr iso-2022-cn iso-2022-cn-ext iso-2022-jp-2 utf-7 utf-32 utf-32be utf-32le "
+    "iso-10646-ucs-2 iso-10646-ucs-4 cesu-8 scsu bocu-1 big5-hkscs tis-620 viscii ibm500 ibm1026 ibm-thai "
+    "hp-roman8 ebcdic-us jis_c6226-1978 ks_c_5601-1987 johab ptcp154 koi7-switched".split()
+)
+
+
+def _decoder(name: str) -> Callable[[bytes], str]:
+    if name in _BASE64:
+        url, padded = _BASE64[name]
+        return lambda data: _from_base64(data, url=url, padded=padded)
+    folded = name.lower()
+    if folded in _UTF8:
+        return lambda data: data.decode("utf-8", "replace")
+    if folded in _AS_IS:
+        return lambda data: data.decode("utf-8", "surrogateescape")
+    codec = "utf-16-le" if folded in _UTF16_LITTLE else _CHARACTER_SETS.get(folded)
+    if codec is None:
+        what = "no charmap defined for" if folded in _NO_DECODER else "unsupported"
+        raise OttlRuntimeError(f"{what} encoding '{name}'")
+    read = codecs.lookup(codec).decode
+    return lambda data: read(data, "replace")[0]
+
+
+_STANDARD = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+_URL = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+def _from_base64(data: bytes, *, url: bool, padded: bool) -> str:
+    """As Go's decoders: line ends are skipped, the padding must be right, and an error names the byte."""
+    alphabet = _URL if url else _STANDARD
+    places = [index for index, byte in enumerate(data) if byte not in b"\r\n"]
+    body = bytes(data[index] for index in places) if len(places) < len(data) else data
+    core = body.rstrip(b"=") if padded else body
+    for index, byte in enumerate(core):
+        if byte not in alphabet:
+            raise _illegal(places[index])
+    padding = len(body) - len(core)
+    left = len(core) % 4
+    if left == 1:
+        raise _illegal(places[-1] if padding else len(data))
+    if padded and padding != (4 - left) % 4:
+        raise _illegal(places[len(core)] if padding > (4 - left) % 4 else len(data))
+    whole = core + b"=" * ((4 - left) % 4)
+    decoded = base64.urlsafe_b64decode(whole) if url else base64.b64decode(whole)
+    return decoded.decode("utf-8", "surrogateescape")
+
+
+def _illegal(place: int) -> OttlRuntimeError:
+    return OttlRuntimeError(f"could not decode: illegal base64 data at input byte {place}")

@@ -1,0 +1,224 @@
+"""Regular expressions as Go's `regexp` has them, run by RE2: linear time, leftmost-first, bytes that are no UTF-8 are U+FFFD."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import re2
+
+from tracecore.ottl.context import Context
+from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
+from tracecore.ottl.signature import MISSING, StringGetter, constant_value
+from tracecore.ottl.values import quote
+
+#: Longer patterns are refused: compiling costs time and memory in proportion, and patterns may come from the record.
+MAX_PATTERN = 64 * 1024
+
+_SURROGATES = {code: "\ufffd" for code in range(0xDC80, 0xDD00)}
+
+
+def _options() -> Any:
+    options = re2.Options()
+    options.log_errors = False
+    return options
+
+
+class Pattern:
+    """A compiled expression. Texts may hold undecodable bytes as lone surrogates (`surrogateescape`)."""
+
+    __slots__ = ("_compiled", "names", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        if len(text) > MAX_PATTERN:
+            raise ValueError(f"pattern is longer than {MAX_PATTERN} characters")
+        if (message := _only_in_cpp(text)) is not None:
+            raise ValueError(message)
+        try:
+            self._compiled = re2.compile(text, options=_options())
+        except re2.error as error:
+            raise ValueError(_reason(error)) from None
+        except UnicodeEncodeError:
+            raise ValueError("invalid UTF-8") from None
+        #: The name of each group, by number; empty for a group without one. Index 0 is the whole match.
+        self.names: tuple[str, ...] = ("", *group_names(text))
+
+    def matches(self, text: str) -> bool:
+        """Whether the expression matches anywhere in the text."""
+        try:
+            return self._compiled.search(text) is not None
+        except UnicodeEncodeError:
+            return self._compiled.search(text.translate(_SURROGATES)) is not None
+
+    def search(self, text: str) -> list[tuple[int, int]] | None:
+        """The spans of the first match and of its groups; (-1, -1) for a group that took no part."""
+        try:
+            found = self._compiled.search(text)
+        except UnicodeEncodeError:
+            found = self._compiled.search(text.translate(_SURROGATES))
+        return None if found is None else _spans(found)
+
+    def all(self, text: str) -> Iterator[list[tuple[int, int]]]:
+        """Every match, without the empty ones that abut the match before them."""
+        try:
+            found = list(self._compiled.finditer(text))
+        except UnicodeEncodeError:
+            found = list(self._compiled.finditer(text.translate(_SURROGATES)))
+        previous = -1
+        for match in found:
+            start, end = match.span()
+            if start == end == previous:
+                continue
+            previous = end
+            yield _spans(match)
+
+    def replace_all(self, text: str, template: str) -> str:
+        """Go's `ReplaceAllString`."""
+        plain = "$" not in template
+        pieces: list[str] = []
+        last = 0
+        for spans in self.all(text):
+            start, end = spans[0]
+            pieces.append(text[last:start])
+            pieces.append(template if plain else self.expand(template, text, spans))
+            last = end
+        if not pieces:
+            return text
+        pieces.append(text[last:])
+        return "".join(pieces)
+
+    def expand(self, template: str, text: str, spans: list[tuple[int, int]]) -> str:
+        """A replacement with `$1`, `$name`, `${name}` and `$$` filled in, by the rules of Go's `Regexp.Expand`."""
+        pieces: list[str] = []
+        position = 0
+        while (dollar := template.find("$", position)) >= 0:
+            pieces.append(template[position:dollar])
+            if template.startswith("$", dollar + 1):
+                pieces.append("$")
+                position = dollar + 2
+                continue
+            name, end = _variable(template, dollar)
+            if not name:
+                pieces.append("$")
+                position = dollar + 1
+                continue
+            position = end
+            pieces.append(self._group(name, text, spans))
+        pieces.append(template[position:])
+        return "".join(pieces)
+
+    def _group(self, name: str, text: str, spans: list[tuple[int, int]]) -> str:
+        if name.isascii() and name.isdigit() and len(name) <= 8 and (name == "0" or name[0] != "0"):
+            start, end = spans[int(name)] if int(name) < len(spans) else (-1, -1)
+            return text[start:end] if start >= 0 else ""
+        for index, known in enumerate(self.names):
+            if known == name and spans[index][0] >= 0:
+                return text[slice(*spans[index])]
+        return ""
+
+
+def _spans(match: Any) -> list[tuple[int, int]]:
+    return [match.span(index) for index in range(match.re.groups + 1)]
+
+
+def _variable(template: str, dollar: int) -> tuple[str, int]:
+    start = dollar + 1
+    brace = template.startswith("{", start)
+    start += brace
+    end = start
+    while end < len(template) and (template[end] == "_" or template[end].isalpha() or template[end].isdecimal()):
+        end += 1
+    if end == start or (brace and not template.startswith("}", end)):
+        return "", dollar
+    return template[start:end], end + brace
+
+
+def _reason(error: re2.error) -> str:
+    reason = error.args[0] if error.args else error
+    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+
+
+def _tokens(text: str) -> Iterator[tuple[int, str]]:
+    """(offset, what) for each escape (`\\`) and group opening (`(`) that is not inside a class or a quotation."""
+    position, size = 0, len(text)
+    while position < size:
+        char = text[position]
+        if char == "\\":
+            if text.startswith("\\Q", position):
+                end = text.find("\\E", position)
+                position = size if end < 0 else end + 2
+                continue
+            yield position, "\\"
+            position += 2
+        elif char == "[":
+            position = _class_end(text, position)
+        else:
+            if char == "(":
+                yield position, "("
+            position += 1
+
+
+def _class_end(text: str, position: int) -> int:
+    position += 1
+    position += text.startswith("^", position)
+    position += text.startswith("]", position)
+    while position < len(text) and text[position] != "]":
+        if text.startswith("[:", position) and (end := text.find(":]", position + 2)) >= 0:
+            position = end + 2
+        else:
+            position += 2 if text[position] == "\\" else 1
+    return position + 1
+
+
+def group_names(text: str) -> list[str]:
+    """The names of an expression's capture groups in their order. A name may occur twice, as Go allows."""
+    names: list[str] = []
+    for offset, what in _tokens(text):
+        if what != "(":
+            continue
+        for opening in ("(?P<", "(?<"):
+            if text.startswith(opening, offset):
+                names.append(text[offset + len(opening) : text.find(">", offset)])
+                break
+        else:
+            if not text.startswith("(?", offset):
+                names.append("")
+    return names
+
+
+def _only_in_cpp(text: str) -> str | None:
+    # \C (one byte) exists in RE2's C++ and not in Go; a recipe that uses it would not load in the Collector.
+    for offset, what in _tokens(text):
+        if what == "\\" and text.startswith("\\C", offset):
+            return "error parsing regexp: invalid escape sequence: `\\C`"
+    return None
+
+
+@lru_cache(maxsize=512)
+def compiled(text: str) -> Pattern:
+    """A compiled pattern, from a small cache: patterns that come from records repeat."""
+    return Pattern(text)
+
+
+def compile_for(function: str, text: str) -> Pattern:
+    """A compiled pattern, or an error that names the function it was given to."""
+    try:
+        return compiled(text)
+    except ValueError as error:
+        raise OttlRuntimeError(
+            f"the regex pattern supplied to {function} '{quote(text)}' is not a valid pattern: {error}"
+        ) from error
+
+
+def dynamic(function: str, getter: StringGetter) -> Callable[[Context], Pattern]:
+    """What gives the pattern of an argument: compiled now when it is constant, else for each record."""
+    text = constant_value(getter)
+    if text is not MISSING:
+        try:
+            pattern = compile_for(function, text)
+        except OttlRuntimeError as error:
+            raise OttlCompileError(error.message) from error
+        return lambda ctx: pattern
+    return lambda ctx: compile_for(function, getter(ctx))

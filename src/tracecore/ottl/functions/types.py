@@ -1,0 +1,118 @@
+"""Converters that ask for or change the type of a value."""
+
+from __future__ import annotations
+
+import math
+
+from tracecore.ottl.context import Context
+from tracecore.ottl.errors import OttlTypeError
+from tracecore.ottl.signature import (
+    BoolLikeGetter,
+    FloatLikeGetter,
+    Getter,
+    IntLikeGetter,
+    StringLikeGetter,
+    converter,
+)
+from tracecore.ottl.values import Duration, ProfileID, SpanID, Time, TraceID, go_type
+
+_YEAR_ONE = -62_135_596_800 * 1_000_000_000
+
+
+def _is(target: Getter, kind: type) -> Getter:
+    def run(ctx: Context) -> bool:
+        return type(target(ctx)) is kind
+
+    return run
+
+
+@converter("IsString")
+def is_string(target: Getter) -> Getter:
+    """Whether a value is a string."""
+    return _is(target, str)
+
+
+@converter("IsBool")
+def is_bool(target: Getter) -> Getter:
+    """Whether a value is a boolean."""
+    return _is(target, bool)
+
+
+@converter("IsInt")
+def is_int(target: Getter) -> Getter:
+    """Whether a value is an integer."""
+    return _is(target, int)
+
+
+@converter("IsDouble")
+def is_double(target: Getter) -> Getter:
+    """Whether a value is a floating point number."""
+    return _is(target, float)
+
+
+@converter("IsMap")
+def is_map(target: Getter) -> Getter:
+    """Whether a value is a map."""
+    return _is(target, dict)
+
+
+@converter("IsList")
+def is_list(target: Getter) -> Getter:
+    """Whether a value is a list."""
+    return _is(target, list)
+
+
+@converter("IsEmpty")
+def is_empty(target: Getter) -> Getter:
+    """Whether a value is nil, has nothing in it, or is the zero of its type."""
+
+    def run(ctx: Context) -> bool:
+        value = target(ctx)
+        if isinstance(value, float):
+            return value == 0 and math.copysign(1.0, value) > 0
+        if isinstance(value, (TraceID, SpanID, ProfileID)):
+            return not any(value)
+        if isinstance(value, Time):
+            return value.unix_nano == _YEAR_ONE
+        return value.nanos == 0 if isinstance(value, Duration) else not value
+
+    return run
+
+
+@converter("Len")
+def length(target: Getter) -> Getter:
+    """The bytes of a string, the items of a list or the entries of a map."""
+
+    def run(ctx: Context) -> int:
+        value = target(ctx)
+        if isinstance(value, str):
+            return len(value) if value.isascii() else len(value.encode("utf-8", "surrogateescape"))
+        if isinstance(value, (list, dict)) or type(value) is bytes:
+            return len(value)
+        raise OttlTypeError(f"Len: unsupported target type {go_type(value)}")
+
+    return run
+
+
+@converter("Bool")
+def boolean(target: BoolLikeGetter) -> Getter:
+    """A value as a boolean; nil stays nil."""
+    return target
+
+
+@converter("Int")
+def integer(target: IntLikeGetter) -> Getter:
+    """A value as an integer; nil stays nil."""
+    return target
+
+
+@converter("Double")
+def double(target: FloatLikeGetter) -> Getter:
+    """A value as a floating point number; nil stays nil."""
+    return target
+
+
+@converter("String")
+def string(target: StringLikeGetter) -> Getter:
+    """A value as a string; nil stays nil."""
+    return target
