@@ -166,21 +166,21 @@ class Recipe:
 
 def _compile(path: Path) -> Iterator[_Compiled]:
     from tracecore.ottl.compile import compile_condition, compile_statement
-    from tracecore.ottl.errors import OttlError
 
     for processor in load_file(path):
         for group in processor.groups:
-            line = group.statements[0]
-            try:
-                conditions = []
-                for line in group.conditions:
-                    conditions.append((line, compile_condition(line.text, group.context)))  # noqa: PERF401
-                programs = []
-                for line in group.statements:
-                    programs.append((line, compile_statement(line.text, group.context)))  # noqa: PERF401
-            except OttlError as error:
-                raise RecipeError(f"{path}:{line.line}: {error.render()}") from error
-            yield _Compiled(processor, group, tuple(conditions), tuple(programs))
+            conditions = tuple((line, _closure(compile_condition, line, group, path)) for line in group.conditions)
+            programs = tuple((line, _closure(compile_statement, line, group, path)) for line in group.statements)
+            yield _Compiled(processor, group, conditions, programs)
+
+
+def _closure(compiler: Callable[..., Any], line: Line, group: Group, path: Path) -> Any:
+    from tracecore.ottl.errors import OttlError
+
+    try:
+        return compiler(line.text, group.context)
+    except OttlError as error:
+        raise RecipeError(f"{path}:{line.line}: {error.render()}") from error
 
 
 def _run_group(compiled: _Compiled, ctx: Context, fired: set[int], errors: list[str]) -> None:

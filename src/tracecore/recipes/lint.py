@@ -175,7 +175,7 @@ def targets(line: Line) -> frozenset[str]:
 
 
 def documented_attributes(text: str) -> frozenset[str]:
-    """The attribute names in the tables of docs/attributes.md. `.seq` after `nccl.watchdog.op` is `nccl.watchdog.seq`."""
+    """The names in the tables of docs/attributes.md; `.seq` after `nccl.watchdog.op` is `nccl.watchdog.seq`."""
     found: set[str] = set()
     for row in text.splitlines():
         if not row.startswith("|"):
