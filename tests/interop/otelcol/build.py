@@ -31,7 +31,7 @@ def collector() -> Path | str:
     manifest = place / "builder.yaml"
     manifest.write_text(MANIFEST.read_text().replace("dist:\n", f"dist:\n  output_path: {place}\n", 1))
     modules = re.findall(r"gomod: (\S+ \S+)", MANIFEST.read_text())
-    (place / "go.mod").write_text("module otelcol\n\nrequire (\n\t" + "\n\t".join(modules) + "\n)\n")
+    (place / "go.mod").write_text("module otelcol\n\ngo 1.25.0\n\nrequire (\n\t" + "\n\t".join(modules) + "\n)\n")
     # The builder's own `go mod tidy` asks for the modules of other people's tests too; compiling needs none of them.
     generate = ["go", "run", BUILDER, "--config", str(manifest), "--skip-get-modules", "--skip-compilation"]
     compile_ = ["go", "build", "-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", str(program), "."]
