@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def show(name: str, settings: Sequence[str]) -> None:
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     text = render(pattern)
-    if not click.get_text_stream("stdout").isatty():
+    if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return
     from rich.console import Console

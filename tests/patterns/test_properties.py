@@ -1,0 +1,290 @@
+"""What holds for every pattern, whatever the facts: order, repetition, strangers, shifts in time, nonsense."""
+
+from __future__ import annotations
+
+import json
+import re
+import types
+import typing
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tracecore.engine.emission import Emission, standing
+from tracecore.engine.engine import LATENESS, Engine
+from tracecore.facts.catalog import TIME_FIELDS, TYPES
+from tracecore.facts.fact import Fact
+from tracecore.patterns import PATTERNS
+from tracecore.patterns.cases import START, cases_of
+from tracecore.patterns.config import DAY, SECOND
+from tracecore.patterns.contract import Pattern, rfc3339
+from tracecore.patterns.schema import problems, schema_of
+from tracecore.signals.record import Source
+
+Kind = type[Pattern[Any]]
+every_pattern = pytest.mark.parametrize("kind", PATTERNS, ids=lambda kind: kind.name)
+few = settings(max_examples=25)
+
+#: Identities are few, so that facts meet.
+IDENTITY: dict[str, list[Any]] = {
+    "node": ["n1", "n1", "n2", None],
+    "pod": ["train/p1", "train/p2", None],
+    "job": ["j1", "j1", "j2", None],
+    "gpu": ["0000:3b:00.0", "0000:3b:00.0", "0000:5e:00.0", None],
+    "rank": [0, 1, 2, 3, None],
+    "attempt": [0, 0, 1],
+}
+STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+@cache
+def seen(kind: Kind) -> dict[tuple[type[Fact], str], list[Any]]:
+    """Values that the pattern's own cases use, by fact type and field: what makes random facts join."""
+    values: dict[tuple[type[Fact], str], list[Any]] = {}
+    for case in cases_of(kind):
+        for arrival in case.arrivals[:200]:
+            fact = arrival.fact
+            for name in fact.__struct_fields__:
+                value = getattr(fact, name)
+                bucket = values.setdefault((type(fact), name), [])
+                if value not in bucket and len(bucket) < 40:
+                    bucket.append(value)
+    return values
+
+
+@cache
+def hints(fact: type[Fact]) -> dict[str, Any]:
+    return typing.get_type_hints(fact)
+
+
+def any_value(hint: Any, *, wild: bool) -> st.SearchStrategy[Any]:
+    """Values of an annotation; wild ones include everything that the type allows."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of([any_value(argument, wild=wild) for argument in arguments])
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        element = arguments[0] if arguments else str
+        return st.lists(any_value(element, wild=wild), max_size=3).map(tuple)
+    if origin in (list, dict, frozenset):
+        return st.builds(origin)
+    if hint is type(None):
+        return st.none()
+    if hint is bool:
+        return st.booleans()
+    if hint is int:
+        return st.integers(-(2**63), 2**63) if wild else st.integers(0, 8)
+    if hint is float:
+        return st.floats() if wild else st.floats(0, 1000)
+    if hint is str:
+        return st.text(max_size=12) if wild else st.sampled_from(["", "a", "Evicted", "train"])
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return st.builds(
+            hint, **{name: any_value(inner, wild=wild) for name, inner in typing.get_type_hints(hint).items()}
+        )
+    return st.none()
+
+
+def plausible_field(kind: Kind, fact: type[Fact], name: str, time: int) -> st.SearchStrategy[Any]:
+    if name == "last_time":
+        return st.sampled_from([None, None, None, time, time + 20 * SECOND])
+    if name in IDENTITY:
+        return st.sampled_from(IDENTITY[name])
+    if name == "count":
+        return st.sampled_from([1, 1, 2, 500])
+    if name == "approximate":
+        return st.just(False)
+    if name in TIME_FIELDS:
+        optional = type(None) in typing.get_args(hints(fact)[name])
+        return st.sampled_from([time, time - 40 * SECOND, None] if optional else [time, time - 40 * SECOND])
+    used = seen(kind).get((fact, name), [])
+    other = any_value(hints(fact)[name], wild=False)
+    return st.one_of(st.sampled_from(used), st.sampled_from(used), other) if used else other
+
+
+@st.composite
+def facts_for(draw: st.DrawFn, kind: Kind, most: int = 10) -> list[Fact]:
+    """Facts of the types it needs, over three horizons, on the edges of windows as often as not."""
+    horizon = kind().horizon
+    offsets = st.one_of(
+        st.sampled_from([0, 1, SECOND, 10 * SECOND, 30 * SECOND, 60 * SECOND, horizon - 1, horizon, horizon + 1]),
+        st.integers(0, min(3 * horizon, DAY)),
+    )
+    made = []
+    for number in range(draw(st.integers(1, most))):
+        fact = draw(st.sampled_from(kind.needs))
+        time = START + draw(offsets)
+        values = {
+            name: draw(plausible_field(kind, fact, name, time))
+            for name in fact.__struct_fields__
+            if name not in ("time", "source")
+        }
+        # Every fact of a real stream has its own place; duplicates are a property of their own.
+        made.append(fact(time=time, source=Source(path="f", ident=f"u{number}"), **values))
+    return made
+
+
+@st.composite
+def wild_facts(draw: st.DrawFn, kind: Kind) -> list[Fact]:
+    made = []
+    for number in range(draw(st.integers(1, 6))):
+        fact = draw(st.sampled_from(kind.needs))
+        values = {
+            name: draw(st.one_of(any_value(hints(fact)[name], wild=True), plausible_field(kind, fact, name, START)))
+            for name in fact.__struct_fields__
+            if name not in ("time", "source")
+        }
+        time = START + draw(st.integers(-DAY, DAY))
+        made.append(fact(time=time, source=Source(path="f", ident=f"u{number % 4}"), **values))
+    return made
+
+
+def documents(emissions: list[Emission]) -> dict[str, Any]:
+    return {emission.id: emission.verdict.document() for emission in standing(emissions)}
+
+
+def end_of(kind: Kind, facts: list[Fact]) -> int:
+    return max(fact.end for fact in facts) + 2 * kind().horizon + 2 * LATENESS
+
+
+def offline(kind: Kind, facts: list[Fact]) -> dict[str, Any]:
+    return documents(Engine([kind()]).replay(facts, until=end_of(kind, facts)))
+
+
+@every_pattern
+@few
+@given(data=st.data())
+def test_any_order_and_batching_within_lateness_ends_the_same(kind: Kind, data: st.DataObject) -> None:
+    facts = data.draw(facts_for(kind))
+    delays = data.draw(st.lists(st.integers(0, LATENESS), min_size=len(facts), max_size=len(facts)))
+    # A fold is told when it ends; until then nobody knows of it.
+    arrivals = sorted(
+        (fact.end + delay if fact.last_time is None else fact.time + delay, i)
+        for i, (fact, delay) in enumerate(zip(facts, delays, strict=True))
+    )
+    engine = Engine([kind()])
+    said: list[Emission] = []
+    for at, index in arrivals:
+        engine.add([facts[index]])
+        if data.draw(st.booleans()):
+            said += engine.advance(at)
+    said += engine.close(end_of(kind, facts))
+    assert documents(said) == offline(kind, facts)
+    shuffled = data.draw(st.permutations(facts))
+    assert offline(kind, shuffled) == offline(kind, facts)
+
+
+@every_pattern
+@few
+@given(data=st.data())
+def test_strangers_change_nothing(kind: Kind, data: st.DataObject) -> None:
+    facts = data.draw(facts_for(kind))
+    pattern = kind()
+    taken = {key for fact in facts for key in pattern.keys(fact)}
+    strangers = [fact for fact in data.draw(facts_for(kind, most=6)) if taken.isdisjoint(pattern.keys(fact))]
+    strangers = [msgspec.structs.replace(f, source=Source(path="g", ident=f"s{i}")) for i, f in enumerate(strangers)]
+    others = [
+        fact(time=START + 1, source=Source(path="h", ident=f"h{i}"), node="n1", gpu="0000:3b:00.0", job="j1")
+        for i, fact in enumerate(TYPES)
+        if fact not in kind.needs and not required(fact)
+    ]
+    before = offline(kind, facts)
+    until = end_of(kind, facts + strangers)
+    after = documents(Engine([kind()]).replay([*strangers, *others, *facts], until=until))
+    assert {ident: after.get(ident) for ident in before} == before
+
+
+def required(fact: type[Fact]) -> bool:
+    return any(field.required for field in msgspec.structs.fields(fact) if field.name not in ("time", "source"))
+
+
+@every_pattern
+@few
+@given(data=st.data())
+def test_facts_fed_twice_say_nothing_new(kind: Kind, data: st.DataObject) -> None:
+    facts = data.draw(facts_for(kind))
+    once = offline(kind, facts)
+    assert documents(Engine([kind()]).replay(facts + facts, until=end_of(kind, facts))) == once
+    engine = Engine([kind()])
+    last = max(fact.end for fact in facts)
+    said = engine.replay(facts, until=last)
+    engine.add(facts)
+    assert engine.advance(last) == []
+    assert documents(said + engine.close(end_of(kind, facts))) == once
+
+
+@every_pattern
+@few
+@given(data=st.data())
+def test_a_shift_in_time_shifts_the_verdict_and_nothing_else(kind: Kind, data: st.DataObject) -> None:
+    facts = data.draw(facts_for(kind))
+    shift = data.draw(st.sampled_from([1, SECOND, 86_400 * SECOND, 400 * DAY + 123_456_789]))
+    moved = [
+        msgspec.structs.replace(
+            fact,
+            **{
+                name: getattr(fact, name) + shift
+                for name in ("time", *TIME_FIELDS)
+                if isinstance(getattr(fact, name, None), int)
+            },
+        )
+        for fact in facts
+    ]
+    before = sorted(json.dumps(document) for document in offline(kind, facts).values())
+    after = sorted(STAMP.sub(lambda m: back(m[0], shift), json.dumps(d)) for d in offline(kind, moved).values())
+    assert after == before
+
+
+def back(stamp: str, shift: int) -> str:
+    whole, _, fraction = stamp.rstrip("Z").partition(".")
+    time = int(datetime.fromisoformat(whole + "+00:00").timestamp()) * SECOND + int((fraction or "0").ljust(9, "0"))
+    return rfc3339(time - shift)
+
+
+@every_pattern
+@few
+@given(data=st.data())
+def test_every_verdict_obeys_its_schema_and_renders(kind: Kind, data: st.DataObject) -> None:
+    facts = data.draw(facts_for(kind))
+    found = standing(Engine([kind()]).replay(facts, until=end_of(kind, facts)))
+    for emission in found:
+        assert problems(schema_of(kind), emission.verdict.document()) == []
+        attributes = emission.verdict.attributes()
+        assert all(value not in ("", None) for value in attributes.values())
+        assert all(isinstance(value, str | int | float | bool) for value in attributes.values())
+        times = [fact.time for fact in emission.verdict.evidence()]
+        assert times == sorted(times)
+        emission.verdict.suspects()
+
+
+@every_pattern
+@few
+@given(data=st.data())
+def test_nothing_makes_it_raise(kind: Kind, data: st.DataObject) -> None:
+    facts = data.draw(wild_facts(kind))
+    engine = Engine([kind()])
+    said = engine.replay(facts, until=START + 2 * DAY)
+    for emission in said:
+        msgspec.json.encode(emission.document())
+        emission.verdict.attributes()
+    assert engine.stats.errors == {}
+
+
+@every_pattern
+def test_random_facts_join_often_enough_to_mean_something(kind: Kind) -> None:
+    joined = 0
+
+    @settings(max_examples=60, database=None)
+    @given(facts=facts_for(kind))
+    def count(facts: list[Fact]) -> None:
+        nonlocal joined
+        joined += bool(offline(kind, facts))
+
+    count()
+    assert joined >= 3
