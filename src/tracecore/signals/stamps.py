@@ -75,6 +75,13 @@ _SYSLOG = (
     rb"^[\s\[(]*(?:<\d{1,3}>(?:\d )?)?(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?(" + _MONTH + rb") {1,2}(\d{1,2}) "
     rb"(?:(\d{4}) )?" + _CLOCK + rb"(?: (?:[A-Z]{3,4} )?((?:19|20)\d\d)\b)?"
 )
+_RFC1123 = (
+    rb"^[\s\[(]*(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun),? )?(\d{1,2})[ /-]("
+    + _MONTH
+    + rb")[ /-](\d{4})[ :]"
+    + _CLOCK
+    + _ZONE
+)
 _SLASHED = rb"^[\s\[(]*(?:[A-Z]+:? )?(\d\d)/(\d\d)/(\d{4}|\d\d),? " + _CLOCK
 _TIME_ONLY = rb"^[\s\[(]*(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?[\])]?(?:\s|$)"
 _EPOCH = rb"^[\s\[(]*(1\d{9})(?:[.,](\d{1,9}))?(?:[\s\]),:|]|$)"
@@ -89,6 +96,7 @@ _JSON = (
 _iso = re2.compile(_ISO)
 _glog = re2.compile(_GLOG)
 _syslog = re2.compile(_SYSLOG)
+_rfc1123 = re2.compile(_RFC1123)
 _slashed = re2.compile(_SLASHED)
 _time_only = re2.compile(_TIME_ONLY)
 _epoch = re2.compile(_EPOCH)
@@ -122,6 +130,10 @@ def _find(head: bytes) -> Stamp | None:
         name, day, early, hour, minute, second, fraction, late = match.groups()
         month = b"%d" % _MONTHS[name.lower()]
         return _stamp(match.end(), early or late, month, day, hour, minute, second, fraction)
+    if match := _rfc1123.search(head):
+        day, name, year, hour, minute, second, fraction, zone = match.groups()
+        month = b"%d" % _MONTHS[name.lower()]
+        return _stamp(match.end(), year, month, day, hour, minute, second, fraction, zone)
     if match := _slashed.search(head):
         first, middle, last, hour, minute, second, fraction = match.groups()
         if len(last) == 4:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tracecore.signals.logs import reader
 from tracecore.signals.logs.blocks import MAX_LINE
-from tracecore.signals.logs.selector import SelectAll, Selector, SelectLiterals
+from tracecore.signals.logs.selector import SelectAll, SelectLiterals, Selector
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -116,7 +116,7 @@ Extension modules: numpy.core._multiarray_umath, torch._C (total: 2)
 
 
 @pytest.mark.parametrize(
-    "block", [TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT], ids="traceback chained group table cpp fault".split()
+    "block", [TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT], ids=["traceback", "chained", "group", "table", "cpp", "fault"]
 )
 def test_a_block_is_one_record_with_its_byte_range(block: bytes) -> None:
     before, after = b"step 1 loss 0.5\n", b"step 2 loss 0.4\n"

@@ -178,7 +178,7 @@ class Tar:
     def _rewind(self) -> None:
         self.close()
         self._file = self._opener()
-        self._tar = tarfile.open(fileobj=self._file, mode="r|")
+        self._tar = tarfile.open(fileobj=self._file, mode="r|")  # noqa: SIM115
         self._at, self._used = -1, False
         self._current = None
 

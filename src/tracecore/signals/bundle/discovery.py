@@ -19,7 +19,7 @@ import msgspec
 
 from tracecore.signals.bundle import archive, identity
 from tracecore.signals.bundle.archive import Limits, Opener
-from tracecore.signals.bundle.recognition import recognise, times
+from tracecore.signals.bundle.recognition import recognise, recorded_times, times
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.record import LAYERS
 from tracecore.signals.stamps import Stamp
@@ -216,10 +216,11 @@ class _Search:
             labelled=found.labelled,
         )
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
-        if found.format in ("text", "cri", "docker", "syslog", "dmesg"):
-            stream.first_stamp, early = times(whole_head)
-            _, late = times(tail[tail.find(b"\n") + 1 :])
-            self.stamps.extend((*early, *late))
+        if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_smi"):
+            stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
+            self.stamps.extend(last)
+        elif found.format in ("kubernetes_json", "kubernetes_yaml", "journal_json", "journal_export"):
+            self.stamps.extend(Stamp(time) for time in recorded_times(head + b"\n" + tail))
         if found.format in ("dmesg", "syslog"):
             stream.boot_time = kernel_lines.boot_time(head + tail)
             stream.last_uptime = kernel_lines.last_uptime(tail or head)
@@ -280,7 +281,7 @@ def _inside(path: Path, real: str) -> bool:
 
 
 def _open(path: Path) -> BinaryIO:
-    return open(path, "rb", buffering=0)  # type: ignore[return-value]
+    return open(path, "rb", buffering=0)
 
 
 def _decompressed(opener: Opener, kind: str, compressed: int, limits: Limits) -> BinaryIO:

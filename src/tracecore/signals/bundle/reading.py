@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
+import re2
+
+from tracecore.signals.bundle.discovery import Bundle
+from tracecore.signals.kernel import journal
 from tracecore.signals.kernel import reader as kernel
+from tracecore.signals.kubernetes import objects, printed
+from tracecore.signals.logs import elastic
 from tracecore.signals.logs import reader as logs
 from tracecore.signals.logs.selector import Selector
+from tracecore.signals.metrics import prometheus
+from tracecore.signals.metrics.point import Point
+from tracecore.signals.nvidia import smi
 from tracecore.signals.record import LogSignal
-from tracecore.signals.scheduler import exit_codes
+from tracecore.signals.scheduler import exit_codes, slurm
 from tracecore.signals.stream import Clock, Counters, Stream
 
 LineReader: TypeAlias = Callable[[Stream, Selector, Clock, Counters], Iterator[LogSignal]]
 WholeReader: TypeAlias = Callable[[Stream, Clock], Iterator[LogSignal]]
+PointReader: TypeAlias = Callable[[Stream, Clock, Counters], Iterator[Point]]
 
 #: Formats of lines, of which a selector picks some.
 LINES: dict[str, LineReader] = {
@@ -22,10 +32,26 @@ LINES: dict[str, LineReader] = {
     "docker": logs.read,
     "dmesg": kernel.read,
     "syslog": kernel.read,
+    "journal_json": journal.read_json,
+    "journal_export": journal.read_export,
 }
 #: Formats that are read as a whole.
 WHOLE: dict[str, WholeReader] = {
     "exit_codes": exit_codes.read,
+    "elastic_error": elastic.read,
+    "kubernetes_json": objects.read_json,
+    "kubernetes_yaml": objects.read_yaml,
+    "kubernetes_describe": printed.read_describe,
+    "kubernetes_table": printed.read_table,
+    "sacct": slurm.read_sacct,
+    "sacct_json": slurm.read_sacct_json,
+    "scontrol": slurm.read_scontrol,
+}
+#: Formats of metric points.
+POINTS: dict[str, PointReader] = {
+    "prometheus": prometheus.read,
+    "nvidia_smi": smi.read_query,
+    "nvidia_csv": smi.read_csv,
 }
 
 
@@ -33,7 +59,7 @@ def read(stream: Stream, selector: Selector, clock: Clock, counters: Counters) -
     """The records of a stream; nothing for formats that hold no log records (metrics, Flight Recorder dumps).
 
     Raises:
-        ValueError, OSError: the stream is damaged; what was read until then has been given.
+        ValueError, OSError and others of `archive.ERRORS`: the stream is damaged; what was read until then was given.
     """
     if reader := LINES.get(stream.format):
         yield from reader(stream, selector, clock, counters)
@@ -42,3 +68,32 @@ def read(stream: Stream, selector: Selector, clock: Clock, counters: Counters) -
             counters.records += 1
             yield record
         counters.bytes_read += stream.size or 0
+
+
+def points(bundle: Bundle, counters: Counters) -> Iterator[tuple[Stream, Iterator[Point]]]:
+    """Every stream of metrics with its points.
+
+    Scrapes without a time that lie in one directory are taken as a series in order of their names (`9.prom` before
+    `10.prom`), an interval apart.
+    """
+    series: dict[str, list[Stream]] = {}
+    for stream in bundle.of("prometheus"):
+        if prometheus.time_in_name(stream.path) is None:
+            series.setdefault(stream.path.rpartition("/")[0], []).append(stream)
+    last: dict[str, int] = {}
+    for streams in series.values():
+        streams.sort(key=lambda stream: _natural(stream.path))
+        for place, stream in enumerate(reversed(streams)):
+            last[stream.path] = bundle.clock.latest - place * prometheus.INTERVAL
+    for stream in bundle.of(*POINTS):
+        if stream.format == "prometheus":
+            yield stream, prometheus.read(stream, bundle.clock, counters, last.get(stream.path))
+        else:
+            yield stream, POINTS[stream.format](stream, bundle.clock, counters)
+
+
+_DIGITS = re2.compile(r"\d+|\D+")
+
+
+def _natural(path: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _DIGITS.findall(path)]

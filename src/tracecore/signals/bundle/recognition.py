@@ -78,6 +78,8 @@ _NVIDIA_FIELDS = (
 _SLURM_DAEMON = re2.compile(
     rb"(?m)^\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\]? (?:slurmctld|slurmd|error: |debug|sched: |_slurm)"
 )
+#: Lines at either end of a file in which a time is looked for.
+LOOKED_AT = 200
 _BINARY = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
 
@@ -92,7 +94,7 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     """
     if not head:
         return Recognised(reason="empty")
-    found = _by_content(head, name, complete)
+    found = _by_content(head, complete)
     if found == "text" and not complete and tail:
         # A banner or a few start-up lines may hide what the rest is.
         later = _by_line(tail)
@@ -109,16 +111,15 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     return Recognised(found, layer, labelled=found == "text" and _labelled(head))
 
 
-def _by_content(head: bytes, name: str, complete: bool) -> str:
+def _by_content(head: bytes, complete: bool) -> str:
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         known = any(word in head for word in (b"pg_config", b"nccl_version", b"collective_seq_id", b"entries"))
         return "flight_recorder" if known else ""
     if is_binary(head):
         return "journal_export" if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")) else ""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if start[:1] in (b"{", b"["):
-        if found := _by_json(start, name, complete):
-            return found
+    if start[:1] in (b"{", b"[") and (found := _by_json(start, complete)):
+        return found
     if b"NVSMI LOG" in head[:4096]:
         return "nvidia_smi"
     if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")):
@@ -140,7 +141,7 @@ def _by_content(head: bytes, name: str, complete: bool) -> str:
     return _by_line(head)
 
 
-def _by_json(start: bytes, name: str, complete: bool) -> str:
+def _by_json(start: bytes, complete: bool) -> str:
     if _DOCKER.match(start):
         return "docker"
     if b'"__REALTIME_TIMESTAMP"' in start:
@@ -161,7 +162,7 @@ def _by_json(start: bytes, name: str, complete: bool) -> str:
 
 
 def _by_line(sample: bytes) -> str:
-    lines = [line for line in sample.replace(b"\r", b"\n").split(b"\n")[:400] if line.strip()]
+    lines = [line for line in sample.replace(b"\r", b"\n").split(b"\n", 160)[:160] if line.strip()][:80]
     if not lines:
         return "text"
     enough = len(lines) * 0.6
@@ -217,24 +218,41 @@ def _labelled(head: bytes) -> bool:
     return sum(1 for line in lines if _LABEL.match(line)) >= len(lines) * 0.9
 
 
-def times(sample: bytes) -> tuple[Stamp | None, list[Stamp]]:
-    """The first timestamp of a sample of lines, and the last of each kind (complete, without year, without date)."""
-    first: Stamp | None = None
-    last: dict[str, Stamp] = {}
-    for raw in sample.replace(b"\r", b"\n").split(b"\n"):
-        if len(raw) < 10:
+def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:
+    """The first timestamp of a file, and its last ones: the last, and the last complete one where that is another."""
+    early = head.replace(b"\r", b"\n").split(b"\n")
+    late = tail.replace(b"\r", b"\n").split(b"\n") if tail else early
+    first = next((stamp for raw in early[:LOOKED_AT] if (stamp := _stamp(raw))), None)
+    last: list[Stamp] = []
+    for raw in late[: -LOOKED_AT - 1 : -1]:
+        stamp = _stamp(raw)
+        if stamp is None or (last and stamp.missing):
             continue
-        stamp = _stamp(raw[:400])
-        if stamp is None:
-            continue
-        first = first or stamp
-        if stamp.missing not in last or last[stamp.missing].nanos < stamp.nanos:
-            last[stamp.missing] = stamp
-    return first, list(last.values())
+        last.append(stamp)
+        if not stamp.missing:
+            break
+    return first, last
 
 
 _WRAPPED = plain()
 
 
 def _stamp(raw: bytes) -> Stamp | None:
-    return stamps.find(_WRAPPED(raw).text)
+    if len(raw) < 10:
+        return None
+    if raw.startswith(b"Timestamp  "):  # nvidia-smi -q
+        return stamps.find(raw.partition(b":")[2].strip())
+    return stamps.find(_WRAPPED(raw[:400]).text)
+
+
+_HAPPENED = re2.compile(
+    rb'"?(?:lastTimestamp|eventTime|finishedAt|lastObservedTime)"?: ?"?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*Z)'
+)
+_JOURNALED = re2.compile(rb'__REALTIME_TIMESTAMP(?:=|"\s*:\s*")(\d{10,17})')
+
+
+def recorded_times(sample: bytes) -> list[int]:
+    """When things happened that Kubernetes objects or journal entries tell of; the latest is all that matters."""
+    found = [stamps.parse(text.decode()) or 0 for text in _HAPPENED.findall(sample)]
+    found += [int(micros) * 1000 for micros in _JOURNALED.findall(sample)]
+    return [max(found)] if found else []

@@ -226,12 +226,12 @@ class OomReport:
     worthy = True
 
     _PARTS = re2.compile(
-        rb"^(?:CPU: \d|Hardware name:|Call Trace|Workqueue:|Tainted|RIP: |RSP: |RAX: |RDX: |RBP: |R1\d: |Code: |ORIG_RAX"
-        rb"| ?</?(?:TASK|IRQ|NMI)>| \?? ?\S+\+0x|Memory cgroup (?:stats|out)|memory(?:\+swap)?: usage|memory: usage|swap: usage"
-        rb"|kmem: usage|Mem-Info:|active_anon|\s|Node \d|lowmem_reserve|Tasks state|\[ *(?:pid|\d+) *\]|oom-kill:|Out of memory"
-        rb"|oom_reaper:|\d+ (?:total pagecache|pages|slab)|Free swap|Total swap|Swap cache|[a-z][a-z0-9_:]+ \d+$|COMPACTION"
-        rb"|Unreclaimable slab info|Name +Used|[\w:.-]+ +\d+KB +\d+KB|Kernel panic|Killed process"
-        rb"|Tasks in |Memory limit reached)"
+        rb"^(?:\s|CPU: \d|Hardware name:|Call Trace|Workqueue:|RIP: |R[A-Z]X: |R[SDB][PI]: |R\d\d: |Code: |ORIG_RAX"
+        rb"|FS: |CS: |CR2: |</?(?:TASK|IRQ|NMI)>|\?? ?\S+\+0x|Memory cgroup|Tasks (?:state|in) |Memory limit reached"
+        rb"|Mem-Info:|lowmem_reserve|(?:memory|memory\+swap|swap|kmem): usage|(?:in)?active_|unevictable:|slab_|mapped:"
+        rb"|kernel_|Node \d|\[ *(?:pid|\d+) *\]|oom-kill:|Out of memory|oom_reaper:|\d+ (?:total pagecache|pages|slab)"
+        rb"|(?:Free|Total) swap|Swap cache|[a-z][a-z0-9_:]+ \d+$|COMPACTION|Unreclaimable slab info|Name +Used"
+        rb"|[\w:.-]+ +\d+KB +\d+KB|Killed process)"
     )
 
     def take(self, text: bytes) -> Take:

@@ -260,11 +260,8 @@ class _Assembly:
 
     def _join(self, line: Line, offset: int, number: int, end: int) -> tuple[Line, int, int, bool] | None:
         """Puts the pieces of a line together that the container runtime had cut; None while more are to come."""
-        key = (
-            bytes(line.attributes["log.iostream"], "utf-8")
-            if line.attributes and "log.iostream" in line.attributes
-            else b""
-        )  # type: ignore[arg-type]
+        name = line.attributes.get("log.iostream") if line.attributes else None
+        key = name.encode() if isinstance(name, str) else b""
         pending = self._pieces.get(key)
         if pending is None:
             if not line.partial:
@@ -332,7 +329,8 @@ class _Assembly:
             return
         self._counters.records += 1
         self._counters.bytes_dropped += record.left_out
-        assert record.stamp is not None and record.attributes is not None
+        assert record.stamp is not None
+        assert record.attributes is not None
         yield {
             "resource": self._resource(record.host, record.program),
             "log": {

@@ -1,0 +1,326 @@
+"""Events, pods and nodes as `kubectl get … -o json|yaml` prints them: one record for each thing that happened."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+import re2
+
+from tracecore.signals import stamps, whole
+from tracecore.signals.kubernetes import plain_yaml
+from tracecore.signals.record import Attributes, LogSignal, Resource, Source, Value
+from tracecore.signals.stream import Clock, Stream
+
+MAX_JSON = 512 << 20
+MAX_YAML = 128 << 20
+#: What the general YAML parser, a thousand times slower, is asked to read.
+MAX_ODD_YAML = 4 << 20
+MAX_TEXT = 16_384
+MAX_FAILURES = 100
+
+_JOB_LABELS = (
+    "gen_ai.training.io/job-id",
+    "training.kubeflow.org/job-name",
+    "pytorch-job-name",
+    "jobset.sigs.k8s.io/jobset-name",
+    "volcano.sh/job-name",
+    "ray.io/job-name",
+    "ray.io/cluster",
+    "leaderworkerset.sigs.k8s.io/name",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+)
+_OWNERS = {
+    "Job": "k8s.job.name",
+    "StatefulSet": "k8s.statefulset.name",
+    "DaemonSet": "k8s.daemonset.name",
+    "ReplicaSet": "k8s.replicaset.name",
+}
+_OBJECT = re2.compile(r'\{\s*"apiVersion"')
+_RANK = re2.compile(r"^\d{1,7}$")
+#: Anything the API or a hostile file may hold; every access goes through the checks below.
+Json = dict[str, Any]
+
+
+def read_json(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """A list, a single object, or several documents one after another (`kubectl get -w -o json`)."""
+    raw = whole.content(stream, MAX_JSON)
+    for index, item in enumerate(_items(_documents(raw))):
+        yield from records(item, stream, clock, index)
+
+
+def read_yaml(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """The same in YAML."""
+    text = whole.content(stream, MAX_YAML).decode("utf-8", "replace")
+    for index, item in enumerate(_items(_yaml(text))):
+        yield from records(item, stream, clock, index)
+
+
+def pods(stream: Stream) -> Iterator[tuple[str, str, Attributes]]:
+    """Namespace, name and identity of every pod in a file of objects."""
+    if stream.format == "kubernetes_json":
+        documents: Iterator[object] = _documents(whole.content(stream, MAX_JSON))
+    else:
+        documents = _yaml(whole.content(stream, MAX_YAML).decode("utf-8", "replace"))
+    for item in _items(documents):
+        if item.get("kind") == "Pod":
+            identity = pod_identity(item)
+            yield str(identity.get("k8s.namespace.name", "")), str(identity.get("k8s.pod.name", "")), identity
+
+
+def _documents(raw: bytes) -> Iterator[object]:
+    try:
+        yield msgspec.json.decode(raw)
+        return
+    except (msgspec.DecodeError, RecursionError) as error:
+        problem = str(error)
+    # Several documents, or a list that was cut off: take the objects that are whole.
+    text = raw.decode("utf-8", "replace")
+    decoder = json.JSONDecoder()
+    at = failures = found = 0
+    while failures < MAX_FAILURES and (match := _OBJECT.search(text, at)):
+        try:
+            document, at = decoder.raw_decode(text, match.start())
+        except (ValueError, RecursionError):
+            failures += 1
+            at = match.start() + 1
+            continue
+        found += 1
+        yield document
+    if not found:
+        raise ValueError(f"not JSON: {problem}")
+
+
+def _yaml(text: str) -> Iterator[object]:
+    try:
+        yield from plain_yaml.load_all(text)
+        return
+    except plain_yaml.Unsupported as error:
+        if len(text) > MAX_ODD_YAML:
+            raise ValueError(f"YAML of an unusual kind, too large to read: {error}") from error
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    # Aliases share nodes, so a bomb of them costs nothing as long as nobody walks the whole tree, and nobody does.
+    try:
+        yield from YAML(typ="safe", pure=True).load_all(text)
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"not YAML: {str(error).splitlines()[0]}") from error
+
+
+def _items(documents: Iterator[object]) -> Iterator[Json]:
+    for document in documents:
+        for entry in document if isinstance(document, list) else [document]:
+            if not isinstance(entry, dict):
+                continue
+            entry = _dict(entry.get("object")) or entry  # a watch wraps each object with the kind of change
+            kind = str(entry.get("kind", ""))
+            items = entry.get("items")
+            if isinstance(items, list):
+                for item in items:
+                    if isinstance(item, dict):
+                        # A typed list (`EventList`) leaves the kind out of its items.
+                        yield {"kind": kind.removesuffix("List") or "List", **item}
+            else:
+                yield entry
+
+
+def records(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSignal]:
+    """What one object says has happened."""
+    kind = item.get("kind")
+    if kind == "Event":
+        yield _event(item, stream, clock, index)
+    elif kind == "Pod":
+        yield from _pod(item, stream, clock, index)
+    elif kind == "Node":
+        yield from _node(item, stream, clock, index)
+
+
+def _event(item: Json, stream: Stream, clock: Clock, index: int) -> LogSignal:
+    meta = _dict(item.get("metadata"))
+    about = _dict(item.get("involvedObject")) or _dict(item.get("regarding"))
+    series = _dict(item.get("series"))
+    origin = _dict(item.get("source")) or _dict(item.get("deprecatedSource"))
+    note = _text(item.get("message") or item.get("note"))
+    reason = _text(item.get("reason"))
+    first = _time(item.get("firstTimestamp") or item.get("deprecatedFirstTimestamp") or item.get("eventTime"))
+    last = _time(
+        item.get("lastTimestamp") or item.get("deprecatedLastTimestamp") or series.get("lastObservedTime")
+        or item.get("eventTime")
+    )  # fmt: skip
+    when = last or first or _time(meta.get("creationTimestamp"))
+    count = item.get("count") or series.get("count") or item.get("deprecatedCount") or 1
+    attributes: Attributes = {
+        "k8s.event.reason": reason,
+        "k8s.event.note": note,
+        "k8s.event.count": count if isinstance(count, int) else 1,
+        "k8s.object.kind": _text(about.get("kind")),
+        "k8s.object.name": _text(about.get("name")),
+    }
+    uid = _text(meta.get("uid"))
+    _put(attributes, "k8s.event.uid", uid)
+    _put(attributes, "k8s.event.type", _text(item.get("type")))
+    if first and when and first != when:
+        attributes["k8s.event.first_time"] = first
+    identity: Attributes = {}
+    _put(identity, "k8s.namespace.name", _text(about.get("namespace") or meta.get("namespace")))
+    if about.get("kind") == "Pod":
+        _put(identity, "k8s.pod.name", _text(about.get("name")))
+        _put(identity, "k8s.pod.uid", _text(about.get("uid")))
+    host = _text(origin.get("host") or item.get("reportingInstance"))
+    component = _text(origin.get("component") or item.get("reportingComponent") or item.get("reportingController"))
+    if about.get("kind") == "Node":
+        _put(identity, "k8s.node.name", _text(about.get("name")))
+    elif host and component in ("kubelet", "node-problem-detector", ""):
+        identity["k8s.node.name"] = host
+    return record(stream, clock, identity, attributes, f"{reason}: {note}" if reason else note, when, uid, index)
+
+
+def pod_identity(item: Json) -> Attributes:
+    """Resource attributes of a pod: where it is, what it belongs to, which rank it runs."""
+    meta, spec = _dict(item.get("metadata")), _dict(item.get("spec"))
+    labels = {**_dict(meta.get("annotations")), **_dict(meta.get("labels"))}
+    identity: Attributes = {}
+    _put(identity, "k8s.namespace.name", _text(meta.get("namespace")))
+    _put(identity, "k8s.pod.name", _text(meta.get("name")))
+    _put(identity, "k8s.pod.uid", _text(meta.get("uid")))
+    _put(identity, "k8s.node.name", _text(spec.get("nodeName")))
+    for owner in _list(meta.get("ownerReferences")):
+        if name := _OWNERS.get(_text(_dict(owner).get("kind"))):
+            _put(identity, name, _text(_dict(owner).get("name")))
+    for label in _JOB_LABELS:
+        if value := _text(labels.get(label)):
+            identity["gen_ai.training.job_id"] = value
+            break
+    rank = _environment(spec).get("RANK", "") or _text(labels.get("gen_ai.training.io/rank"))
+    if _RANK.match(rank):
+        identity["gen_ai.training.rank"] = int(rank)
+    return identity
+
+
+def _environment(spec: Json) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for container in _list(spec.get("containers")):
+        for entry in _list(_dict(container).get("env")):
+            found.setdefault(_text(_dict(entry).get("name")), _text(_dict(entry).get("value")))
+    return found
+
+
+def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSignal]:
+    identity, status = pod_identity(item), _dict(item.get("status"))
+    uid = _text(_dict(item.get("metadata")).get("uid"))
+    about: Attributes = {"k8s.object.kind": "Pod", "k8s.object.name": identity.get("k8s.pod.name", "")}
+    for condition in map(_dict, _list(status.get("conditions"))):
+        if condition.get("type") == "Ready" and condition.get("status") == "True":
+            at = _text(condition.get("lastTransitionTime"))
+            ready: Attributes = {**about, "k8s.pod.ready_time": at}
+            yield record(
+                stream, clock, identity, ready, "pod became ready", _time(at), f"{uid}/ready" if uid else "", index
+            )
+    if reason := _text(status.get("reason")):
+        message = _text(status.get("message"))
+        stopped: Attributes = {**about, "k8s.event.reason": reason, "k8s.event.note": message, "k8s.event.count": 1}
+        ends = [_time(_dict(c).get("lastTransitionTime")) or 0 for c in _list(status.get("conditions"))]
+        when = max(ends, default=0) or _time(status.get("startTime"))
+        body = f"{reason}: {message}"
+        yield record(stream, clock, identity, stopped, body, when, f"{uid}/{reason}" if uid else "", index)
+    for group in ("initContainerStatuses", "containerStatuses"):
+        for container in map(_dict, _list(status.get(group))):
+            yield from _container(container, identity, about, stream, clock, uid, index)
+
+
+def _container(
+    container: Json, identity: Attributes, about: Attributes, stream: Stream, clock: Clock, uid: str, index: int
+) -> Iterator[LogSignal]:
+    name = _text(container.get("name"))
+    restarts = container.get("restartCount")
+    restarts = restarts if isinstance(restarts, int) else 0
+    for key, attempt in (("lastState", restarts - 1), ("state", restarts)):
+        state = _dict(container.get(key))
+        ended, waiting = _dict(state.get("terminated")), _dict(state.get("waiting"))
+        attributes: Attributes = {**about, "k8s.container.name": name}
+        if ended:
+            code = ended.get("exitCode")
+            attributes["k8s.container.terminated.reason"] = _text(ended.get("reason"))
+            attributes["tracecore.attempt"] = max(attempt, 0)
+            if isinstance(code, int):
+                attributes["k8s.container.terminated.exit_code"] = code
+            body = f"container {name} terminated: {ended.get('reason')}, exit code {code}"
+            if message := _text(ended.get("message")):
+                body += f": {message}"
+            when = _time(ended.get("finishedAt"))
+            yield record(stream, clock, identity, attributes, body, when, f"{uid}/{name}/{key}" if uid else "", index)
+        elif waiting and (reason := _text(waiting.get("reason"))) not in ("", "ContainerCreating", "PodInitializing"):
+            note = _text(waiting.get("message"))
+            attributes |= {"k8s.event.reason": reason, "k8s.event.note": note, "k8s.event.count": 1}
+            body = f"{reason}: {note}"
+            yield record(stream, clock, identity, attributes, body, None, f"{uid}/{name}/waiting" if uid else "", index)
+
+
+def _node(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSignal]:
+    meta, status = _dict(item.get("metadata")), _dict(item.get("status"))
+    name = _text(meta.get("name"))
+    identity: Attributes = {"k8s.node.name": name}
+    for condition in map(_dict, _list(status.get("conditions"))):
+        kind, state = _text(condition.get("type")), _text(condition.get("status"))
+        attributes: Attributes = {
+            "k8s.object.kind": "Node",
+            "k8s.object.name": name,
+            "k8s.node.condition": kind,
+            "k8s.node.condition.status": state,
+        }
+        body = f"node {name}: {kind}={state}: {_text(condition.get('reason'))}: {_text(condition.get('message'))}"
+        when = _time(condition.get("lastTransitionTime"))
+        uid = _text(meta.get("uid"))
+        yield record(stream, clock, identity, attributes, body, when, f"{uid}/{kind}" if uid else "", index)
+
+
+def record(
+    stream: Stream,
+    clock: Clock,
+    identity: Attributes,
+    attributes: Attributes,
+    body: str,
+    when: int | None,
+    ident: str,
+    index: int,
+) -> LogSignal:
+    """A record about a Kubernetes object; without a time it happened at the end of the bundle."""
+    if when is None:
+        attributes = {**attributes, "tracecore.time.inferred": True}
+    resource: Resource = {"attributes": {**stream.resource, **identity, "tracecore.layer": stream.layer}}
+    return {
+        "resource": resource,
+        "log": {
+            "body": body[:MAX_TEXT],
+            "attributes": attributes,
+            "time_unix_nano": clock.latest if when is None else when,
+        },
+        "source": Source(stream.path, index, 0, 0, ident or f"{stream.path}#{index}:{body[:80]}"),
+    }
+
+
+def _put(attributes: Attributes, name: str, value: Value) -> None:
+    if value not in ("", None):
+        attributes[name] = value
+
+
+def _dict(value: object) -> Json:
+    return cast(Json, value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    if isinstance(value, str):
+        return value[:MAX_TEXT]
+    return str(value) if isinstance(value, int | float) else ""
+
+
+def _time(value: object) -> int | None:
+    return stamps.parse(value) if isinstance(value, str) else None

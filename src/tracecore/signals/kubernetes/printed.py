@@ -1,0 +1,242 @@
+"""What kubectl prints for people: `describe pod`, `describe node`, `get events`.
+
+Events there have ages, not times: they are counted back from the end of the bundle, and their records say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import re2
+
+from tracecore.signals import stamps, whole
+from tracecore.signals.kubernetes.objects import record
+from tracecore.signals.record import Attributes, LogSignal
+from tracecore.signals.stamps import SECOND
+from tracecore.signals.stream import Clock, Stream
+
+MAX_BYTES = 256 << 20
+
+_AGE = re2.compile(r"(\d+)([smhdy])")
+_FOLDED = re2.compile(r"^(\S+)(?: \(x(\d+) over (\S+)\))?$")
+_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_536_000}
+_FIELD = re2.compile(r"^( *)([A-Za-z][\w /.-]*?):(?: +(.*))?$")
+
+
+def age(text: str) -> int | None:
+    """`3m12s` in nanoseconds."""
+    parts = _AGE.findall(text)
+    return sum(int(number) * _UNIT[unit] for number, unit in parts) * SECOND if parts else None
+
+
+def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """`kubectl get events [-A] [-o wide]`."""
+    columns: list[tuple[str, int]] = []
+    for here, line in _lines(stream):
+        if "LAST SEEN" in line and "REASON" in line:
+            columns = _columns(line)
+            continue
+        if not columns or not line.strip():
+            continue
+        row = _row(line, columns)
+        seen, about = row.get("LAST SEEN", ""), row.get("OBJECT", "")
+        kind, _, name = about.partition("/")
+        kind = _KINDS.get(kind.lower(), kind.capitalize())
+        yield _event(
+            stream,
+            clock,
+            here,
+            seen,
+            (row.get("TYPE", ""), row.get("REASON", ""), row.get("MESSAGE", "")),
+            (kind, name, row.get("NAMESPACE", "")),
+            _number(row.get("COUNT", "")),
+        )
+
+
+_KINDS = {
+    kind.lower(): kind
+    for kind in ("ReplicaSet", "StatefulSet", "DaemonSet", "PersistentVolumeClaim", "PyTorchJob", "JobSet", "PodGroup")
+}
+
+
+def _columns(header: str) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    at = 0
+    for name in re2.split(r" {2,}", header.strip()):
+        start = header.index(name, at)
+        found.append((name, start))
+        at = start + len(name)
+    return found
+
+
+def _row(line: str, columns: list[tuple[str, int]]) -> dict[str, str]:
+    ends = [start for _, start in columns[1:]] + [len(line)]
+    return {name: line[start:end].strip() for (name, start), end in zip(columns, ends, strict=True)}
+
+
+def _event(
+    stream: Stream,
+    clock: Clock,
+    offset: int,
+    seen: str,
+    event: tuple[str, str, str],
+    about: tuple[str, str, str],
+    count: int | None = None,
+) -> LogSignal:
+    severity, reason, note = event
+    kind, name, namespace = about
+    folded = _FOLDED.match(seen.strip())
+    ago = age(folded.group(1) if folded else seen) or 0
+    times = count or (int(folded.group(2)) if folded and folded.group(2) else 1)
+    attributes: Attributes = {
+        "k8s.event.reason": reason,
+        "k8s.event.note": note,
+        "k8s.event.count": times,
+        "k8s.event.type": severity,
+        "k8s.object.kind": kind,
+        "k8s.object.name": name,
+        "tracecore.time.inferred": True,
+    }
+    identity: Attributes = {}
+    if namespace:
+        identity["k8s.namespace.name"] = namespace
+    if kind == "Pod":
+        identity["k8s.pod.name"] = name
+    elif kind == "Node":
+        identity["k8s.node.name"] = name
+    if folded and folded.group(3) and (over := age(folded.group(3))):
+        attributes["k8s.event.first_time"] = clock.latest - over
+    ident = f"{stream.path}@{offset}"
+    return record(stream, clock, identity, attributes, f"{reason}: {note}", clock.latest - ago, ident, offset)
+
+
+def read_describe(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """`kubectl describe pod|node`, also of several objects one after another."""
+    lines: list[tuple[int, str]] = []
+    for offset, line in _lines(stream):
+        if line.startswith("Name:") and lines:
+            yield from _described(lines, stream, clock)
+            lines = []
+        lines.append((offset, line))
+    yield from _described(lines, stream, clock)
+
+
+def _described(lines: list[tuple[int, str]], stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    top: dict[str, str] = {}
+    section, container = "", ""
+    state: dict[str, str] = {}
+    state_at = 0
+    conditions: list[tuple[int, str]] = []
+    events: list[tuple[int, str]] = []
+    ended: list[tuple[int, str, dict[str, str]]] = []
+
+    def close() -> None:
+        if state.get("state") == "Terminated":
+            ended.append((state_at, container, dict(state)))
+        state.clear()
+
+    for offset, line in lines:
+        match = _FIELD.match(line)
+        indent = len(line) - len(line.lstrip(" "))
+        if indent == 0 and match:
+            close()
+            section = match.group(2)
+            top.setdefault(section, (match.group(3) or "").strip())
+            continue
+        if section == "Events":
+            events.append((offset, line))
+        elif section == "Conditions":
+            conditions.append((offset, line))
+        elif section in ("Containers", "Init Containers") and match:
+            name, value = match.group(2), (match.group(3) or "").strip()
+            if indent == 2:
+                close()
+                container = name
+            elif name in ("State", "Last State"):
+                close()
+                state["state"], state["which"] = value, name
+                state_at = offset
+            elif state and indent >= 6:
+                state[name] = value
+            else:
+                close()
+    close()
+    node = "Roles" in top or "Unschedulable" in top or "Allocatable" in top
+    identity = _identity(top, node)
+    kind, name = ("Node" if node else "Pod"), top.get("Name", "")
+    about: Attributes = {"k8s.object.kind": kind, "k8s.object.name": name}
+    for offset, container, what in ended:
+        attributes: Attributes = {
+            **about,
+            "k8s.container.name": container,
+            "k8s.container.terminated.reason": what.get("Reason", ""),
+        }
+        if (code := _number(what.get("Exit Code", ""))) is not None:
+            attributes["k8s.container.terminated.exit_code"] = code
+        body = f"container {container} terminated: {what.get('Reason', '')}, exit code {what.get('Exit Code', '?')}"
+        if what.get("Message"):
+            body += f": {what['Message']}"
+        when = stamps.parse(what.get("Finished", ""))
+        yield record(stream, clock, identity, attributes, body, when, f"{stream.path}@{offset}", offset)
+    if not node and (reason := top.get("Reason")):
+        stopped: Attributes = {
+            **about,
+            "k8s.event.reason": reason,
+            "k8s.event.note": top.get("Message", ""),
+            "k8s.event.count": 1,
+        }
+        body = f"{reason}: {top.get('Message', '')}"
+        yield record(stream, clock, identity, stopped, body, None, f"{stream.path}@{lines[0][0]}/{reason}", lines[0][0])
+    if node:
+        yield from _conditions(conditions, name, identity, about, stream, clock)
+    yield from _events(events, kind, name, top.get("Namespace", ""), stream, clock)
+
+
+def _identity(top: dict[str, str], node: bool) -> Attributes:
+    identity: Attributes = {}
+    if node:
+        identity["k8s.node.name"] = top.get("Name", "")
+        return identity
+    identity["k8s.pod.name"] = top.get("Name", "")
+    if namespace := top.get("Namespace"):
+        identity["k8s.namespace.name"] = namespace
+    if (host := top.get("Node", "").split("/")[0]) not in ("", "<none>"):
+        identity["k8s.node.name"] = host
+    return identity
+
+
+def _conditions(
+    lines: list[tuple[int, str]], name: str, identity: Attributes, about: Attributes, stream: Stream, clock: Clock
+) -> Iterator[LogSignal]:
+    for offset, line in lines:
+        cells = [cell for cell in re2.split(r" {2,}", line.strip()) if cell]
+        if len(cells) < 2 or cells[1] not in ("True", "False", "Unknown"):
+            continue
+        attributes: Attributes = {**about, "k8s.node.condition": cells[0], "k8s.node.condition.status": cells[1]}
+        when = stamps.parse(cells[3]) if len(cells) > 3 else None
+        body = f"node {name}: {cells[0]}={cells[1]}: {': '.join(cells[4:])}"
+        yield record(stream, clock, identity, attributes, body, when, f"{stream.path}@{offset}", offset)
+
+
+def _events(
+    lines: list[tuple[int, str]], kind: str, name: str, namespace: str, stream: Stream, clock: Clock
+) -> Iterator[LogSignal]:
+    for offset, line in lines:
+        cells = re2.split(r" {2,}", line.strip(), 4)
+        if len(cells) != 5 or cells[0] not in ("Normal", "Warning"):
+            continue
+        yield _event(stream, clock, offset, cells[2], (cells[0], cells[1], cells[4]), (kind, name, namespace))
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _lines(stream: Stream) -> Iterator[tuple[int, str]]:
+    offset = 0
+    for raw in whole.content(stream, MAX_BYTES).split(b"\n"):
+        yield offset, raw.decode("utf-8", "replace").rstrip("\r")
+        offset += len(raw) + 1

@@ -1,0 +1,312 @@
+"""`nvidia-smi -q` and `nvidia-smi --query-gpu=… --format=csv` as metric points with `hw.*` names.
+
+| name | unit | labels beside `gpu.id`, `hw.gpu.index`, `gpu.uuid` |
+|---|---|---|
+| hw.gpu.temperature, hw.gpu.memory.temperature | °C | |
+| hw.gpu.clock.sm, hw.gpu.clock.sm.max, hw.gpu.clock.memory | MHz | |
+| hw.gpu.power, hw.gpu.power.limit | W | |
+| hw.gpu.memory.total, .used, .free | bytes | |
+| hw.gpu.utilization | 0 to 1 | |
+| hw.gpu.throttle.active | 0, 1 | hw.gpu.throttle.reason: power, thermal_hardware, thermal_software, idle, … |
+| hw.gpu.throttle.duration | s, counter | the same |
+| hw.errors | counter | error.type, error.subtype, error.persistence |
+| hw.gpu.remapped_rows | count | error.type; kind pending, failure as 0, 1 |
+| hw.gpu.retired_pages | count | error.subtype |
+| hw.gpu.pcie.link.generation, .width, and .max of both | | |
+| hw.gpu.pcie.replays | counter | |
+| hw.gpu.recovery_action | 1 | action: as printed, only where there is one |
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+import re2
+
+from tracecore.signals import stamps, whole
+from tracecore.signals.metrics.point import Point
+from tracecore.signals.record import Source
+from tracecore.signals.stream import Clock, Counters, Stream
+
+MAX_BYTES = 256 << 20
+
+_BUS = re2.compile(r"^(?i)([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-9a-f]))?$")
+_NUMBER = re2.compile(r"^(-?\d+(?:\.\d+)?)\s*([A-Za-z%/]*)")
+_FIELD = re2.compile(rb"^( *)([^:\n]+?) *: ?(.*)$")
+_SCALE = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "%": 0.01, "us": 1e-6, "ms": 1e-3}
+
+_REASONS = {
+    "sw power cap": "power",
+    "sw power capping": "power",
+    "hw slowdown": "slowdown_hardware",
+    "hw thermal slowdown": "thermal_hardware",
+    "hw power brake slowdown": "power_brake",
+    "hw power brake": "power_brake",
+    "hw power braking": "power_brake",
+    "sw thermal slowdown": "thermal_software",
+    "idle": "idle",
+    "gpu idle": "idle",
+    "sync boost": "sync_boost",
+    "applications clocks setting": "applications_clocks",
+}
+_BITS = {
+    0x1: "idle", 0x2: "applications_clocks", 0x4: "power", 0x8: "slowdown_hardware", 0x10: "sync_boost",
+    0x20: "thermal_software", 0x40: "thermal_hardware", 0x80: "power_brake",
+}  # fmt: skip
+
+# Section path, lower case, below the GPU → name. A section may have had other names in other versions of the driver.
+_QUERY = {
+    "temperature/gpu current temp": "hw.gpu.temperature",
+    "temperature/memory current temp": "hw.gpu.memory.temperature",
+    "clocks/sm": "hw.gpu.clock.sm",
+    "clocks/memory": "hw.gpu.clock.memory",
+    "max clocks/sm": "hw.gpu.clock.sm.max",
+    "gpu power readings/instantaneous power draw": "hw.gpu.power",
+    "gpu power readings/power draw": "hw.gpu.power",
+    "power readings/power draw": "hw.gpu.power",
+    "gpu power readings/current power limit": "hw.gpu.power.limit",
+    "power readings/power limit": "hw.gpu.power.limit",
+    "fb memory usage/total": "hw.gpu.memory.total",
+    "fb memory usage/used": "hw.gpu.memory.used",
+    "fb memory usage/free": "hw.gpu.memory.free",
+    "utilization/gpu": "hw.gpu.utilization",
+    "pci/gpu link info/pcie generation/current": "hw.gpu.pcie.link.generation",
+    "pci/gpu link info/pcie generation/max": "hw.gpu.pcie.link.generation.max",
+    "pci/gpu link info/link width/current": "hw.gpu.pcie.link.width",
+    "pci/gpu link info/link width/max": "hw.gpu.pcie.link.width.max",
+    "pci/replays since reset": "hw.gpu.pcie.replays",
+}
+_CSV = {
+    "temperature.gpu": "hw.gpu.temperature",
+    "temperature.memory": "hw.gpu.memory.temperature",
+    "clocks.current.sm": "hw.gpu.clock.sm",
+    "clocks.sm": "hw.gpu.clock.sm",
+    "clocks.max.sm": "hw.gpu.clock.sm.max",
+    "clocks.current.memory": "hw.gpu.clock.memory",
+    "clocks.mem": "hw.gpu.clock.memory",
+    "power.draw": "hw.gpu.power",
+    "power.draw.instant": "hw.gpu.power",
+    "power.limit": "hw.gpu.power.limit",
+    "enforced.power.limit": "hw.gpu.power.limit",
+    "memory.total": "hw.gpu.memory.total",
+    "memory.used": "hw.gpu.memory.used",
+    "memory.free": "hw.gpu.memory.free",
+    "utilization.gpu": "hw.gpu.utilization",
+    "pcie.link.gen.current": "hw.gpu.pcie.link.generation",
+    "pcie.link.gen.gpucurrent": "hw.gpu.pcie.link.generation",
+    "pcie.link.gen.max": "hw.gpu.pcie.link.generation.max",
+    "pcie.link.width.current": "hw.gpu.pcie.link.width",
+    "pcie.link.width.max": "hw.gpu.pcie.link.width.max",
+}
+
+
+def bus_id(text: str) -> str | None:
+    """A PCI bus id in the one spelling used everywhere: `dddd:bb:dd.f`, lower case."""
+    match = _BUS.match(text.strip())
+    if match is None:
+        return None
+    domain, bus, device, function = match.groups()
+    return f"{int(domain, 16):04x}:{bus}:{device}.{function or 0}".lower()
+
+
+def number(text: str, unit: str = "") -> float | None:
+    """A printed number in base units; None for `N/A` and the like."""
+    match = _NUMBER.match(text.strip())
+    if match is None:
+        return None
+    scale = _SCALE.get(match.group(2) or unit, 1)
+    return float(match.group(1)) * scale
+
+
+def read_query(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
+    """`nvidia-smi -q`, also several one after another in one file."""
+    data = whole.content(stream, MAX_BYTES)
+    counters.bytes_read += len(data)
+    base = _host(stream)
+    when, inferred = clock.latest, True
+    gpu: dict[str, str] = {}
+    path: list[tuple[int, str]] = []
+    index = -1
+    offset = 0
+    for line, raw in enumerate(data.split(b"\n"), 1):
+        here, offset = offset, offset + len(raw) + 1
+        if b"NVSMI LOG" in raw:
+            index, gpu, path = -1, {}, []
+            continue
+        if raw.startswith(b"GPU "):
+            index += 1
+            gpu = {**base, "hw.gpu.index": str(index)}
+            if bus := bus_id(raw[4:].decode("utf-8", "replace")):
+                gpu["gpu.id"] = bus
+            path = []
+            continue
+        match = _FIELD.match(raw.rstrip())
+        text = raw.decode("utf-8", "replace")
+        indent = len(text) - len(text.lstrip(" "))
+        while path and path[-1][0] >= indent:
+            path.pop()
+        if match is None:
+            if text.strip():
+                path.append((indent, text.strip().lower()))
+            continue
+        name, value = (
+            match.group(2).decode("utf-8", "replace").lower(),
+            match.group(3).decode("utf-8", "replace").strip(),
+        )
+        if name == "timestamp" and not gpu:
+            stamp = stamps.find(value.encode())
+            if stamp is not None:
+                when, inferred = stamp.resolve(clock.latest), False
+            continue
+        if name == "gpu uuid":
+            gpu["gpu.uuid"] = value
+        elif name == "product name":
+            gpu["gpu.model"] = value
+        # "HW Slowdown : Active" has a value and children; what is below it hangs on it.
+        full = "/".join([section for _, section in path] + [name])
+        path.append((indent, name))
+        if gpu:
+            for metric, labels, amount in _query_field(full, value):
+                counters.records += 1
+                yield Point(
+                    name=metric,
+                    labels={**gpu, **labels},
+                    value=amount,
+                    time=when,
+                    source=Source(stream.path, here, line, len(raw)),
+                    inferred=inferred,
+                )
+
+
+def _query_field(full: str, value: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    section, _, last = full.partition("/")
+    leaf = full.rsplit("/", 1)[-1]
+    if section in ("clocks event reasons", "clocks throttle reasons") and last:
+        if (reason := _REASONS.get(leaf)) and value in ("Active", "Not Active"):
+            yield "hw.gpu.throttle.active", {"hw.gpu.throttle.reason": reason}, float(value == "Active")
+    elif section in ("clocks event reasons counters", "clocks throttle reasons counters"):
+        if (reason := _REASONS.get(leaf)) and (amount := number(value)) is not None:
+            yield "hw.gpu.throttle.duration", {"hw.gpu.throttle.reason": reason}, amount
+    elif section == "ecc errors" and full.count("/") == 2 and full.split("/")[1] in ("volatile", "aggregate"):
+        if (labels := _ecc(leaf)) and (amount := number(value)) is not None:
+            yield "hw.errors", {**labels, "error.persistence": full.split("/")[1]}, amount
+    elif section == "remapped rows" and full.count("/") == 1:
+        if leaf in ("correctable error", "uncorrectable error") and (amount := number(value)) is not None:
+            kind = "corrected" if leaf.startswith("corr") else "uncorrected"
+            yield "hw.gpu.remapped_rows", {"error.type": kind}, amount
+        elif leaf in ("pending", "remapping failure occurred") and value in ("Yes", "No"):
+            kind = "pending" if leaf == "pending" else "failure"
+            yield "hw.gpu.remapped_rows", {"kind": kind}, float(value == "Yes")
+    elif section == "retired pages" and (amount := number(value)) is not None:
+        kind = "single_bit" if leaf.startswith("single") else "double_bit"
+        yield "hw.gpu.retired_pages", {"error.subtype": kind}, amount
+    elif full == "gpu recovery action" and value not in ("None", "N/A", ""):
+        yield "hw.gpu.recovery_action", {"action": value}, 1.0
+    elif (metric := _QUERY.get(full)) and (amount := number(value)) is not None:
+        yield metric, {}, amount
+
+
+def _ecc(leaf: str) -> dict[str, str] | None:
+    if "correctable" not in leaf:
+        return None
+    memory = leaf.split()[0]
+    single = "uncorrectable" not in leaf
+    return {
+        "error.type": "corrected" if single else "uncorrected",
+        "error.subtype": "single_bit" if single else "double_bit",
+        "hw.gpu.memory.kind": memory,
+        "detail": leaf,
+    }
+
+
+def read_csv(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
+    """`nvidia-smi --query-gpu=… --format=csv[,nounits]` with its header line; appended headers are skipped."""
+    data = whole.content(stream, MAX_BYTES)
+    counters.bytes_read += len(data)
+    base = _host(stream)
+    header: list[tuple[str, str]] = []
+    offset = 0
+    for line, raw in enumerate(data.split(b"\n"), 1):
+        here, offset = offset, offset + len(raw) + 1
+        text = raw.decode("utf-8", "replace").strip()
+        if not text:
+            continue
+        cells = next(csv.reader([text], skipinitialspace=True))
+        if not header or (cells and cells[0].split(" [")[0].strip() == header[0][0]):
+            header = [_column(cell) for cell in cells]
+            continue
+        if len(cells) != len(header):
+            counters.lines_unparsed += 1  # the last line of a file being written
+            continue
+        row = {name: (cell.strip(), unit) for (name, unit), cell in zip(header, cells, strict=True)}
+        labels, when = dict(base), clock.latest
+        if bus := bus_id(row.get("pci.bus_id", row.get("gpu_bus_id", ("", "")))[0]):
+            labels["gpu.id"] = bus
+        for name, label in (
+            ("index", "hw.gpu.index"),
+            ("uuid", "gpu.uuid"),
+            ("gpu_uuid", "gpu.uuid"),
+            ("name", "gpu.model"),
+        ):
+            if name in row:
+                labels[label] = row[name][0]
+        stamp = stamps.find(row["timestamp"][0].encode()) if "timestamp" in row else None
+        if stamp is not None:
+            when = stamp.resolve(clock.latest)
+        source = Source(stream.path, here, line, len(raw))
+        for metric, more, amount in _csv_fields(row):
+            counters.records += 1
+            yield Point(
+                name=metric, labels={**labels, **more}, value=amount, time=when, source=source, inferred=stamp is None
+            )
+
+
+def _column(cell: str) -> tuple[str, str]:
+    name, _, unit = cell.strip().partition(" [")
+    return name.strip().lower(), unit.rstrip("]")
+
+
+def _csv_fields(row: dict[str, tuple[str, str]]) -> Iterator[tuple[str, dict[str, str], float]]:
+    for name, (cell, unit) in row.items():
+        if metric := _CSV.get(name):
+            if (amount := number(cell, unit)) is not None:
+                yield metric, {}, amount
+        elif name in ("clocks_event_reasons.active", "clocks_throttle_reasons.active") and cell.startswith("0x"):
+            try:
+                mask = int(cell, 16)
+            except ValueError:
+                continue
+            for bit, reason in _BITS.items():
+                if f"{name.split('.')[0]}.{_NAMES[reason]}" not in row:
+                    yield "hw.gpu.throttle.active", {"hw.gpu.throttle.reason": reason}, float(bool(mask & bit))
+        elif name.startswith(("clocks_event_reasons.", "clocks_throttle_reasons.")):
+            reason_name = _REASONS.get(name.split(".", 1)[1].replace("_", " "))
+            if reason_name and cell in ("Active", "Not Active"):
+                yield "hw.gpu.throttle.active", {"hw.gpu.throttle.reason": reason_name}, float(cell == "Active")
+        elif name.startswith("ecc.errors.") and (amount := number(cell)) is not None:
+            parts = name.split(".")
+            if len(parts) == 5:
+                single = parts[2] == "corrected"
+                yield (
+                    "hw.errors",
+                    {
+                        "error.type": parts[2],
+                        "error.subtype": "single_bit" if single else "double_bit",
+                        "error.persistence": parts[3],
+                        "hw.gpu.memory.kind": parts[4],
+                    },
+                    amount,
+                )
+
+
+_NAMES = {
+    "idle": "gpu_idle", "applications_clocks": "applications_clocks_setting", "power": "sw_power_cap",
+    "slowdown_hardware": "hw_slowdown", "sync_boost": "sync_boost", "thermal_software": "sw_thermal_slowdown",
+    "thermal_hardware": "hw_thermal_slowdown", "power_brake": "hw_power_brake_slowdown",
+}  # fmt: skip
+
+
+def _host(stream: Stream) -> dict[str, str]:
+    host = stream.resource.get("host.name")
+    return {"host.name": host} if isinstance(host, str) else {}
