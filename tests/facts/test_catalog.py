@@ -113,7 +113,9 @@ def test_facts_survive_the_journey() -> None:
         fields: dict[str, Any] = {}
         for field in msgspec.structs.fields(kind):
             if field.required and field.name in fields_of(kind):
-                fields[field.name] = {int: 3, float: 0.5, bool: True, str: "a"}[field.type]
+                fields[field.name] = {int: 3, float: 0.5, bool: True, str: "a"}[
+                    field.type
+                ]  # a new type needs a sample here
         facts.append(build(kind.__name__, {**fields, "node": "n", "count": 2, "last_time": T0 + 1}, time=T0, uid="u"))
     assert decode(encode(facts)) == facts
     assert [type(f) for f in decode(encode(facts))] == list(TYPES)

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 
 from tracecore.facts.catalog import TYPES
 from tracecore.facts.codec import decode, encode
+from tracecore.facts.collective import CollectiveEntry
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import (
     AerError,
+    AerRecovery,
     EccDelta,
     FramebufferSample,
+    GpuDriverError,
     GpuLost,
     NvlinkRate,
     PcieRateCollapse,
@@ -39,7 +42,7 @@ from tracecore.facts.kubernetes import (
 )
 from tracecore.facts.memory import CudaOom, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
-from tracecore.facts.network import PortState
+from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
 from tracecore.facts.projection import PROJECTORS, TRIGGERS, project, project_point
 from tracecore.facts.stop import PlannedStop
@@ -81,8 +84,34 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         },
         {"code": 45, "gpu": GPU, "process": "python", "pid": 4242, "cause": 31, "link": 2, "detail": "Ch 00000008"},
     ),
+    (
+        GpuDriverError,
+        {"kernelevents.gpu.error": "page_fault", "kernelevents.gpu.process": "python", "process.pid": 4},
+        {"error": "page_fault", "process": "python", "pid": 4},
+    ),
+    (AerRecovery, {"kernelevents.pcie_aer.recovery": "failed", "gpu.id": GPU}, {"succeeded": False}),
+    (
+        NicError,
+        {"kernelevents.nic.error": "cable_error", "kernelevents.nic.device": "0000:5C:00.0"},
+        {"error": "cable_error", "device": "0000:5c:00.0"},
+    ),
+    (LinkState, {"hw.network.up": False, "network.interface.name": "eth0"}, {"interface": "eth0", "up": False}),
+    (
+        CollectiveEntry,
+        {"nccl.fr.collective_seq_id": 4, "nccl.fr.rank": 2, "nccl.fr.pg_id": 0, "nccl.fr.state": "started"},
+        {"seq": 4, "rank": 2, "pg": "0", "state": "started"},
+    ),
     (GpuLost, {"kernelevents.gpu_lost": True, "gpu.id": "PCI:0000:3b:00"}, {"gpu": GPU, "detail": "a line"}),
-    (Sxid, {"kernelevents.sxid": 20034, "kernelevents.sxid.fatal": True}, {"code": 20034, "fatal": True}),
+    (
+        Sxid,
+        {
+            "kernelevents.sxid": 20034,
+            "kernelevents.sxid.fatal": True,
+            "kernelevents.sxid.link": 33,
+            "kernelevents.sxid.switch": "0000:A9:00.0",
+        },
+        {"code": 20034, "fatal": True, "link": 33, "switch": "0000:a9:00.0"},
+    ),
     (
         EccDelta,
         {
@@ -433,7 +462,7 @@ def test_a_wrong_optional_value_is_not_measured(
 
 
 def test_every_type_that_a_record_can_state_has_a_row() -> None:
-    derived = {"NodeSilence", "CollectiveEntry", "GroupProgress"}
+    derived = {"NodeSilence", "GroupProgress", "Arrival"}
     assert {t.__name__ for t in TYPES} - {row[0].__name__ for row in NORMAL} <= derived
 
 
@@ -546,6 +575,13 @@ def test_slurm_states_say_whether_the_end_was_wanted(state: str, stop: str | Non
     fact = of(PlannedStop, facts)
     assert (fact and fact.reason) == stop
     assert of(SlurmState, facts).job == "7"
+
+
+def test_a_node_that_ray_calls_dead() -> None:
+    fact = of(NodeReadiness, project(signal({"tracecore.node.lost": True, "tracecore.launcher.host": "10.0.0.7"})))
+    assert (fact.ready, fact.node) == (False, "10.0.0.7")
+    failed = {"tracecore.slurm.state": "NODE_FAIL", "tracecore.slurm.node": "n7", "host.name": "login"}
+    assert of(SlurmState, project(signal(failed))).node == "n7"
 
 
 def test_a_slurm_memory_kill_is_reported_once() -> None:
@@ -670,6 +706,6 @@ def test_every_attribute_a_projector_reads_is_documented() -> None:
         own = Asked(attributes)
         own.names = names
         for projector in PROJECTORS:
-            projector.of(Stamped({}, {"body": "x"}, own, T0))
+            projector.of(Stamped({}, {"body": "x"}, own, {}, T0))
     assert len(names) > 100
     assert sorted(names - documented) == []

@@ -9,11 +9,14 @@ from typing import Any
 import msgspec
 import re2
 
+from tracecore.facts import collective
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import (
     AerError,
+    AerRecovery,
     EccDelta,
     FramebufferSample,
+    GpuDriverError,
     GpuLost,
     NvlinkRate,
     PcieRateCollapse,
@@ -35,7 +38,7 @@ from tracecore.facts.kubernetes import (
 )
 from tracecore.facts.memory import CudaOom, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
-from tracecore.facts.network import PortState
+from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
@@ -52,15 +55,19 @@ from tracecore.signals.record import Source
 TYPES: tuple[type[Fact], ...] = (
     Xid,
     GpuLost,
+    GpuDriverError,
     Sxid,
     EccDelta,
     ThrottleSample,
     FramebufferSample,
     AerError,
+    AerRecovery,
     PcieRateCollapse,
     NvlinkRate,
     SdcCounter,
     PortState,
+    LinkState,
+    NicError,
     WatchdogReport,
     NcclError,
     RendezvousFailure,
@@ -92,6 +99,7 @@ TYPES: tuple[type[Fact], ...] = (
     NodeSilence,
     SlurmState,
     PlannedStop,
+    *collective.TYPES,
 )
 
 #: Fields whose value is a time, so that a case may write `t+30s` in them.

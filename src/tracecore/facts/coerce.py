@@ -6,6 +6,7 @@ stored (beyond 64 bits, not finite, half a surrogate pair) is not a value.
 
 from __future__ import annotations
 
+import functools
 import math
 from datetime import UTC, datetime
 
@@ -37,13 +38,24 @@ def text(value: object, limit: int = TEXT_LIMIT) -> str | None:
 
 def name(value: object) -> str | None:
     """A name: a short string."""
-    return None if value is None else text(value, NAME_LIMIT)
+    if value is None:
+        return None
+    # Names come again and again; long strings are not worth remembering.
+    if type(value) is str and len(value) <= 128:
+        return _short(value)
+    return text(value, NAME_LIMIT)
+
+
+@functools.lru_cache(maxsize=16_384)
+def _short(value: str) -> str | None:
+    return text(value, NAME_LIMIT)
 
 
 def word(value: object) -> str | None:
     """A word of a closed vocabulary: lower case, spaces and dashes as underscores."""
-    found = text(value, NAME_LIMIT)
-    return None if found is None else found.lower().replace(" ", "_").replace("-", "_")
+    if value is None or (found := name(value)) is None:
+        return None
+    return found.lower().replace(" ", "_").replace("-", "_")
 
 
 def integer(value: object) -> int | None:
@@ -90,6 +102,8 @@ def number(value: object) -> float | None:
     """A finite number."""
     if value is None or isinstance(value, bool):
         return None
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if isinstance(value, str):
         value = value.strip()
         if not value.isascii() or not _NUMBER.match(value):
@@ -104,6 +118,8 @@ def magnitude(value: object) -> float | None:
     """A finite number that is not negative."""
     if value is None:
         return None
+    if type(value) is float and 0 <= value < math.inf:
+        return value
     found = number(value)
     return found if found is not None and found >= 0 else None
 

@@ -20,6 +20,11 @@ class Xid(Fact, frozen=True, kw_only=True):
         cause: the Xid that a 45 says it follows.
         link: NVLink number of a 74 or 144 to 150.
         detail: the message after the code.
+        unit: the unit an NVLink error of 144 to 150 names.
+        fatal: whether such an error says that it is fatal.
+        intr_info: its first word.
+        error_status: its second word.
+        recovery: the action that a 154 changed to.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -33,6 +38,11 @@ class Xid(Fact, frozen=True, kw_only=True):
     cause: int | None = None
     link: int | None = None
     detail: str | None = None
+    unit: str | None = None
+    fatal: bool | None = None
+    intr_info: int | None = None
+    error_status: int | None = None
+    recovery: str | None = None
 
     def describe(self) -> str:
         who = f" by process {self.process or 'pid'}{f' {self.pid}' if self.pid is not None else ''}"
@@ -56,11 +66,35 @@ class GpuLost(Fact, frozen=True, kw_only=True):
         return sentence(self, "GPU has fallen off the bus", self.detail)
 
 
+class GpuDriverError(Fact, frozen=True, kw_only=True):
+    """A GPU driver or the fabric manager reports an error that has no Xid.
+
+    Args:
+        error: the vocabulary of `kernelevents.gpu.error`.
+        process: the process it names.
+    """
+
+    kind: ClassVar[str] = "kernel_event"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    error: str
+    process: str | None = None
+    pid: int | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        return sentence(self, f"GPU driver: {self.error.replace('_', ' ')}", self.detail)
+
+
 class Sxid(Fact, frozen=True, kw_only=True):
     """An NVSwitch error.
 
     Args:
         fatal: None where the line does not say.
+        link: link or port of the switch.
+        switch: PCI bus id of the switch.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -71,12 +105,14 @@ class Sxid(Fact, frozen=True, kw_only=True):
     code: int
     fatal: bool | None = None
     link: int | None = None
+    switch: str | None = None
     detail: str | None = None
 
     def describe(self) -> str:
         word = {True: "fatal ", False: "non-fatal ", None: ""}[self.fatal]
         link = f" on NVLink {self.link}" if self.link is not None else ""
-        return sentence(self, f"{word}NVSwitch SXid {self.code}{link}", self.detail)
+        switch = f" of switch {self.switch}" if self.switch is not None else ""
+        return sentence(self, f"{word}NVSwitch SXid {self.code}{link}{switch}", self.detail)
 
 
 class EccDelta(Fact, frozen=True, kw_only=True):
@@ -174,6 +210,23 @@ class AerError(Fact, frozen=True, kw_only=True):
     def describe(self) -> str:
         where = f" in the {self.error_type}" if self.error_type else ""
         return sentence(self, f"{self.severity} PCIe error{where}")
+
+
+class AerRecovery(Fact, frozen=True, kw_only=True):
+    """What became of a device after an uncorrected PCIe error.
+
+    Args:
+        succeeded: the device came back.
+    """
+
+    kind: ClassVar[str] = "pcie_aer"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+
+    succeeded: bool
+
+    def describe(self) -> str:
+        return sentence(self, f"recovery from a PCIe error {'succeeded' if self.succeeded else 'failed'}")
 
 
 class PcieRateCollapse(Fact, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from tracecore.facts import coerce
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _BUS = re2.compile(
     r"(?i)^(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$",
@@ -40,23 +40,39 @@ def bus_id(value: object) -> str | None:
     return _bus_id(value) if isinstance(value, str) and len(value) <= 32 and value.isascii() else None
 
 
+@functools.lru_cache(maxsize=8192)
+def _pod(namespace: str | None, name: str) -> str:
+    return f"{namespace or 'default'}/{name}"
+
+
 class Stamped:
-    """A stamped record as projectors see it: own attributes first, then the resource's."""
+    """A stamped record as projectors see it.
 
-    __slots__ = ("log", "own", "resource", "signal", "time")
+    Args:
+        get: an attribute of the record, else of its resource, else None.
+    """
 
-    def __init__(self, signal: Mapping[str, Any], log: Mapping[str, Any], own: dict[str, Any], time: int) -> None:
+    __slots__ = ("get", "log", "own", "resource", "signal", "time")
+
+    def __init__(
+        self,
+        signal: Mapping[str, Any],
+        log: Mapping[str, Any],
+        own: dict[str, Any],
+        resource: dict[str, Any],
+        time: int,
+    ) -> None:
         self.signal = signal
         self.log = log
         self.own = own
+        self.resource = resource
         self.time = time
-        resource = signal.get("resource")
-        attributes = resource.get("attributes") if isinstance(resource, dict) else None
-        self.resource: dict[str, Any] = attributes if isinstance(attributes, dict) else _NOTHING
-
-    def get(self, name: str) -> Any:
-        value = self.own.get(name)
-        return self.resource.get(name) if value is None else value
+        if not resource:
+            self.get: Callable[[str], Any] = own.get
+        elif None in own.values():
+            self.get = {**resource, **{name: value for name, value in own.items() if value is not None}}.get
+        else:
+            self.get = {**resource, **own}.get
 
     @property
     def body(self) -> str | None:
@@ -67,6 +83,8 @@ class Stamped:
         """Where it was read; a record that came with no place is named by its content."""
         source = self.signal.get("source")
         event = self.own.get("k8s.event.uid")
+        if event is None and type(source) is Source:
+            return source
         if isinstance(source, Source):
             if source.ident or not isinstance(event, str) or not event:
                 return source
@@ -79,37 +97,23 @@ class Stamped:
 
     def identity(self) -> dict[str, Any]:
         """The fields every fact has, only those that are known."""
-        own, resource = self.own, self.resource
+        get = self.get
         fields: dict[str, Any] = {"time": self.time, "source": self.source()}
-        node = (
-            own.get("k8s.node.name")
-            or resource.get("k8s.node.name")
-            or own.get("host.name")
-            or resource.get("host.name")
-        )
-        if node is not None and (node := coerce.name(node)) is not None:
+        if (node := coerce.name(get("k8s.node.name")) or coerce.name(get("host.name"))) is not None:
             fields["node"] = node
-        pod = own.get("k8s.pod.name") or resource.get("k8s.pod.name")
-        if pod is not None and (pod := coerce.name(pod)) is not None:
-            space = coerce.name(own.get("k8s.namespace.name") or resource.get("k8s.namespace.name"))
-            fields["pod"] = f"{space or 'default'}/{pod}"
-        job = own.get("gen_ai.training.job_id") or resource.get("gen_ai.training.job_id")
-        if job is not None and (job := coerce.name(str(job) if type(job) is int else job)) is not None:
-            fields["job"] = job
-        rank = own.get("gen_ai.training.rank")
-        if rank is None:
-            rank = resource.get("gen_ai.training.rank")
-        if rank is not None and (rank := coerce.natural(rank)) is not None:
+        if (pod := get("k8s.pod.name")) is not None and (pod := coerce.name(pod)) is not None:
+            fields["pod"] = _pod(coerce.name(get("k8s.namespace.name")), pod)
+        if (job := get("gen_ai.training.job_id")) is not None:
+            job = coerce.name(str(job) if type(job) is int else job)
+            if job is not None:
+                fields["job"] = job
+        if (rank := get("gen_ai.training.rank")) is not None and (rank := coerce.natural(rank)) is not None:
             fields["rank"] = rank
-        gpu = own.get("gpu.id") or resource.get("gpu.id")
-        if gpu is not None and (gpu := bus_id(gpu)) is not None:
+        if (gpu := get("gpu.id")) is not None and (gpu := bus_id(gpu)) is not None:
             fields["gpu"] = gpu
-        attempt = own.get("tracecore.attempt")
-        if attempt is None:
-            attempt = resource.get("tracecore.attempt")
-        if attempt and (attempt := coerce.natural(attempt)) is not None:
+        if (attempt := get("tracecore.attempt")) and (attempt := coerce.natural(attempt)) is not None:
             fields["attempt"] = attempt
-        if own.get("tracecore.time.inferred") is True or resource.get("tracecore.time.inferred") is True:
+        if get("tracecore.time.inferred") is True:
             fields["approximate"] = True
         return fields
 
@@ -120,7 +124,7 @@ class Stamped:
         kind = coerce.name(self.get("k8s.object.kind"))
         if involved is not None and kind == "Pod":
             space = coerce.name(self.get("k8s.namespace.name"))
-            fields["pod"] = f"{space or 'default'}/{involved}"
+            fields["pod"] = _pod(space, involved)
         elif involved is not None and kind == "Node":
             fields["node"] = involved
             fields.pop("pod", None)
@@ -141,8 +145,8 @@ def stamped(signal: object) -> Stamped | None:
     if not isinstance(own, dict):
         return None
     time = log.get("time_unix_nano") or log.get("observed_time_unix_nano")
-    if type(time) is not int or not 0 < time < _I64:
-        time = coerce.positive(time)
-        if time is None:
-            return None
-    return Stamped(signal, log, own, time)
+    if (type(time) is not int or not 0 < time < _I64) and (time := coerce.positive(time)) is None:
+        return None
+    resource = signal.get("resource")
+    attributes = resource.get("attributes") if isinstance(resource, dict) else None
+    return Stamped(signal, log, own, attributes if isinstance(attributes, dict) else _NOTHING, time)

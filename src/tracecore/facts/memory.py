@@ -55,6 +55,7 @@ class OomKill(Fact, frozen=True, kw_only=True):
 
     Args:
         constraint: none (the whole machine), memcg, cpuset or memory_policy.
+        invoked_by: the process that asked for the memory that was not there.
     """
 
     kind: ClassVar[str] = "oom_kill"
@@ -67,6 +68,7 @@ class OomKill(Fact, frozen=True, kw_only=True):
     constraint: str | None = None
     rss_kb: int | None = None
     limit_kb: int | None = None
+    invoked_by: str | None = None
 
     def describe(self) -> str:
         pid = f" (pid {self.victim_pid})" if self.victim_pid is not None else ""

@@ -10,6 +10,41 @@ from tracecore.facts.wording import sentence
 STATES = {1: "Down", 2: "Initialize", 3: "Armed", 4: "Active"}
 
 
+class NicError(Fact, frozen=True, kw_only=True):
+    """A network adapter's driver reports an error of the adapter, its cable or its power.
+
+    Args:
+        error: the vocabulary of `kernelevents.nic.error`.
+        device: the adapter's PCI bus id.
+    """
+
+    kind: ClassVar[str] = "nic_error"
+    layer: ClassVar[str] = "kernel"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    error: str
+    device: str | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        device = f" of adapter {self.device}" if self.device else ""
+        return sentence(self, f"network adapter: {self.error.replace('_', ' ')}{device}", self.detail)
+
+
+class LinkState(Fact, frozen=True, kw_only=True):
+    """The link of a network interface of any make went up or down."""
+
+    kind: ClassVar[str] = "port_state"
+    layer: ClassVar[str] = "kernel"
+
+    interface: str
+    up: bool
+
+    def describe(self) -> str:
+        return sentence(self, f"link of {self.interface} is {'up' if self.up else 'down'}")
+
+
 class PortState(Fact, frozen=True, kw_only=True):
     """State of an InfiniBand or RoCE port at a moment, from a driver line or a scrape.
 

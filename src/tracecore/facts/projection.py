@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tracecore.facts.collective import CollectiveEntry, collective_entry
 from tracecore.facts.fact import Fact
+from tracecore.facts.identity import Stamped
 from tracecore.facts.projectors.gpu import GPU
 from tracecore.facts.projectors.host import HOST
 from tracecore.facts.projectors.kubernetes import KUBERNETES
@@ -17,7 +19,19 @@ if TYPE_CHECKING:
 
     from tracecore.signals.record import LogSignal, Source
 
-PROJECTORS: tuple[Projection[Any], ...] = (*GPU, *HOST, *WORKER, *TRAINING, *KUBERNETES)
+
+def collective(record: Stamped) -> CollectiveEntry | None:
+    """An entry of a Flight Recorder as one record, whatever the record lacks."""
+    entry: LogSignal = {
+        "resource": {"attributes": record.resource},
+        "log": {"attributes": record.own, "time_unix_nano": record.time},
+        "source": record.source(),
+    }
+    return collective_entry(entry)
+
+
+COLLECTIVE = (Projection(collective, gate=collective_entry.gate),)
+PROJECTORS: tuple[Projection[Any], ...] = (*GPU, *HOST, *WORKER, *TRAINING, *KUBERNETES, *COLLECTIVE)
 
 _INDEX = Index(PROJECTORS)
 #: Attributes that can make a fact. A record that has none of them makes none.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from tracecore.facts.coerce import flag, integer, magnitude, name, natural, number, positive, text, word
 from tracecore.facts.gpu import (
     AerError,
+    AerRecovery,
     EccDelta,
     FramebufferSample,
+    GpuDriverError,
     GpuLost,
     NvlinkRate,
     PcieRateCollapse,
@@ -15,8 +17,8 @@ from tracecore.facts.gpu import (
     ThrottleSample,
     Xid,
 )
-from tracecore.facts.identity import Stamped
-from tracecore.facts.network import PortState
+from tracecore.facts.identity import Stamped, bus_id
+from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.projectors.projector import Projection
 
 _PERSISTENCE = {"volatile": "volatile", "aggregate": "aggregate", "persistent": "aggregate"}
@@ -50,6 +52,11 @@ def xid(record: Stamped) -> Xid | None:
         cause=positive(get("kernelevents.xid.cause")),
         link=natural(get("kernelevents.xid.link")),
         detail=text(get("kernelevents.xid.detail"), 512),
+        unit=name(get("kernelevents.xid.unit")),
+        fatal=flag(get("kernelevents.xid.fatal")),
+        intr_info=natural(get("kernelevents.xid.intr_info")),
+        error_status=natural(get("kernelevents.xid.error_status")),
+        recovery=name(get("kernelevents.xid.recovery")),
     )
 
 
@@ -67,7 +74,21 @@ def sxid(record: Stamped) -> Sxid | None:
         **record.identity(),
         code=code,
         fatal=flag(record.get("kernelevents.sxid.fatal")),
-        link=natural(record.get("kernelevents.xid.link")),
+        link=natural(record.get("kernelevents.sxid.link")),
+        switch=bus_id(record.get("kernelevents.sxid.switch")),
+        detail=text(record.get("kernelevents.sxid.detail"), 512) or record.body,
+    )
+
+
+def gpu_driver_error(record: Stamped) -> GpuDriverError | None:
+    error = word(record.get("kernelevents.gpu.error"))
+    if error is None:
+        return None
+    return GpuDriverError(
+        **record.identity(),
+        error=error,
+        process=name(record.get("kernelevents.gpu.process")),
+        pid=positive(record.get("process.pid")),
         detail=record.body,
     )
 
@@ -124,6 +145,14 @@ def aer_error(record: Stamped) -> AerError | None:
     if severity is None or "gpu" not in identity:
         return None
     return AerError(**identity, severity=severity, error_type=name(record.get("kernelevents.pcie_aer.type")))
+
+
+def aer_recovery(record: Stamped) -> AerRecovery | None:
+    outcome = {"succeeded": True, "failed": False}.get(word(record.get("kernelevents.pcie_aer.recovery")) or "")
+    identity = record.identity()
+    if outcome is None or "gpu" not in identity:
+        return None
+    return AerRecovery(**identity, succeeded=outcome)
 
 
 def aer_severity(value: object) -> str | None:
@@ -190,10 +219,27 @@ def port_state(record: Stamped) -> PortState | None:
     return None if number_ is None else PortState(**record.identity(), device=device, port=number_, state=state)
 
 
+def nic_error(record: Stamped) -> NicError | None:
+    error = word(record.get("kernelevents.nic.error"))
+    if error is None:
+        return None
+    device = bus_id(record.get("kernelevents.nic.device"))
+    return NicError(**record.identity(), error=error, device=device, detail=record.body)
+
+
+def link_state(record: Stamped) -> LinkState | None:
+    interface, up = name(record.get("network.interface.name")), flag(record.get("hw.network.up"))
+    return None if interface is None or up is None else LinkState(**record.identity(), interface=interface, up=up)
+
+
 GPU = (
     Projection(xid, gate=("kernelevents.xid",)),
     Projection(gpu_lost, gate=("kernelevents.gpu_lost",)),
     Projection(sxid, gate=("kernelevents.sxid",)),
+    Projection(gpu_driver_error, gate=("kernelevents.gpu.error",)),
+    Projection(aer_recovery, gate=("kernelevents.pcie_aer.recovery", "gpu.id")),
+    Projection(nic_error, gate=("kernelevents.nic.error",)),
+    Projection(link_state, gate=("hw.network.up", "network.interface.name")),
     Projection(aer_error, gate=("kernelevents.pcie_aer.severity", "gpu.id")),
     Projection(ecc_delta, gate=("hw.errors.delta", "gpu.id")),
     Projection(

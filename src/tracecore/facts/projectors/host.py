@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracecore.facts.coerce import integer, name, natural, positive, text, word
+from tracecore.facts.coerce import flag, integer, name, natural, positive, text, word
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.identity import Stamped
+from tracecore.facts.kubernetes import NodeReadiness
 from tracecore.facts.memory import MemoryKillReport, OomKill
 from tracecore.facts.projectors.projector import Projection
 from tracecore.facts.stop import PlannedStop
@@ -44,6 +45,7 @@ def oom_kill(record: Stamped) -> OomKill | None:
         constraint=_constraint(record.get(prefix + "constraint")),
         rss_kb=natural(record.get(prefix + "rss_kb")),
         limit_kb=natural(record.get(prefix + "limit_kb")),
+        invoked_by=name(record.get(prefix + "invoked_by")),
     )
     said = (kill.victim_pid, kill.victim_name, kill.constraint, kill.limit_kb)
     return None if all(value is None for value in said) else kill
@@ -81,6 +83,8 @@ def _scheduled(record: Stamped) -> dict[str, Any]:
     fields = record.identity()
     if "job" not in fields and (job := _slurm_job(record)) is not None:
         fields["job"] = job
+    if (node := name(record.get("tracecore.slurm.node"))) is not None:
+        fields["node"] = node
     return fields
 
 
@@ -99,6 +103,16 @@ def slurm_state(record: Stamped) -> SlurmState | None:
         slurm_job=_slurm_job(record),
         exit_code=integer(record.get("tracecore.process.exit_code")),
     )
+
+
+def ray_node_lost(record: Stamped) -> NodeReadiness | None:
+    """Ray's own head says that a node is dead."""
+    if flag(record.get("tracecore.node.lost")) is not True:
+        return None
+    fields = record.identity()
+    if (host := name(record.get("tracecore.launcher.host"))) is not None:
+        fields["node"] = host
+    return NodeReadiness(**fields, ready=False, reason="NodeDead", note=record.body) if "node" in fields else None
 
 
 def planned_stop(record: Stamped) -> PlannedStop | None:
@@ -130,6 +144,7 @@ HOST = (
     Projection(memory_kill_report, gate=("tracecore.host_oom.reporter",)),
     Projection(slurm_state, gate=("tracecore.slurm.state",)),
     Projection(slurm_memory_kill, gate=("tracecore.slurm.state",)),
+    Projection(ray_node_lost, gate=("tracecore.node.lost",)),
     Projection(planned_stop, gate=("tracecore.stop.reason",)),
     Projection(slurm_stop, gate=("tracecore.slurm.state",)),
 )

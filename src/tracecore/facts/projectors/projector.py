@@ -84,8 +84,10 @@ class Index:
         for place, projector in enumerate(projectors):
             for name in projector.triggers:
                 by_trigger.setdefault(name, []).append(place)
-        self._by_trigger = {name: tuple(places) for name, places in by_trigger.items()}
-        self._on_resource = {p.gate[0]: place for place, p in enumerate(projectors) if p.resource}
+        # Triggers of the same projectors share one tuple, so that a record with several is found to need them once.
+        shared: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._by_trigger = {n: shared.setdefault(t, t) for n, t in ((n, tuple(p)) for n, p in by_trigger.items())}
+        self._on_resource = tuple((p.gate[0], place) for place, p in enumerate(projectors) if p.resource)
 
     @property
     def triggers(self) -> frozenset[str]:
@@ -107,18 +109,23 @@ class Index:
         found: tuple[int, ...] = ()
         for name in attributes:
             if name in by_trigger:
-                found = found + by_trigger[name] if found else by_trigger[name]
-        for name, place in self._on_resource.items():
-            if isinstance(resource, dict) and name in resource:
-                found = (*found, place)
+                places = by_trigger[name]
+                if found is not places:
+                    found = found + places if found else places
+        if resource and isinstance(resource, dict):
+            for name, place in self._on_resource:
+                if name in resource:
+                    found = (*found, place)
         if not found:
             return []
         record = stamped(signal)
         if record is None:
             return []
-        places = sorted(set(found)) if len(found) > 1 else found
+        if len(found) == 1:
+            fact = self._projectors[found[0]].of(record)
+            return [] if fact is None else [fact]
         facts: list[Fact] = []
-        for place in places:
+        for place in sorted(set(found)):
             fact = self._projectors[place].of(record)
             if fact is not None:
                 facts.append(fact)

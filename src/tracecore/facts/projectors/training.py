@@ -7,29 +7,27 @@ from tracecore.facts.identity import Stamped
 from tracecore.facts.projectors.projector import Projection
 from tracecore.facts.training import CheckpointPhase, EvalAccuracy, NonFinite, Progress, RunFinished, StepStalled
 
-_T = "tracecore.training."
-_G = "gen_ai.training."
 _STALL = "tracecore.alert.training_step_stalled.no_progress_seconds"
-_CHECKPOINT = _T + "checkpoint.phase"
+_CHECKPOINT = "tracecore.training.checkpoint.phase"
 _EVENTS = frozenset({"begin", "end", "error"})
 
 
 def progress(record: Stamped) -> Progress | None:
     # These lines mention a step without having made one.
-    if record.get(_STALL) is not None or record.get(_CHECKPOINT) is not None:
-        return None
     get = record.get
+    if get(_STALL) is not None or get(_CHECKPOINT) is not None:
+        return None
     made = Progress(
         **record.identity(),
-        step=natural(get(_G + "step")),
-        phase=word(get(_G + "phase")),
-        iter_time_s=magnitude(get(_T + "iter_time_s")),
-        data_time_s=magnitude(get(_T + "data_time_s")),
-        loss=number(get(_T + "loss")),
-        grad_norm=number(get(_T + "grad_norm")),
-        learning_rate=number(get(_T + "learning_rate")),
-        total_steps=positive(get(_T + "total_steps")),
-        epoch=magnitude(get(_T + "epoch")),
+        step=natural(get("gen_ai.training.step")),
+        phase=word(get("gen_ai.training.phase")),
+        iter_time_s=magnitude(get("tracecore.training.iter_time_s")),
+        data_time_s=magnitude(get("tracecore.training.data_time_s")),
+        loss=number(get("tracecore.training.loss")),
+        grad_norm=number(get("tracecore.training.grad_norm")),
+        learning_rate=number(get("tracecore.training.learning_rate")),
+        total_steps=positive(get("tracecore.training.total_steps")),
+        epoch=magnitude(get("tracecore.training.epoch")),
     )
     said = (made.step, made.phase, made.iter_time_s, made.data_time_s, made.loss, made.grad_norm)
     return None if all(value is None for value in said) else made
@@ -42,66 +40,82 @@ def step_stalled(record: Stamped) -> StepStalled | None:
     return StepStalled(
         **record.identity(),
         no_progress_s=quiet,
-        step=natural(record.get(_G + "step")),
-        phase=word(record.get(_G + "phase")),
+        step=natural(record.get("gen_ai.training.step")),
+        phase=word(record.get("gen_ai.training.phase")),
     )
 
 
 def checkpoint_phase(record: Stamped) -> CheckpointPhase | None:
-    phase, event = word(record.get(_CHECKPOINT)), word(record.get(_T + "checkpoint.event"))
+    phase, event = word(record.get(_CHECKPOINT)), word(record.get("tracecore.training.checkpoint.event"))
     if phase is None or event not in _EVENTS:
         return None
     return CheckpointPhase(
         **record.identity(),
         phase=phase,
         event=event,
-        path=name(record.get(_T + "checkpoint.path")),
-        step=natural(record.get(_G + "step")),
+        path=name(record.get("tracecore.training.checkpoint.path")),
+        step=natural(record.get("gen_ai.training.step")),
     )
 
 
 def non_finite(record: Stamped) -> NonFinite | None:
-    what = word(record.get(_T + "non_finite"))
+    what = word(record.get("tracecore.training.non_finite"))
     if what is None:
         return None
     # A report prints the value beside other numbers; a line of its own is the program's complaint.
     reported = any(
         record.own.get(n) is not None
-        for n in (_G + "step", _T + "iter_time_s", _T + "learning_rate", _T + "loss", _T + "grad_norm", _T + "epoch")
+        for n in (
+            "gen_ai.training.step",
+            "tracecore.training.iter_time_s",
+            "tracecore.training.learning_rate",
+            "tracecore.training.loss",
+            "tracecore.training.grad_norm",
+            "tracecore.training.epoch",
+        )
     )
-    return NonFinite(**record.identity(), what=what, step=natural(record.get(_G + "step")), explicit=not reported)
+    return NonFinite(
+        **record.identity(), what=what, step=natural(record.get("gen_ai.training.step")), explicit=not reported
+    )
 
 
 def eval_accuracy(record: Stamped) -> EvalAccuracy | None:
-    observed = number(record.get(_G + "eval_accuracy.observed"))
+    observed = number(record.get("gen_ai.training.eval_accuracy.observed"))
     if observed is None:
         return None
-    checksum = record.get(_G + "eval_set.checksum")
+    checksum = record.get("gen_ai.training.eval_set.checksum")
     return EvalAccuracy(
         **record.identity(),
         observed=observed,
-        baseline=number(record.get(_G + "eval_accuracy.baseline")),
+        baseline=number(record.get("gen_ai.training.eval_accuracy.baseline")),
         checksum=name(str(checksum) if type(checksum) is int else checksum),
-        checkpoint_step=natural(record.get(_G + "checkpoint.step")),
-        job_start=positive(record.get(_G + "job.start_unix_nano")),
-        job_end=positive(record.get(_G + "job.end_unix_nano")),
+        checkpoint_step=natural(record.get("gen_ai.training.checkpoint.step")),
+        job_start=positive(record.get("gen_ai.training.job.start_unix_nano")),
+        job_end=positive(record.get("gen_ai.training.job.end_unix_nano")),
     )
 
 
 def run_finished(record: Stamped) -> RunFinished | None:
-    if flag(record.get(_T + "finished")) is not True:
+    if flag(record.get("tracecore.training.finished")) is not True:
         return None
-    return RunFinished(**record.identity(), step=natural(record.get(_G + "step")))
+    return RunFinished(**record.identity(), step=natural(record.get("gen_ai.training.step")))
 
 
 TRAINING = (
     Projection(
         progress,
-        either=(_G + "step", _G + "phase", *(_T + n for n in ("iter_time_s", "data_time_s", "loss", "grad_norm"))),
+        either=(
+            "gen_ai.training.step",
+            "gen_ai.training.phase",
+            "tracecore.training.iter_time_s",
+            "tracecore.training.data_time_s",
+            "tracecore.training.loss",
+            "tracecore.training.grad_norm",
+        ),
     ),
     Projection(step_stalled, gate=(_STALL,)),
-    Projection(checkpoint_phase, gate=(_CHECKPOINT, _T + "checkpoint.event")),
-    Projection(non_finite, gate=(_T + "non_finite",)),
-    Projection(eval_accuracy, gate=(_G + "eval_accuracy.observed",)),
-    Projection(run_finished, gate=(_T + "finished",)),
+    Projection(checkpoint_phase, gate=(_CHECKPOINT, "tracecore.training.checkpoint.event")),
+    Projection(non_finite, gate=("tracecore.training.non_finite",)),
+    Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
+    Projection(run_finished, gate=("tracecore.training.finished",)),
 )
