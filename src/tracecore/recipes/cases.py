@@ -218,7 +218,9 @@ def complaints(case: Case, outcome: Outcome) -> list[str]:
         before = case.attributes if case.metric is None else {**(case.datapoint or {}).get("attributes", {})}
         if name in before or name.startswith("metric."):
             continue
-        if names(case.absent, name):
+        if got is None:
+            found.append(f"{case.place}: {case.name}: {name} is set to nothing; ask for `!= nil` first")
+        elif names(case.absent, name):
             found.append(f"{case.place}: {case.name}: {name} is {got!r}; it must be absent")
     return found
 
