@@ -119,7 +119,7 @@ class CollectiveMismatch(Pattern[Config]):
     id = "18"
     name = "collective_mismatch"
     role = "cause"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (CollectiveEntry,)
     Config = Config
 

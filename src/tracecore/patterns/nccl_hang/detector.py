@@ -202,7 +202,7 @@ class NcclHang(Pattern[Config]):
     id = "8"
     name = "nccl_hang"
     role = "symptom"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (CollectiveEntry, GroupProgress, WatchdogReport)
     triggers = (CollectiveEntry, WatchdogReport)
     Config = Config
