@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
 from tracecore.patterns.config import ConfigError, load
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
+from tracecore.patterns.nccl_hang.detector import NcclHang
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
 from tracecore.patterns.xid_correlation.detector import XidCorrelation
 
@@ -21,6 +23,8 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     HbmEcc,
     PodEvictedPattern,
     XidCorrelation,
+    NcclHang,
+    CollectiveMismatch,
 )
 
 ENTRY_POINTS = "tracecore.patterns"
