@@ -12,7 +12,7 @@ Operator = Callable[[Value, Value], Value]
 
 
 def _shown(value: Value) -> str:
-    return "nil" if value is None else str(value) if isinstance(value, (Time, Duration)) else as_string(value)
+    return "<nil>" if value is None else str(value) if isinstance(value, (Time, Duration)) else as_string(value)
 
 
 def _not_a_number(left: Value, right: Value) -> OttlTypeError:

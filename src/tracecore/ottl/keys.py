@@ -80,9 +80,15 @@ def set_keyed(ctx: Context, container: dict[str, Any] | list[Any], keys: Keys, v
         inner = holder[slot]
         if inner is None:
             inner = holder[slot] = _grown(key(ctx))
+            if isinstance(inner, list):
+                holder, slot = inner, len(inner) - 1
+                continue
         elif not isinstance(inner, (dict, list)):
             raise OttlTypeError(f"type {value_type(inner)} does not support string indexing")
         holder, slot = inner, _slot(ctx, inner, key)
+    if isinstance(value, (dict, list)) and type(holder[slot]) is not type(value):
+        # What is stored may contain the place it is stored in; that place is empty by then.
+        holder[slot] = type(value)()
     stored = storable(value, holder[slot])
     if isinstance(value, list) and value and stored[-1] is None and value[-1] is not None:
         holder[slot] = stored

@@ -208,9 +208,9 @@ class _Parser:
             self.index += 1
             self.enter()
             token = self.token
-            if token.kind == "String":
+            if token.kind in ("String", "Int"):
                 self.index += 1
-                keys.append(Literal(unquote(token, self.source), token.offset))
+                keys.append(self.literal(token))
             else:
                 keys.append(self.sum())
             self.take("Punct", "]")

@@ -78,7 +78,7 @@ def _exact(want: type, name: str) -> Callable[[Value], Value]:
     def check(value: Value) -> Value:
         if type(value) is want:
             return value
-        raise OttlTypeError(f"expected {name} but got {go_type(value)}")
+        raise OttlTypeError(f"expected {name} but got {go_type(value, 'nil')}")
 
     return check
 

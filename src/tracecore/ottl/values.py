@@ -101,7 +101,6 @@ class ProfileID(bytes):
 
 
 _GO_TYPES: dict[type, str] = {
-    type(None): "nil",
     bool: "bool",
     int: "int64",
     float: "float64",
@@ -117,9 +116,9 @@ _GO_TYPES: dict[type, str] = {
 }
 
 
-def go_type(value: Value) -> str:
+def go_type(value: Value, nil: str = "<nil>") -> str:
     """The name the Collector gives to a value's type, for error messages."""
-    return _GO_TYPES.get(type(value), type(value).__name__)
+    return nil if value is None else _GO_TYPES.get(type(value), type(value).__name__)
 
 
 def wrap_int64(number: int) -> int:
