@@ -85,6 +85,25 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         {"code": 45, "gpu": GPU, "process": "python", "pid": 4242, "cause": 31, "link": 2, "detail": "Ch 00000008"},
     ),
     (
+        Xid,
+        {
+            "kernelevents.xid": 149,
+            "kernelevents.xid.unit": "NETIR_LINK_EVT",
+            "kernelevents.xid.fatal": True,
+            "kernelevents.xid.intr_info": 5,
+            "kernelevents.xid.error_status": "7",
+            "kernelevents.xid.recovery": "GPU Reset Required",
+        },
+        {
+            "code": 149,
+            "unit": "NETIR_LINK_EVT",
+            "fatal": True,
+            "intr_info": 5,
+            "error_status": 7,
+            "recovery": "GPU Reset Required",
+        },
+    ),
+    (
         GpuDriverError,
         {"kernelevents.gpu.error": "page_fault", "kernelevents.gpu.process": "python", "process.pid": 4},
         {"error": "page_fault", "process": "python", "pid": 4},
@@ -355,7 +374,7 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
             "tracecore.training.checkpoint.phase": "write",
             "tracecore.training.checkpoint.event": "begin",
             "tracecore.training.checkpoint.path": "/ckpt/9",
-            "gen_ai.training.step": 9,
+            "gen_ai.training.checkpoint.step": 9,
         },
         {"phase": "write", "event": "begin", "path": "/ckpt/9", "step": 9},
     ),
@@ -627,7 +646,14 @@ def test_a_launcher_speaks_of_another_rank_than_its_own() -> None:
     assert of(LauncherFailure, facts).node == "n4"
     torch = {**attributes, "tracecore.launcher": "torchelastic"}
     assert of(LauncherFailure, project(signal(torch, own))).node == "n0"
-    assert project(signal({"tracecore.launcher": "slurm"})) == []
+    assert of(LauncherFailure, project(signal({"tracecore.launcher": "ray"}, own))).rank is None
+
+
+def test_a_traceback_of_which_only_the_first_line_was_stamped() -> None:
+    body = "time : x\n  traceback : " + TRACE.replace("\n", "\n  ")
+    first = {"tracecore.launcher": "torchelastic", "tracecore.launcher.traceback": TRACE.splitlines()[0]}
+    fact = of(LauncherFailure, project(signal(first, body=body)))
+    assert (fact.exception_type, fact.exception_message) == ("ValueError", "bad batch")
 
 
 @pytest.mark.parametrize(

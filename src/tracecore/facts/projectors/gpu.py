@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tracecore.facts.coerce import flag, integer, magnitude, name, natural, number, positive, text, word
 from tracecore.facts.gpu import (
     AerError,
@@ -52,12 +54,19 @@ def xid(record: Stamped) -> Xid | None:
         cause=positive(get("kernelevents.xid.cause")),
         link=natural(get("kernelevents.xid.link")),
         detail=text(get("kernelevents.xid.detail"), 512),
-        unit=name(get("kernelevents.xid.unit")),
-        fatal=flag(get("kernelevents.xid.fatal")),
-        intr_info=natural(get("kernelevents.xid.intr_info")),
-        error_status=natural(get("kernelevents.xid.error_status")),
-        recovery=name(get("kernelevents.xid.recovery")),
+        **(_decoded(record) if code >= 144 else {}),
     )
+
+
+def _decoded(record: Stamped) -> dict[str, Any]:
+    """What only NVLink errors (144 to 150) and recovery actions (154) carry."""
+    return {
+        "unit": name(record.get("kernelevents.xid.unit")),
+        "fatal": flag(record.get("kernelevents.xid.fatal")),
+        "intr_info": natural(record.get("kernelevents.xid.intr_info")),
+        "error_status": natural(record.get("kernelevents.xid.error_status")),
+        "recovery": name(record.get("kernelevents.xid.recovery")),
+    }
 
 
 def gpu_lost(record: Stamped) -> GpuLost | None:

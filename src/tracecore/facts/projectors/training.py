@@ -49,12 +49,13 @@ def checkpoint_phase(record: Stamped) -> CheckpointPhase | None:
     phase, event = word(record.get(_CHECKPOINT)), word(record.get("tracecore.training.checkpoint.event"))
     if phase is None or event not in _EVENTS:
         return None
+    step = natural(record.get("gen_ai.training.checkpoint.step"))
     return CheckpointPhase(
         **record.identity(),
         phase=phase,
         event=event,
         path=name(record.get("tracecore.training.checkpoint.path")),
-        step=natural(record.get("gen_ai.training.step")),
+        step=step if step is not None else natural(record.get("gen_ai.training.step")),
     )
 
 

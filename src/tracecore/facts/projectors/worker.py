@@ -108,18 +108,27 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
 def _reported(record: Stamped) -> dict[str, Any]:
     """Identity of the process a line speaks of: a launcher's line speaks of another rank than its own."""
     fields = record.identity()
-    if record.get("tracecore.launcher") is not None:
+    launcher = record.get("tracecore.launcher")
+    if launcher is not None:
         fields.pop("rank", None)
         if (rank := natural(record.get(_LAUNCHER + "rank"))) is not None:
             fields["rank"] = rank
+        host = name(record.get(_LAUNCHER + "host"))
+        # torchelastic's agent speaks of its own host only, whose name the record knows better; srun of others.
+        if host is not None and (launcher != "torchelastic" or "node" not in fields):
+            fields["node"] = host
     return fields
+
+
+def _pid(record: Stamped) -> int | None:
+    return positive(record.get("process.pid")) or positive(record.get(_LAUNCHER + "pid"))
 
 
 def fatal_signal(record: Stamped) -> FatalSignal | None:
     found = signal_named(record.get("tracecore.process.signal"))
     if found is None:
         return None
-    return FatalSignal(**_reported(record), signal=found, pid=positive(record.get("process.pid")))
+    return FatalSignal(**_reported(record), signal=found, pid=_pid(record))
 
 
 def exit_status(record: Stamped) -> ExitStatus | None:
@@ -127,36 +136,37 @@ def exit_status(record: Stamped) -> ExitStatus | None:
     alive = flag(record.get("tracecore.process.alive"))
     if (code is None and alive is not True) or (code is not None and not -(1 << 31) <= code < 1 << 32):
         return None
-    pid = positive(record.get("process.pid"))
-    return ExitStatus(**_reported(record), exit_code=code, alive=code is None, pid=pid)
+    return ExitStatus(**_reported(record), exit_code=code, alive=code is None, pid=_pid(record))
 
 
 def launcher_failure(record: Stamped) -> LauncherFailure | None:
     launcher = word(record.get("tracecore.launcher"))
     if launcher is None:
         return None
-    fields = _reported(record)
-    host = name(record.get(_LAUNCHER + "host"))
-    # torchelastic's agent speaks of its own host only, whose name the record knows better; srun speaks of others.
-    if host is not None and (launcher != "torchelastic" or "node" not in fields):
-        fields["node"] = host
-    stack = record.get(_LAUNCHER + "traceback")
-    parsed = tracebacks.parse(stack) if isinstance(stack, str) else None
-    failure = LauncherFailure(
-        **fields,
+    parsed = _launcher_traceback(record)
+    return LauncherFailure(
+        **_reported(record),
         launcher=launcher,
         root=flag(record.get(_LAUNCHER + "root")) is True,
         local_rank=natural(record.get(_LAUNCHER + "local_rank")),
         pid=positive(record.get(_LAUNCHER + "pid")),
         exit_code=integer(record.get(_LAUNCHER + "exit_code")),
-        host=host,
+        host=name(record.get(_LAUNCHER + "host")),
         failed_at=name(record.get(_LAUNCHER + "time")),
         error_file=name(record.get(_LAUNCHER + "error_file")),
         exception_type=parsed.type if parsed else None,
         exception_message=text(parsed.message, 512) if parsed else None,
     )
-    said = (failure.rank, failure.local_rank, failure.pid, failure.exit_code, failure.failed_at)
-    return None if not failure.root and all(value is None for value in said) else failure
+
+
+def _launcher_traceback(record: Stamped) -> tracebacks.Traceback | None:
+    """The traceback an entry carries; where only its first line was stamped, the rest is in the table."""
+    stack = record.get(_LAUNCHER + "traceback")
+    if not isinstance(stack, str) or not stack:
+        return None
+    body = record.log.get("body")
+    at = body.rfind(stack[:512]) if isinstance(body, str) else -1
+    return tracebacks.parse(stack) or (tracebacks.parse(body[at:]) if isinstance(body, str) and at >= 0 else None)
 
 
 def cuda_error(record: Stamped) -> CudaError | None:
