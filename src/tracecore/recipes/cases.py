@@ -138,9 +138,9 @@ class Recipe:
 
         resource = {"attributes": deepcopy(case.resource)}
         scope: dict[str, Any] = {"attributes": {}}
-        metric = deepcopy(case.metric) or {}
+        metric = deepcopy(case.metric or {})
         log = {"body": case.body, "attributes": deepcopy(case.attributes)}
-        point = {"attributes": {}, **(deepcopy(case.datapoint) or {})}
+        point: dict[str, Any] = {"attributes": {}, **deepcopy(case.datapoint or {})}
         if case.metric is not None:
             point["attributes"] |= deepcopy(case.attributes)
         items: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
