@@ -649,6 +649,15 @@ def test_a_launcher_speaks_of_another_rank_than_its_own() -> None:
     assert of(LauncherFailure, project(signal({"tracecore.launcher": "ray"}, own))).rank is None
 
 
+def test_a_traceback_that_is_the_body() -> None:
+    facts = project(signal({"exception.type": "ValueError", "tracecore.cuda.error": "unknown_error"}, body=TRACE))
+    raised = of(ExceptionRaised, facts)
+    assert (raised.file, raised.line, raised.message) == ("train.py", 7, "bad batch")
+    assert of(CudaError, facts).detail == "ValueError: bad batch"
+    table = of(CudaError, project(signal({"tracecore.cuda.error": "busy"}, body="\nfirst\nsecond\n")))
+    assert table.detail == "first"
+
+
 def test_a_traceback_of_which_only_the_first_line_was_stamped() -> None:
     body = "time : x\n  traceback : " + TRACE.replace("\n", "\n  ")
     first = {"tracecore.launcher": "torchelastic", "tracecore.launcher.traceback": TRACE.splitlines()[0]}

@@ -76,8 +76,17 @@ class Stamped:
 
     @property
     def body(self) -> str | None:
-        """The line itself, where the record has one."""
-        return coerce.text(self.log.get("body"), 512)
+        """The line itself; of a block the line that says what happened: a traceback's last, else the first."""
+        body = self.log.get("body")
+        if not isinstance(body, str):
+            return None
+        if "\n" in body:
+            lines = [line for line in body[-8192:].splitlines() if line.strip()]
+            if not lines:
+                return None
+            if "Traceback (most recent call last):" in body:
+                return coerce.text(lines[-1], 512)
+        return coerce.text(body[:4096].lstrip().partition("\n")[0], 512)
 
     def source(self) -> Source:
         """Where it was read; a record that came with no place is named by its content."""

@@ -18,7 +18,7 @@ MAX_BLOCKS = 64
 MESSAGE_LINES = 20
 MESSAGE_CHARS = 2048
 
-_HEADER = "Traceback (most recent call last):"
+HEADER = "Traceback (most recent call last):"
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -143,7 +143,7 @@ def _blocks(text: str) -> list[_Block]:
     grouped = chained = sub = False
     for raw in lines:
         line = _ANSI.sub("", raw) if "\x1b" in raw else raw
-        start = line.find(_HEADER)
+        start = line.find(HEADER)
         if start >= 0:
             if len(blocks) >= MAX_BLOCKS:
                 break

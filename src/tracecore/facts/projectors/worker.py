@@ -85,8 +85,9 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
 
 
 def exception_raised(record: Stamped) -> ExceptionRaised | None:
-    stack = record.get("exception.stacktrace")
-    parsed = tracebacks.parse(stack) if isinstance(stack, str) else None
+    # A block that is one record has its traceback in the body.
+    stack = record.get("exception.stacktrace") or record.log.get("body")
+    parsed = tracebacks.parse(stack) if isinstance(stack, str) and tracebacks.HEADER in stack else None
     kind = name(record.get("exception.type")) or (parsed.type if parsed else None)
     if kind is None:
         return None
