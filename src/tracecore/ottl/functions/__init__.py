@@ -27,6 +27,7 @@ from tracecore.ottl.functions import (
     types,
     url,
     useragent,
+    xml,
 )
 
 #: Where functions are declared, in the order they are listed to a user.
@@ -37,6 +38,7 @@ MODULES: tuple[ModuleType, ...] = (
     strings,
     patterns,
     parsing,
+    xml,
     logformats,
     url,
     useragent,
