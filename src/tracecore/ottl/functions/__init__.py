@@ -9,13 +9,16 @@ from __future__ import annotations
 from types import ModuleType
 
 from tracecore.ottl.functions import (
+    aggregation,
     durations,
     encoding,
     hashing,
+    histograms,
     identity,
     lists,
     logformats,
     maps,
+    metrics,
     network,
     numbers,
     parsing,
@@ -51,4 +54,7 @@ MODULES: tuple[ModuleType, ...] = (
     identity,
     network,
     spans,
+    metrics,
+    aggregation,
+    histograms,
 )

@@ -18,7 +18,12 @@ from tracecore.ottl.signature import (
 )
 from tracecore.ottl.values import go_type
 
-_BASE64 = {"base64": (False, True), "base64-raw": (False, False), "base64-url": (True, True), "base64-raw-url": (True, False)}
+_BASE64 = {
+    "base64": (False, True),
+    "base64-raw": (False, False),
+    "base64-url": (True, True),
+    "base64-raw-url": (True, False),
+}
 
 
 @converter("Base64Encode")

@@ -14,7 +14,9 @@ from tracecore.ottl.errors import OttlRuntimeError
 from tracecore.ottl.values import UTC, Time, quote
 
 MONTHS = tuple(calendar.month_name)[1:] if calendar.month_name[1] == "January" else ()
-MONTHS = MONTHS or tuple("January February March April May June July August September October November December".split())
+MONTHS = MONTHS or tuple(
+    "January February March April May June July August September October November December".split()
+)
 DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 
 # The elements of a layout, longest first where one begins another.
@@ -190,7 +192,7 @@ def _fields(layout: str, text: str) -> Parsed:
                 yday, value = _day_of_year(value, element == "002")
             elif element in ("PM", "pm"):
                 word = value[:2]
-                if word not in ((("AM", "PM") if element == "PM" else ("am", "pm"))):
+                if word not in (("AM", "PM") if element == "PM" else ("am", "pm")):
                     raise _BadElement
                 afternoon = word in ("PM", "pm")
                 value = value[2:]
@@ -432,7 +434,9 @@ def _zone(fields: Parsed, location: datetime.tzinfo) -> tuple[str, int, datetime
         known = _offset_by_name(location, fields.zone_name, seconds)
         if known is not None:
             return fields.zone_name, known, location
-        offset = 3600 * int(fields.zone_name[3:]) if fields.zone_name.startswith("GMT") and len(fields.zone_name) > 3 else 0
+        offset = (
+            3600 * int(fields.zone_name[3:]) if fields.zone_name.startswith("GMT") and len(fields.zone_name) > 3 else 0
+        )
         return fields.zone_name, offset, fixed(offset, fields.zone_name)
     offset = local_offset(location, seconds)
     return zone_at(location, seconds - offset)[0], offset, location

@@ -112,7 +112,7 @@ def index(target: Getter, value: Getter) -> Getter:
 def sort(target: Getter, order: str = "asc") -> Getter:
     """A list in ascending (`asc`) or descending (`desc`) order. One that holds lists, maps or bytes stays as it is."""
     if order not in ("asc", "desc"):
-        raise OttlCompileError(f"invalid arguments: {order}. Order should be either \"asc\" or \"desc\"")
+        raise OttlCompileError(f'invalid arguments: {order}. Order should be either "asc" or "desc"')
 
     def run(ctx: Context) -> list[Any]:
         items = target(ctx)

@@ -21,7 +21,18 @@ from tracecore.ottl.signature import (
     converter,
     editor,
 )
-from tracecore.ottl.values import Duration, ProfileID, SpanID, Time, TraceID, Value, as_string, copy_value, go_type, quote
+from tracecore.ottl.values import (
+    Duration,
+    ProfileID,
+    SpanID,
+    Time,
+    TraceID,
+    Value,
+    as_string,
+    copy_value,
+    go_type,
+    quote,
+)
 
 
 @editor("set")
@@ -192,9 +203,7 @@ def stringify_all(target: PMapGetSetter) -> Getter:
 def merge_maps(target: PMapGetSetter, source: PMapGetter, strategy: str) -> Getter:
     """Bring the entries of one map into another: `insert` new ones, `update` those it has, or `upsert` all."""
     if strategy not in ("insert", "update", "upsert"):
-        raise OttlCompileError(
-            f"invalid value for strategy, {strategy}, must be 'insert', 'update' or 'upsert'"
-        )
+        raise OttlCompileError(f"invalid value for strategy, {strategy}, must be 'insert', 'update' or 'upsert'")
 
     def run(ctx: Context) -> None:
         entries = target.get(ctx)

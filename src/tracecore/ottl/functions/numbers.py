@@ -21,9 +21,7 @@ def log(target: FloatLikeGetter) -> Getter:
         if number is None:
             raise OttlRuntimeError("invalid input: <nil>")
         if number <= 0:
-            raise OttlRuntimeError(
-                f"invalid input: expected number greater than zero but got {value_text(number)}"
-            )
+            raise OttlRuntimeError(f"invalid input: expected number greater than zero but got {value_text(number)}")
         return math.log(number)
 
     return run
@@ -39,9 +37,7 @@ def parse_int(target: StringGetter, base: IntGetter) -> Getter:
             raise OttlRuntimeError("invalid target value for ParseInt function, target cannot be empty")
         radix = base(ctx)
         if radix < 0:
-            raise OttlRuntimeError(
-                f"invalid base value: {radix} for ParseInt function, base cannot be negative"
-            )
+            raise OttlRuntimeError(f"invalid base value: {radix} for ParseInt function, base cannot be negative")
         return int_in_base(text, radix)
 
     return run

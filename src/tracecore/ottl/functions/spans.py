@@ -68,9 +68,7 @@ def _span_name(span: dict[str, Any]) -> str:
     if kind == _SERVER:
         return _http(attributes, "http.route") or _rpc(attributes) or _messaging(attributes)
     if kind == _CLIENT:
-        return (
-            _http(attributes, "url.template") or _rpc(attributes) or _database(attributes) or _messaging(attributes)
-        )
+        return _http(attributes, "url.template") or _rpc(attributes) or _database(attributes) or _messaging(attributes)
     return _messaging(attributes) if kind in (_PRODUCER, _CONSUMER) else ""
 
 
@@ -142,7 +140,5 @@ def _destination(attributes: dict[str, Any]) -> str:
         return "(temporary)"
     if attributes.get("messaging.destination.anonymous") is True:
         return "(anonymous)"
-    named = _text(
-        attributes, "messaging.destination.template", "messaging.destination.name", "messaging.destination"
-    )
+    named = _text(attributes, "messaging.destination.template", "messaging.destination.name", "messaging.destination")
     return _server(attributes) if named is None else named

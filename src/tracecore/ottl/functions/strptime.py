@@ -89,7 +89,11 @@ def check(form: str) -> None:
         raise ValueError("format string should not contain decimals")
     if (found := re.search(r"[^.,]%[Lfs]", form, re.DOTALL)) is not None:
         raise ValueError(f"invalid fractional seconds directive: '{found[0]}'. must be preceded with '.' or ','")
-    unknown = [f"unsupported ctimefmt.toNative() directive: {name}" for name in _DIRECTIVE.findall(form) if name not in _LAYOUTS]
+    unknown = [
+        f"unsupported ctimefmt.toNative() directive: {name}"
+        for name in _DIRECTIVE.findall(form)
+        if name not in _LAYOUTS
+    ]
     if unknown:
         raise ValueError(f"invalid strptime format: [{' '.join(unknown)}]")
 
@@ -160,9 +164,7 @@ class _Search:
                     raise blamed.error from None
         raise AssertionError("a directive has at least one form")
 
-    def _with_spaces(
-        self, index: int, layout: str, end: int, directive: str, elements: list[str]
-    ) -> tuple[Time, str]:
+    def _with_spaces(self, index: int, layout: str, end: int, directive: str, elements: list[str]) -> tuple[Time, str]:
         """Try one form of a directive; spaces that stand before its numbers are let through."""
         while True:
             try:

@@ -14,7 +14,9 @@ from tracecore.ottl.functions.bounds import MAX_DEPTH, MAX_NODES
 from tracecore.ottl.functions.strings import SPACE
 from tracecore.ottl.values import quote
 
-Kind = Literal["document", "declaration", "element", "text", "cdata", "comment", "directive", "instruction", "attribute"]
+Kind = Literal[
+    "document", "declaration", "element", "text", "cdata", "comment", "directive", "instruction", "attribute"
+]
 
 
 @dataclass(slots=True, eq=False)

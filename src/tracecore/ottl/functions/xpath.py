@@ -304,9 +304,7 @@ def _walk(node: Node, axis: str) -> Iterable[Node]:
     if axis == "attribute":
         if node.kind != "element":
             return []
-        return [
-            Node("attribute", item.name, item.prefix, value=item.value, parent=node) for item in node.attributes
-        ]
+        return [Node("attribute", item.name, item.prefix, value=item.value, parent=node) for item in node.attributes]
     if axis == "self":
         return [node]
     if axis == "parent":
