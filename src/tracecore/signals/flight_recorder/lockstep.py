@@ -216,7 +216,7 @@ def read(path: str, rank: int, data: bytes, limits: Limits) -> Dump:
         raise UnfamiliarLayout
 
     reader = _Reader(machine, view, starts)
-    reader.define(second_end)
+    reader.define(second_end, plan)
     reader.teach(plan)
     end = reader.chain(second_end)
     # What follows the entries (further keys, the end of the list) is the interpreter's again.
@@ -269,11 +269,13 @@ class _Reader:
         self.parts: list[tuple[Ints, _Run]] = []
         self.slow: dict[int, dict[str, Any]] = {}
         self.rows: Ints = np.arange(count, dtype=np.int64)
+        self._found: dict[bytes, Ints] = {}
 
-    def define(self, begin: int) -> None:
-        """Read the entries that memoise something (a name, a frame met for the first time) with the interpreter.
+    def define(self, begin: int, plan: list[_Step]) -> None:
+        """Memoise what entries define (a name, a frame met for the first time), in order.
 
-        In order, so that each finds what it refers to. All other entries then hold references only.
+        All ranks run one program, so what a list of frames defines is nearly always known from another dump. An
+        entry that defines something elsewhere is read by the interpreter. All others hold references only.
         """
         octets = self.view.octets[begin : self.view.size]
         if not len(self.starts) or len(octets) < 8:
@@ -281,17 +283,57 @@ class _Reader:
         # `X` with a length below 2**16, or a BINPUT after SETITEMS. A hit inside an operand costs time, no more.
         literal = (octets[:-5] == 0x58) & (octets[3:-2] == 0) & (octets[4:-1] == 0)
         literal |= (octets[:-5] == 0x75) & ((octets[1:-4] == 0x71) | (octets[1:-4] == 0x72))
-        owners = np.unique(np.searchsorted(self.starts, np.flatnonzero(literal) + begin, side="right") - 1)
-        owners = owners[owners >= 0]
+        hits = np.flatnonzero(literal) + begin
+        owner_of = np.searchsorted(self.starts, hits, side="right") - 1
+        hits, owner_of = hits[owner_of >= 0], owner_of[owner_of >= 0]
+        owners, first = np.unique(owner_of, return_index=True)
         if len(owners) > 64 + len(self.starts) // 4:
             raise UnfamiliarLayout
-        for owner in owners.tolist():
+        last_hits = hits[np.append(first[1:], len(hits)) - 1] if len(owners) else hits
+        frames_end = self._frames_end(owners, plan)
+        for owner, last_hit, end in zip(owners.tolist(), last_hits.tolist(), frames_end, strict=True):
             start = int(self.starts[owner])
             try:
-                raw, end = self.machine.value(start)
+                if last_hit < end:
+                    self._define_frames(start + 2 + len(plan[0].token), end)
+                else:
+                    self._keep(owner, *self.machine.value(start))
             except DumpError:
                 continue  # no entry begins here, or it is damaged: the chain will tell
-            self._keep(owner, raw, end)
+
+    def _frames_end(self, owners: Ints, plan: list[_Step]) -> list[int]:
+        """Where the list of frames of each of these entries ends; 0 where frames do not come first."""
+        if plan[0].key != "frames" or plan[0].kind != "blob":
+            return [0] * len(owners)
+        anchors = self._anchors(plan[1].token)
+        places = np.searchsorted(anchors, self.starts[owners])
+        return [int(anchors[place]) if place < len(anchors) else 0 for place in places.tolist()]
+
+    def _define_frames(self, start: int, end: int) -> None:
+        machine = self.machine
+        segment = machine.data[start:end]
+        known = _FRAMES.get(segment)
+        if known is not None and all(machine.memo.get(index) == value for index, value in known[0].items()):
+            machine.memo.update(known[1])
+            return
+        used = _Recorded(machine.memo)
+        machine.memo = used
+        try:
+            _, stop = machine.value(start)
+        finally:
+            machine.memo = used.base
+        machine.memo.update(used.written)
+        if stop == end and len(_FRAMES) < _REMEMBERED and len(segment) < 16_384:
+            _FRAMES[segment] = (used.read, used.written)
+
+    def _anchors(self, token: bytes) -> Ints:
+        """Offsets of a key's reference right after the end of a list: `e`, or `]` of an empty one."""
+        found = self._found.get(token)
+        if found is None:
+            anchors = self.view.find(token, int(self.starts[0]))
+            before = self.view.octets[anchors - 1]
+            found = self._found[token] = anchors[(before == 0x65) | (before == 0x5D)]
+        return found
 
     def teach(self, plan: list[_Step]) -> None:
         """Run this plan over what is left, then learn from what it could not read."""
@@ -340,10 +382,7 @@ class _Reader:
                 if step.key == _TENSORS[0]:
                     index += 3
                 following = plan[index + 1]
-                # A list ends with `e`, an empty one is `]` alone.
-                anchors = view.find(following.token, int(self.starts[left[0]]))
-                before = view.octets[anchors - 1]
-                anchors = anchors[(before == 0x65) | (before == 0x5D)]
+                anchors = self._anchors(following.token)
                 run.skip_to(following.token, anchors)
                 if step.key == _TENSORS[0]:
                     run.tensors = (begin, run.at - begin)
@@ -508,7 +547,7 @@ class _Reader:
         _, where, inverse = np.unique(combined, return_index=True, return_inverse=True)
         digests = np.empty(len(where), dtype=np.int64)
         for i, at in enumerate(where.tolist()):
-            words = self._signature(name_texts[int(names[at])], int(begin[at]), bool(is_p2p[at]))
+            words = self._signature(name_texts[int(names[at])], int(begin[at]), int(length[at]), bool(is_p2p[at]))
             digests[i] = digest(words)
             signatures[int(digests[i])] = words
         sig = digests[inverse]
@@ -522,16 +561,54 @@ class _Reader:
         flags = done * np.uint8(DONE) | is_p2p * np.uint8(P2P) | started * np.uint8(STARTED)
         return group, seq, sig, scalar("time_created_ns"), flags.astype(np.uint8)
 
-    def _signature(self, name: str, begin: int, is_p2p: bool) -> str:
+    def _signature(self, name: str, begin: int, length: int, is_p2p: bool) -> str:
         if is_p2p:
             return name
+        machine = self.machine
+        key = name, machine.data[begin : begin + length]
+        known = _SIGNATURES.get(key)
+        if known is not None and all(machine.memo.get(index) == value for index, value in known[0].items()):
+            return known[1]
+        used = _Recorded(machine.memo)
+        machine.memo = used
         raw: dict[str, Any] = {"profiling_name": name, "is_p2p": False}
         at = begin
-        for index, key in enumerate(_TENSORS):
-            if index:
-                at += 2 if self.machine.data[at] == 0x68 else 5  # the key's reference
-            raw[key], at = self.machine.value(at)
-        return raw_signature(raw)
+        try:
+            for index, tensor in enumerate(_TENSORS):
+                if index:
+                    at += 2 if machine.data[at] == 0x68 else 5  # the key's reference
+                raw[tensor], at = machine.value(at)
+        finally:
+            machine.memo = used.base
+        words = raw_signature(raw)
+        if len(_SIGNATURES) < _REMEMBERED and length < 4096:
+            _SIGNATURES[key] = (used.read, words)
+        return words
+
+
+class _Recorded(dict[int, Any]):
+    """A memo that notes what is read from the one beneath it and what is written."""
+
+    def __init__(self, base: dict[int, Any]) -> None:
+        super().__init__()
+        self.base = base
+        self.read: dict[int, Any] = {}
+
+    @property
+    def written(self) -> dict[int, Any]:
+        return dict(self)
+
+    def __missing__(self, index: int) -> Any:
+        value = self.base[index]
+        self.read[index] = value
+        return value
+
+
+#: What lists of frames define, and what tensors mean, by their bytes and by what they refer to. The same program runs
+#: on all ranks, so a few are met in every dump. Bounded; a full table only costs time.
+_REMEMBERED: Final = 4096
+_FRAMES: Final[dict[bytes, tuple[dict[int, Any], dict[int, Any]]]] = {}
+_SIGNATURES: Final[dict[tuple[str, bytes], tuple[dict[int, Any], str]]] = {}
 
 
 def _arrays(columns: Columns) -> tuple[NDArray[Any], ...]:
