@@ -492,6 +492,24 @@ def test_the_resource_is_asked_after_the_record() -> None:
     assert of(Xid, project(signal({"kernelevents.xid": 79}, {"host.name": "h"}))).node == "h"
 
 
+def test_what_was_read_before_does_not_colour_what_is_read_now() -> None:
+    def read(**attributes: Any) -> tuple[Any, ...]:
+        named = {key.replace("__", "."): value for key, value in attributes.items()}
+        fact = of(Xid, project(signal({"kernelevents.xid": 79, **named})))
+        return fact.rank, fact.attempt, fact.approximate, fact.node
+
+    for _ in range(2):
+        assert read(gen_ai__training__rank=1)[0] == 1
+        assert read(gen_ai__training__rank=True)[0] is None
+        assert read(gen_ai__training__rank=1.0)[0] == 1
+        assert read(tracecore__attempt=1)[1] == 1
+        assert read(tracecore__attempt=True)[1] == 0
+        assert read(tracecore__time__inferred=1)[2] is False
+        assert read(tracecore__time__inferred=True)[2] is True
+        assert read(host__name=["a"])[3] is None
+        assert read(host__name="h" * 10_000)[3].startswith("hhh")
+
+
 def test_a_gate_on_the_resource_alone_makes_no_fact_but_readiness() -> None:
     assert project(signal({}, {"kernelevents.xid": 79})) == []
     ready = {"k8s.pod.ready_time": "2026-01-02T03:04:05Z", "gen_ai.training.rank": 1, "k8s.pod.name": "w"}

@@ -18,6 +18,7 @@ _BUS = re2.compile(
     r"(?i)^(?:pci:)?(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?$",
 )
 _I64 = 1 << 63
+_SMALL = frozenset({type(None), int, float, bool, type})
 _NOTHING: dict[str, Any] = {}
 
 
@@ -43,6 +44,36 @@ def bus_id(value: object) -> str | None:
 @functools.lru_cache(maxsize=8192)
 def _pod(namespace: str | None, name: str) -> str:
     return f"{namespace or 'default'}/{name}"
+
+
+#: Streams say who they are with every record: what was read from these values before is remembered.
+_KNOWN: dict[tuple[Any, ...], dict[str, Any]] = {}
+_KNOWN_LIMIT = 8192
+
+
+def _identify(named: tuple[Any, ...]) -> dict[str, Any]:
+    """The identity that raw attribute values give, remembered where they are of a reasonable size."""
+    node, host, namespace, pod, job, rank, _, gpu, attempt, _, inferred = named
+    fields: dict[str, Any] = {}
+    if (node := coerce.name(node) or coerce.name(host)) is not None:
+        fields["node"] = node
+    if (pod := coerce.name(pod)) is not None:
+        fields["pod"] = _pod(coerce.name(namespace), pod)
+    if (job := coerce.name(str(job) if type(job) is int else job)) is not None:
+        fields["job"] = job
+    if (rank := coerce.natural(rank)) is not None:
+        fields["rank"] = rank
+    if (gpu := bus_id(gpu)) is not None:
+        fields["gpu"] = gpu
+    if attempt := coerce.natural(attempt):
+        fields["attempt"] = attempt
+    if inferred:
+        fields["approximate"] = True
+    if all(type(value) in _SMALL or (type(value) is str and len(value) <= 256) for value in named):
+        if len(_KNOWN) >= _KNOWN_LIMIT:
+            _KNOWN.clear()
+        _KNOWN[named] = fields
+    return fields
 
 
 class Stamped:
@@ -107,24 +138,27 @@ class Stamped:
     def identity(self) -> dict[str, Any]:
         """The fields every fact has, only those that are known."""
         get = self.get
-        fields: dict[str, Any] = {"time": self.time, "source": self.source()}
-        if (node := coerce.name(get("k8s.node.name")) or coerce.name(get("host.name"))) is not None:
-            fields["node"] = node
-        if (pod := get("k8s.pod.name")) is not None and (pod := coerce.name(pod)) is not None:
-            fields["pod"] = _pod(coerce.name(get("k8s.namespace.name")), pod)
-        if (job := get("gen_ai.training.job_id")) is not None:
-            job = coerce.name(str(job) if type(job) is int else job)
-            if job is not None:
-                fields["job"] = job
-        if (rank := get("gen_ai.training.rank")) is not None and (rank := coerce.natural(rank)) is not None:
-            fields["rank"] = rank
-        if (gpu := get("gpu.id")) is not None and (gpu := bus_id(gpu)) is not None:
-            fields["gpu"] = gpu
-        if (attempt := get("tracecore.attempt")) and (attempt := coerce.natural(attempt)) is not None:
-            fields["attempt"] = attempt
-        if get("tracecore.time.inferred") is True:
-            fields["approximate"] = True
-        return fields
+        rank, attempt = get("gen_ai.training.rank"), get("tracecore.attempt")
+        named = (
+            get("k8s.node.name"),
+            get("host.name"),
+            get("k8s.namespace.name"),
+            get("k8s.pod.name"),
+            get("gen_ai.training.job_id"),
+            rank,
+            rank.__class__,  # True and 1 are one key, and only one of them is a rank
+            get("gpu.id"),
+            attempt,
+            attempt.__class__,
+            get("tracecore.time.inferred") is True,
+        )
+        try:
+            known = _KNOWN.get(named)
+        except TypeError:  # a list or a map where a name should be
+            known = None
+        if known is None:
+            known = _identify(named)
+        return {**known, "time": self.time, "source": self.source()}
 
     def event_identity(self) -> dict[str, Any]:
         """The same for a Kubernetes event, whose involved object is more precise than who collected it."""
