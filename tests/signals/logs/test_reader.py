@@ -92,7 +92,7 @@ Root Cause (first observed failure):
 ============================================================
 """
 
-WATCHDOG = b"""[rank2]:[E1115 11:10:46.864763671 ProcessGroupNCCL.cpp:612] [Rank 2] Collective raised an async exception: NCCL error
+WATCHDOG = b"""[rank2]:[E1115 11:10:46.864763671 ProcessGroupNCCL.cpp:612] [Rank 2] raised an async exception: NCCL error
 ncclRemoteError: A call failed possibly due to a network error.
 Last error:
 socketProgress: Connection closed by remote peer host<1>
@@ -116,7 +116,9 @@ Extension modules: numpy.core._multiarray_umath, torch._C (total: 2)
 
 
 @pytest.mark.parametrize(
-    "block", [TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT], ids=["traceback", "chained", "group", "table", "cpp", "fault"]
+    "block",
+    [TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT],
+    ids=["traceback", "chained", "group", "table", "cpp", "fault"],
 )
 def test_a_block_is_one_record_with_its_byte_range(block: bytes) -> None:
     before, after = b"step 1 loss 0.5\n", b"step 2 loss 0.4\n"
@@ -142,7 +144,7 @@ def test_tracebacks_interleaved_between_ranks_are_told_apart() -> None:
     five = [b"[rank5]: " + line for line in CHAINED.splitlines()]
     mixed: list[bytes] = []
     for i in range(max(len(three), len(five))):
-        mixed += three[i : i + 1] + [b"step %d" % i] + five[i : i + 1]
+        mixed += [*three[i : i + 1], b"step %d" % i, *five[i : i + 1]]
     found = {
         r["log"]["attributes"].get("gen_ai.training.rank"): r for r in records(b"\n".join(mixed), SelectLiterals([]))
     }

@@ -71,8 +71,9 @@ def kind(head: bytes) -> str:
 class Guarded(io.RawIOBase):
     """A decompressing reader that stops at the limits."""
 
-    def __init__(self, inner: BinaryIO, compressed: int, limits: Limits) -> None:
+    def __init__(self, inner: BinaryIO, compressed: int, limits: Limits, under: BinaryIO | None = None) -> None:
         self._inner = inner
+        self._under = under
         self._most = min(limits.expanded, max(limits.ratio_from, compressed * limits.ratio))
         self._given = 0
 
@@ -94,6 +95,8 @@ class Guarded(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             self._inner.close()
+            if self._under is not None:
+                self._under.close()
         super().close()
 
 
@@ -114,7 +117,7 @@ def decompress(file: BinaryIO, codec: str, compressed: int, limits: Limits) -> B
             BinaryIO,
             zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_across_frames=True),
         )
-    return cast(BinaryIO, Guarded(inner, compressed, limits))
+    return cast(BinaryIO, Guarded(inner, compressed, limits, file))
 
 
 def safe_name(name: str) -> str | None:
@@ -130,7 +133,7 @@ def safe_name(name: str) -> str | None:
 class Tar:
     """A tar, compressed or not, whose members are opened in any order but cheaply in theirs.
 
-    The archive is read forward; opening an earlier member starts again.
+    The archive is read forward; opening an earlier member starts again. One member can be read at a time.
     """
 
     def __init__(self, opener: Opener, limits: Limits) -> None:
@@ -166,7 +169,7 @@ class Tar:
         member = self._tar.extractfile(info)
         if member is None:
             raise ValueError("not a file")
-        return cast(BinaryIO, member)
+        return cast(BinaryIO, Guarded(cast(BinaryIO, member), info.size, self._limits))
 
     def close(self) -> None:
         if self._tar is not None:
@@ -174,6 +177,9 @@ class Tar:
         if self._file is not None:
             self._file.close()
         self._tar = self._file = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def _rewind(self) -> None:
         self.close()
@@ -191,3 +197,31 @@ class Tar:
         self._used = False
         self._current = info
         return info
+
+
+class Zip:
+    """A zip whose members are opened in any order."""
+
+    def __init__(self, file: BinaryIO, limits: Limits) -> None:
+        self._file = file
+        self._limits = limits
+        self._zip = zipfile.ZipFile(file)
+
+    def members(self) -> list[zipfile.ZipInfo]:
+        infos = self._zip.infolist()
+        if len(infos) > self._limits.members:
+            raise Bomb(f"more than {self._limits.members} members")
+        return infos
+
+    def open(self, info: zipfile.ZipInfo) -> BinaryIO:
+        return cast(BinaryIO, Guarded(cast(BinaryIO, self._zip.open(info)), info.compress_size, self._limits))
+
+    def close(self) -> None:
+        self._zip.close()
+        self._file.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_zip"):
+            self.close()
+        else:  # it was no zip after all
+            self._file.close()

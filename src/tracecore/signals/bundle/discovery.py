@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -130,7 +129,7 @@ class _Search:
         elif kind == "tar":
             self._tar(path, relative, opener, depth)
         elif kind == "zip":
-            self._zip(path, relative, opener, size, depth)
+            self._zip(path, relative, opener, depth)
         else:
             self._compressed(path, relative, opener, size, kind, depth)
 
@@ -160,15 +159,12 @@ class _Search:
         except archive.ERRORS as error:
             self.skip(path, _reason(error))
 
-    def _zip(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
+    def _zip(self, path: str, relative: str, opener: Opener, depth: int) -> None:
         file = opener()
         if depth or not file.seekable():
             file = _aside(file, NESTED_ZIP)
-        bundle = zipfile.ZipFile(file)
-        infos = bundle.infolist()
-        if len(infos) > self.limits.members:
-            raise archive.Bomb(f"more than {self.limits.members} members")
-        for info in infos:
+        bundle = archive.Zip(file, self.limits)
+        for info in bundle.members():
             name = archive.safe_name(info.filename)
             shown = f"{path}!/{name or info.filename}"
             if info.is_dir():
@@ -180,8 +176,7 @@ class _Search:
             elif info.flag_bits & 1:
                 self.skip(shown, "encrypted")
             else:
-                open_member = partial(_zipped, bundle, info, self.limits)
-                self._member(shown, f"{relative}/{name}", open_member, info.file_size, depth)
+                self._member(shown, f"{relative}/{name}", partial(bundle.open, info), info.file_size, depth)
 
     def _member(self, path: str, relative: str, opener: Opener, size: int, depth: int) -> None:
         self.count += 1
@@ -286,10 +281,6 @@ def _open(path: Path) -> BinaryIO:
 
 def _decompressed(opener: Opener, kind: str, compressed: int, limits: Limits) -> BinaryIO:
     return archive.decompress(opener(), kind, compressed, limits)
-
-
-def _zipped(bundle: zipfile.ZipFile, info: zipfile.ZipInfo, limits: Limits) -> BinaryIO:
-    return cast(BinaryIO, archive.Guarded(cast(BinaryIO, bundle.open(info)), info.compress_size, limits))
 
 
 def _aside(file: BinaryIO, most: int) -> BinaryIO:

@@ -80,6 +80,7 @@ _SLURM_DAEMON = re2.compile(
 )
 #: Lines at either end of a file in which a time is looked for.
 LOOKED_AT = 200
+_LOG = re2.compile(r"(?i)\.(?:log|out|err|txt)(?:\.\d+)?$")
 _BINARY = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
 
@@ -93,7 +94,8 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
         complete: head is the whole file.
     """
     if not head:
-        return Recognised(reason="empty")
+        # A log nobody wrote to was read all the same.
+        return Recognised("text", "stdout") if _LOG.search(name) else Recognised(reason="empty")
     found = _by_content(head, complete)
     if found == "text" and not complete and tail:
         # A banner or a few start-up lines may hide what the rest is.
@@ -204,10 +206,10 @@ def _by_name(name: str, head: bytes) -> str:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether this is no text: many control bytes. A few NULs (a crashed writer, a sparse log) are text still."""
-    sample = head[:8192]
+    """Whether this is no text: control bytes. NULs between text (a crashed writer, a sparse log) are text still."""
+    sample = head.replace(b"\x00", b"")[:8192]
     strange = len(sample) - len(sample.translate(None, _BINARY))
-    return strange * 10 > len(sample)
+    return not sample or strange * 20 > len(sample)
 
 
 def _labelled(head: bytes) -> bool:

@@ -1,0 +1,104 @@
+"""`nvidia-smi` as points: real output of a healthy H200, and of one under a power cap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tracecore.signals.bundle.discovery import discover
+from tracecore.signals.bundle.reading import points
+from tracecore.signals.metrics.point import Point
+from tracecore.signals.nvidia import smi
+from tracecore.signals.stamps import parse
+from tracecore.signals.stream import Clock, Counters, Stream
+
+Make = Callable[..., Stream]
+TELEMETRY = Path(__file__).resolve().parents[3] / "examples" / "telemetry"
+
+
+def recorded(name: str) -> list[Point]:
+    bundle = discover([TELEMETRY / name])
+    return [point for _, each in points(bundle, Counters()) for point in each]
+
+
+def test_a_healthy_gpu_in_full() -> None:
+    found = recorded("nvidia-smi-q.txt")
+    values = {p.name: p.value for p in found if p.name not in ("hw.gpu.throttle.active", "hw.errors")}
+    assert values["hw.gpu.temperature"] == 34
+    assert values["hw.gpu.memory.temperature"] == 36
+    assert values["hw.gpu.clock.sm"] == 345
+    assert values["hw.gpu.clock.sm.max"] == 1980
+    assert values["hw.gpu.power"] == 78.99
+    assert values["hw.gpu.power.limit"] == 700
+    assert values["hw.gpu.memory.total"] == 143771 << 20
+    assert values["hw.gpu.memory.free"] == 143156 << 20
+    assert values["hw.gpu.pcie.replays"] == 3
+    assert values["hw.gpu.pcie.link.width"] == 16
+    active = {p.labels["hw.gpu.throttle.reason"] for p in found if p.name == "hw.gpu.throttle.active" and p.value}
+    assert active == {"idle"}
+    errors = [p for p in found if p.name == "hw.errors"]
+    assert len(errors) == 10
+    assert {p.value for p in errors} == {0.0}
+    assert {p.labels["error.persistence"] for p in errors} == {"volatile", "aggregate"}
+    assert {p.labels["gpu.id"] for p in found} == {"0000:00:06.0"}
+    assert {p.time for p in found} == {parse("2026-11-15T01:15:25Z")}
+    assert not any(p.inferred for p in found)
+
+
+def test_throttled_by_power_and_not_by_heat() -> None:
+    found = recorded("power_cap_not_thermal.csv")
+    active = {p.labels["hw.gpu.throttle.reason"] for p in found if p.name == "hw.gpu.throttle.active" and p.value}
+    assert "power" in active
+    assert not active & {"thermal_hardware", "thermal_software", "slowdown_hardware"}
+    assert max(p.value for p in found if p.name == "hw.gpu.temperature") < 70
+    assert found[0].time == parse("2026-11-15T01:36:10.445Z")
+    times = [p.time for p in found]
+    assert times == sorted(times)
+
+
+def test_a_file_that_is_still_written_and_restarted(make: Make) -> None:
+    header = "timestamp, index, uuid, temperature.gpu, utilization.gpu [%], memory.used [MiB], ecc.errors.uncorrected.volatile.total\n"
+    row = "2026/11/15 01:36:10.445, 1, GPU-x, 61, 97 %, 1024 MiB, 2\n"
+    counters = Counters()
+    found = list(
+        smi.read_csv(make(header + row + header + row + "2026/11/15 01:36:1", "nvidia_csv"), Clock(), counters)
+    )
+    assert [(p.name, p.value) for p in found[:4]] == [
+        ("hw.gpu.temperature", 61.0),
+        ("hw.gpu.utilization", 0.97),
+        ("hw.gpu.memory.used", float(1 << 30)),
+        ("hw.errors", 2.0),
+    ]
+    assert found[3].labels["error.type"] == "uncorrected"
+    assert found[3].labels["error.persistence"] == "volatile"
+    assert len(found) == 8
+    assert counters.lines_unparsed == 1
+
+
+def test_units_may_be_in_the_header_only(make: Make) -> None:
+    text = "index, pci.bus_id, memory.total [MiB], clocks_throttle_reasons.active\n0, 00000000:3B:00.0, 81920, 0x0000000000000044\n"
+    found = list(smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
+    assert found[0].value == 81920 << 20
+    assert found[0].labels["gpu.id"] == "0000:3b:00.0"
+    active = {p.labels["hw.gpu.throttle.reason"] for p in found if p.name == "hw.gpu.throttle.active" and p.value}
+    assert active == {"power", "thermal_hardware"}
+
+
+def test_not_available_is_not_zero(make: Make) -> None:
+    text = "index, pci.bus_id, temperature.gpu, power.draw [W]\n0, 00000000:3B:00.0, [N/A], [Unknown Error]\n"
+    assert list(smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters())) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("00000000:3B:00.0", "0000:3b:00.0"),
+        ("0000:3b:00", "0000:3b:00.0"),
+        ("0001:A0:1f.1", "0001:a0:1f.1"),
+        ("GPU-123", None),
+    ],
+)
+def test_bus_ids_have_one_spelling(text: str, expected: str | None) -> None:
+    assert smi.bus_id(text) == expected

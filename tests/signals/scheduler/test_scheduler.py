@@ -1,0 +1,146 @@
+"""Exit statuses and Slurm's accounts of a job become records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tracecore.signals.bundle.discovery import discover
+from tracecore.signals.record import LogSignal
+from tracecore.signals.scheduler import exit_codes, slurm
+from tracecore.signals.stamps import SECOND, parse
+from tracecore.signals.stream import Clock, Stream
+
+Make = Callable[..., Stream]
+T = 1_794_706_624 * SECOND  # 2026-11-15T01:37:04Z
+CLOCK = Clock(T, True)
+
+
+def test_exit_codes_of_a_recorded_run(incidents: Path) -> None:
+    bundle = discover([incidents / "nccl_rank_exception"])
+    (stream,) = bundle.of("exit_codes")
+    found = list(exit_codes.read(stream, bundle.clock))
+    codes = {
+        r["log"]["attributes"]["gen_ai.training.rank"]: r["log"]["attributes"]["tracecore.process.exit_code"]
+        for r in found
+    }
+    assert codes == {0: -6, 1: -6, 2: -6, 3: 1}
+    assert {r["resource"]["attributes"]["tracecore.layer"] for r in found} == {"scheduler"}
+    assert len({r["source"].uid for r in found}) == 4
+
+
+@pytest.mark.parametrize("text", ['{"0": null, "1": 137}', '{"rank0": null, "rank_1": 137}', "[null, 137]"])
+def test_a_process_without_a_status_was_alive(make: Make, text: str) -> None:
+    alive, killed = exit_codes.read(make(text, "exit_codes"), CLOCK)
+    assert alive["log"]["attributes"] == {
+        "gen_ai.training.rank": 0,
+        "tracecore.process.alive": True,
+        "tracecore.time.inferred": True,
+    }
+    assert killed["log"]["attributes"]["tracecore.process.exit_code"] == 137
+    assert killed["log"]["attributes"]["tracecore.process.alive"] is False
+    assert killed["log"]["time_unix_nano"] == T
+
+
+def test_entries_that_are_no_status_are_left(make: Make) -> None:
+    text = '{"0": "dead", "1": true, "x": 1, "2": 0, "3": [1]}'
+    (only,) = exit_codes.read(make(text, "exit_codes"), CLOCK)
+    assert only["log"]["attributes"]["gen_ai.training.rank"] == 2
+
+
+def attributes(records: list[LogSignal], name: str) -> list[object]:
+    return [r["log"]["attributes"].get(name) for r in records]
+
+
+PIPED = """\
+JobID|JobName|State|ExitCode|Start|End|NodeList
+4711|llama|OUT_OF_MEMORY|0:125|2026-11-15T01:00:00|2026-11-15T01:37:04|node-7
+4711.batch|batch|CANCELLED by 1000|0:15|2026-11-15T01:00:00|2026-11-15T01:37:04|node-7
+4711.0|python|FAILED|1:0|2026-11-15T01:00:00|Unknown|node-[1-4]
+4712|next|RUNNING|0:0|2026-11-15T01:30:00|Unknown|None assigned
+"""
+
+FIXED = """\
+JobID           JobName  Partition    Account  AllocCPUS      State ExitCode
+------------ ---------- ---------- ---------- ---------- ---------- --------
+4711              llama        gpu         ml         64 OUT_OF_ME+    0:125
+4711.batch        batch                    ml         64 CANCELLED+     0:15
+4711.0           python                    ml         64     FAILED      1:0
+4712               next        gpu         ml         64    RUNNING      0:0
+"""
+
+
+@pytest.mark.parametrize("text", [PIPED, FIXED], ids=["piped", "fixed"])
+def test_sacct(make: Make, text: str) -> None:
+    found = list(slurm.read_sacct(make(text, "sacct", layer="scheduler"), CLOCK))
+    assert attributes(found, "tracecore.slurm.state") == ["OUT_OF_MEMORY", "CANCELLED", "FAILED", "RUNNING"]
+    assert attributes(found, "tracecore.slurm.job_id") == ["4711", "4711.batch", "4711.0", "4712"]
+    assert attributes(found, "tracecore.process.exit_code") == [-125, -15, 1, None]
+    assert [r["resource"]["attributes"]["gen_ai.training.job_id"] for r in found] == ["4711", "4711", "4711", "4712"]
+    assert all(text.encode()[r["source"].offset :].startswith(str(r["log"]["body"]).encode()[:4]) for r in found)
+
+
+def test_times_and_nodes_of_sacct(make: Make) -> None:
+    found = list(slurm.read_sacct(make(PIPED, "sacct"), CLOCK))
+    assert found[0]["log"]["time_unix_nano"] == parse("2026-11-15T01:37:04Z")
+    assert found[2]["log"]["time_unix_nano"] == parse("2026-11-15T01:00:00Z")
+    hosts = [r["resource"]["attributes"].get("host.name") for r in found]
+    assert hosts == ["node-7", "node-7", None, None]
+
+
+def test_sacct_json(make: Make) -> None:
+    job = {
+        "job_id": 4711,
+        "state": {"current": ["NODE_FAIL"], "reason": "None"},
+        "exit_code": {"return_code": {"set": True, "number": 1}, "signal": {"id": {"set": True, "number": 9}}},
+        "time": {"end": 1_794_706_624, "start": 1},
+        "nodes": "node-7",
+        "steps": [
+            {"step": {"id": "4711.0"}, "state": ["FAILED"], "exit_code": {"return_code": 2, "signal": {"id": 0}}},
+            {"step": {"id": {"job_id": 4711, "step_id": "batch"}}, "state": "COMPLETED", "exit_code": None},
+        ],
+    }
+    text = json.dumps({"meta": {"slurm": {}}, "jobs": [job, 3, {}]})
+    found = list(slurm.read_sacct_json(make(text, "sacct_json"), CLOCK))
+    assert attributes(found, "tracecore.slurm.state") == ["NODE_FAIL", "FAILED", "COMPLETED"]
+    assert attributes(found, "tracecore.slurm.job_id") == ["4711", "4711.0", "4711.batch"]
+    assert attributes(found, "tracecore.process.exit_code") == [-9, 2, None]
+    assert found[0]["log"]["time_unix_nano"] == T
+    assert len({r["source"].uid for r in found}) == 3
+
+
+SCONTROL = """\
+JobId=4711 JobName=llama train
+   UserId=u(1000) Priority=1 Nice=0
+   JobState=NODE_FAIL Reason=NodeDown Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:1
+   StartTime=2026-11-15T01:00:00 EndTime=2026-11-15T01:37:04 Deadline=N/A
+   NodeList=node-7
+   Command=/home/u/run.sh --name=x
+
+NodeName=node-7 Arch=x86_64 CoresPerSocket=64
+   OS=Linux 6.8.0 #1 SMP
+   State=DOWN+DRAIN ThreadsPerCore=1
+   Reason=Kill task failed [root@2026-11-15T01:30:00]
+NodeName=node-8 Arch=x86_64
+   State=IDLE ThreadsPerCore=1
+"""
+
+
+def test_scontrol(make: Make) -> None:
+    job, down, idle = slurm.read_scontrol(make(SCONTROL, "scontrol"), CLOCK)
+    assert job["log"]["attributes"] == {
+        "tracecore.slurm.state": "NODE_FAIL",
+        "tracecore.slurm.job_id": "4711",
+        "tracecore.process.exit_code": -1,
+        "tracecore.slurm.reason": "NodeDown",
+    }
+    assert job["resource"]["attributes"]["host.name"] == "node-7"
+    assert job["log"]["time_unix_nano"] == T
+    assert down["log"]["attributes"]["tracecore.slurm.node_state"] == "DOWN+DRAIN"
+    assert down["log"]["attributes"]["tracecore.slurm.reason"] == "Kill task failed [root@2026-11-15T01:30:00]"
+    assert down["log"]["time_unix_nano"] == parse("2026-11-15T01:30:00Z")
+    assert (idle["resource"]["attributes"]["host.name"], idle["source"].line) == ("node-8", 13)
