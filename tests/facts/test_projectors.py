@@ -40,7 +40,7 @@ from tracecore.facts.kubernetes import (
     PodReady,
     WorkloadEvent,
 )
-from tracecore.facts.memory import CudaOom, MemoryKillReport, OomKill
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
@@ -280,6 +280,11 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
             "backend": "cuda",
             "gpu": None,
         },
+    ),
+    (
+        CudaOomUnmeasured,
+        {"cuda_oom.backend": "cuda", "cuda_oom.gpu_index": 1},
+        {"backend": "cuda", "ordinal": 1, "detail": "a line"},
     ),
     (
         LoaderError,
@@ -584,6 +589,13 @@ def test_one_line_may_be_a_loader_error_and_a_storage_error() -> None:
     facts = project(signal({"dataloader.error_class": "Stale file handle", "tracecore.storage.error": "estale"}))
     assert {type(f) for f in facts} == {LoaderError, StorageError}
     assert of(LoaderError, project(signal({"dataloader.worker_pid": 4}))) is None
+
+
+def test_an_oom_is_measured_or_not_never_both() -> None:
+    measured = project(signal({"cuda_oom.backend": "cuda", "cuda_oom.tried_alloc_bytes": 5}))
+    assert {type(f) for f in measured} == {CudaOom}
+    unreadable = project(signal({"cuda_oom.backend": "cuda", "cuda_oom.tried_alloc_bytes": "many"}))
+    assert {type(f) for f in unreadable} == {CudaOomUnmeasured}
 
 
 def test_lines_that_mention_a_step_have_not_made_it() -> None:

@@ -36,7 +36,7 @@ from tracecore.facts.kubernetes import (
     PodReady,
     WorkloadEvent,
 )
-from tracecore.facts.memory import CudaOom, MemoryKillReport, OomKill
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
@@ -84,6 +84,7 @@ TYPES: tuple[type[Fact], ...] = (
     CudaError,
     LoaderError,
     CudaOom,
+    CudaOomUnmeasured,
     OomKill,
     MemoryKillReport,
     StorageError,

@@ -50,6 +50,29 @@ class CudaOom(Fact, frozen=True, kw_only=True):
         return sentence(self, ", ".join(parts))
 
 
+class CudaOomUnmeasured(Fact, frozen=True, kw_only=True):
+    """A program ran out of GPU memory and printed no number, or none that can be read.
+
+    Args:
+        backend: cuda, hip or xla.
+        ordinal: CUDA's device ordinal, which is not a bus id.
+        detail: the line.
+    """
+
+    kind: ClassVar[str] = "cuda_oom"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str]] = frozenset({"detail"})
+
+    backend: str
+    ordinal: int | None = None
+    detail: str | None = None
+
+    def describe(self) -> str:
+        device = f" on device {self.ordinal}" if self.ordinal is not None else ""
+        return sentence(self, f"out of GPU memory ({self.backend}){device}, no sizes printed", self.detail)
+
+
 class OomKill(Fact, frozen=True, kw_only=True):
     """The kernel's OOM killer chose a process.
 

@@ -8,7 +8,7 @@ from typing import Any
 from tracecore.facts import tracebacks
 from tracecore.facts.coerce import flag, integer, magnitude, name, natural, positive, text, word
 from tracecore.facts.identity import Stamped
-from tracecore.facts.memory import CudaOom
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
 from tracecore.facts.projectors.projector import Projection
@@ -211,6 +211,14 @@ def _bytes(record: Stamped, number: str) -> int | None:
     return None if value is None else integer(float(round(value))) if isinstance(value, float) else value
 
 
+def cuda_oom_unmeasured(record: Stamped) -> CudaOomUnmeasured | None:
+    backend = word(record.get("cuda_oom.backend"))
+    if backend is None or _bytes(record, "tried_alloc_bytes") is not None:
+        return None
+    ordinal = natural(record.get("cuda_oom.gpu_index"))
+    return CudaOomUnmeasured(**record.identity(), backend=backend, ordinal=ordinal, detail=record.body)
+
+
 def storage_error(record: Stamped) -> StorageError | None:
     error = word(record.get("tracecore.storage.error"))
     if error is None:
@@ -231,6 +239,7 @@ WORKER = (
     Projection(launcher_failure, gate=("tracecore.launcher",)),
     Projection(cuda_error, gate=("tracecore.cuda.error",)),
     Projection(cuda_oom, gate=("cuda_oom.tried_alloc_bytes",)),
+    Projection(cuda_oom_unmeasured, gate=("cuda_oom.backend",)),
     Projection(loader_error, gate=("dataloader.error_class",)),
     Projection(storage_error, gate=("tracecore.storage.error",)),
     Projection(watchdog_report, either=("nccl.watchdog.kind", "nccl.watchdog.op", "nccl.watchdog.seq")),
