@@ -12,7 +12,7 @@ import pytest
 
 from tracecore.ottl import Processor, parse, parse_condition, parse_value_expression, transform
 from tracecore.ottl.compare import COMPARATORS, deep_equal
-from tracecore.ottl.compile import compile_condition, compile_statement, compile_value_expression
+from tracecore.ottl.compile import compile_condition, compile_statement, compile_value_expression, functions_of
 from tracecore.ottl.errors import OttlError, OttlSyntaxError
 from tracecore.ottl.inference import qualify
 from tracecore.ottl.lexer import lex
@@ -122,6 +122,18 @@ def test_comparison(row: dict[str, Any]) -> None:
     assert {op: compare(a, b) for op, compare in COMPARATORS.items()} == row["want"]
 
 
+#: Functions that upstream keeps behind a feature gate.
+GATED = ("All", "Any", "Filter", "Find", "MapEach", "MapKeys", "Reduce", "When")
+
+
+def skip_gated(case: dict[str, Any]) -> None:
+    """Skip a case that uses a gated function, unless the language has it."""
+    for text in case["statements"]:
+        for name in GATED:
+            if f"{name}(" in text and name not in functions_of("log"):
+                pytest.skip(f"{name} is behind a feature gate upstream")
+
+
 def run_case(case: dict[str, Any], record: dict[str, Any], statements: list[str], *, qualified: bool) -> None:
     expected = decode(case["expect"])
     ctx = open_record(record, case["context"])
@@ -141,6 +153,7 @@ def run_case(case: dict[str, Any], record: dict[str, Any], statements: list[str]
 @pytest.mark.parametrize("case", rows("cases", only=lambda case: case["op"] == "statements"))
 @pytest.mark.parametrize("qualified", [False, True], ids=["plain", "qualified"])
 def test_statements(case: dict[str, Any], qualified: bool, peer_data: dict[str, Any]) -> None:
+    skip_gated(case)
     record = decode(copy_value(peer_data["inputs"][case["input"]]))
     statements = case["statements"]
     if qualified:
@@ -152,7 +165,8 @@ def test_statements(case: dict[str, Any], qualified: bool, peer_data: dict[str, 
 def test_transform_leaves_its_input_alone(case: dict[str, Any], peer_data: dict[str, Any]) -> None:
     record = decode(copy_value(peer_data["inputs"][case["input"]]))
     before = copy_value(record)
-    if any("=>" in statement for statement in case["statements"]):
+    skip_gated(case)
+    if any("Eval(" in statement for statement in case["statements"]):
         pytest.skip("uses a test-only converter")
     result = transform(record, case["statements"], case["context"], "silent")
     assert deep_equal(record, before)
