@@ -28,6 +28,8 @@ def append(target: PathGetSetter, value: Getter | None = None, values: list[Gett
 
     def run(ctx: Context) -> None:
         held = target.get(ctx)
+        if isinstance(held, dict):
+            raise OttlTypeError('unsupported type of target field: "Map"')
         if isinstance(held, list):
             items = list(held)
         else:

@@ -69,7 +69,7 @@ def read_cef(message: str) -> dict[str, Value]:
 def cef_extensions(text: str) -> dict[str, str]:
     """`key=value` pairs whose values may hold spaces: a value ends where the next key begins."""
     found = list(_CEF_KEY.finditer(text))
-    ends = [key.start() for key in found[1:]] + [len(text)]
+    ends = [key.start() for key in found[1:]] + [len(text)] * bool(found)
     return {
         key[1]: unescape(text[key.end() : end].rstrip(" "), {"\\": "\\", "=": "=", "n": "\n", "r": "\r"})
         for key, end in zip(found, ends, strict=True)

@@ -37,11 +37,13 @@ from tracecore.ottl.values import (
 
 @editor("set")
 def set_(target: Setter, value: Getter) -> Getter:
-    """Give a path a value."""
+    """Give a path a value. Nil, such as an attribute that is not there, changes nothing."""
     put = target.set
 
     def run(ctx: Context) -> None:
-        put(ctx, value(ctx))
+        new = value(ctx)
+        if new is not None:
+            put(ctx, new)
 
     return run
 
