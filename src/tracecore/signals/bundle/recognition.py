@@ -79,7 +79,7 @@ _SLURM_DAEMON = re2.compile(
     rb"(?m)^\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\]? (?:slurmctld|slurmd|error: |debug|sched: |_slurm)"
 )
 #: Lines at either end of a file in which a time is looked for.
-LOOKED_AT = 200
+LOOKED_AT = 100
 _LOG = re2.compile(r"(?i)\.(?:log|out|err|txt)(?:\.\d+)?$")
 _BINARY = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
@@ -106,7 +106,7 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     if not found:
         return Recognised(reason="binary, not a format known here")
     layer = LAYER_OF[found]
-    if found == "text" and (name.startswith(("slurmctld", "slurmd")) or _SLURM_DAEMON.search(head)):
+    if found == "text" and (name.startswith(("slurmctld", "slurmd")) or _SLURM_DAEMON.search(head[:4096])):
         layer = "scheduler"
     elif found == "text" and name.startswith(("kubelet", "containerd")):
         layer = "kubernetes"
@@ -164,28 +164,39 @@ def _by_json(start: bytes, complete: bool) -> str:
 
 
 def _by_line(sample: bytes) -> str:
-    lines = [line for line in sample.replace(b"\r", b"\n").split(b"\n", 160)[:160] if line.strip()][:80]
+    lines = [line for line in sample[:16_384].replace(b"\r", b"\n").split(b"\n") if line.strip()][:40]
     if not lines:
         return "text"
-    enough = len(lines) * 0.6
-    if sum(1 for line in lines if _CRI.match(line)) >= enough:
-        return "cri"
-    if sum(1 for line in lines if _DOCKER.match(line)) >= enough:
-        return "docker"
-    if _FAMILY.search(sample) or _SERIES.search(sample):
-        values = sum(1 for line in lines if _SAMPLE.match(line) or line.startswith(b"#"))
-        if values >= len(lines) * 0.8:
+    if any(line[:1] == b"#" for line in lines) or b'="' in sample:
+        values = sum(1 for line in lines if line[:1] == b"#" or _SAMPLE.match(line))
+        if values >= len(lines) * 0.8 and (_FAMILY.search(sample) or _SERIES.search(sample)):
             return "prometheus"
-    kernel = sum(
-        1
-        for line in lines
-        if kernel_lines.UPTIME.match(line) or _WALL.match(line) or _KERNEL_ISO.match(line) or _KMSG.match(line)
-    )
-    if kernel >= enough:
-        return "dmesg"
-    if sum(1 for line in lines if kernel_lines.SYSLOG.match(line)) >= enough:
-        return "syslog"
+    kinds = [_kind(line) for line in lines]
+    for kind in ("cri", "docker", "dmesg", "syslog"):
+        if kinds.count(kind) >= len(lines) * 0.6:
+            return kind
     return "text"
+
+
+def _kind(line: bytes) -> str:
+    """Which format of lines this could be one of; cheap questions come before regular expressions."""
+    first, early = line[:1], line[:60]
+    if first == b"{":
+        return "docker" if _DOCKER.match(line) else ""
+    if (b" stdout " in early or b" stderr " in early) and _CRI.match(line):
+        return "cri"
+    if first in (b"[", b"<") or b" :" in early[:16] or early[:5] in (b"kern:", b"user:"):
+        if kernel_lines.UPTIME.match(line) or _WALL.match(line) or _KERNEL_ISO.match(line):
+            return "dmesg"
+    elif first.isdigit():
+        if line[4:5] == b"-":
+            if _KERNEL_ISO.match(line):
+                return "dmesg"
+        elif b"," in early[:8] and _KMSG.match(line):
+            return "dmesg"
+    if (line[3:4] == b" " or first == b"<" or line[4:5] == b"-") and kernel_lines.SYSLOG.match(line):
+        return "syslog"
+    return ""
 
 
 def _by_name(name: str, head: bytes) -> str:
@@ -213,11 +224,11 @@ def is_binary(head: bytes) -> bool:
 
 
 def _labelled(head: bytes) -> bool:
-    """Whether lines carry `srun --label`'s task number: nearly all do, and not just as a counter of steps."""
-    lines = [line for line in head.split(b"\n")[:200] if line.strip()]
+    """Whether lines carry `srun --label`'s task number: nearly all do."""
+    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip()]
     if len(lines) < 4:
         return False
-    return sum(1 for line in lines if _LABEL.match(line)) >= len(lines) * 0.9
+    return sum(1 for line in lines if line.lstrip()[:1].isdigit() and _LABEL.match(line)) >= len(lines) * 0.9
 
 
 def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:

@@ -88,7 +88,11 @@ def strip_prefixes(line: Line, single_node: bool) -> None:
     """Takes launchers' prefixes off the text; they name the rank and the lane."""
     for _ in range(3):
         text = line.text
-        if text[:1] not in (b"[", b"("):
+        # Most lines have no prefix, and many begin with a bracketed time.
+        if text[:1] == b"[":
+            if b"]" not in text[2:100] or (text[1:2].isdigit() and text[2:3].isdigit()):
+                return
+        elif text[:1] != b"(" or b" pid=" not in text[:100]:
             return
         match = _PREFIX.match(text)
         if match is None:

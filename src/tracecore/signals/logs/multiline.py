@@ -75,7 +75,11 @@ def is_exception(text: bytes) -> bool:
 
 def continues_message(text: bytes) -> bool:
     """A line that frameworks print as part of the error message before it."""
-    return text.lstrip().startswith(_MESSAGE) or bool(_NCCL_ERROR.match(text) or _PYTHON_FRAME.match(text))
+    if text[:1] == b"#":
+        return bool(_PYTHON_FRAME.match(text))
+    if text[:4] == b"nccl":
+        return bool(_NCCL_ERROR.match(text))
+    return text.lstrip().startswith(_MESSAGE)
 
 
 class Traceback:
@@ -134,7 +138,7 @@ class Traceback:
         if body in (b'"""', b"'''"):
             self._state = "remote"
             return TAKE
-        if _RULE.match(body):  # torchelastic's table: a block of its own
+        if body[:2] in (b"==", b"**") and _RULE.match(body):  # torchelastic's table: a block of its own
             return CLOSE
         if self._owned:
             return TAKE
@@ -253,6 +257,6 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return None if text.startswith(b"Exception raised from") else Dump()
     if b"invoked oom-killer:" in text:
         return OomReport()
-    if _RULE.match(text):
+    if text[:2] in (b"==", b"**") and _RULE.match(text):
         return Table(text)
     return None

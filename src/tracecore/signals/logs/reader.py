@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
-from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks
+from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import Message, Shape, Table, Take, opens
 from tracecore.signals.logs.selector import Selector
@@ -175,7 +176,7 @@ class _Assembly:
             candidate = picked is None or (
                 index < count and picked[index] < after and picked[index] - position < MAX_LINE
             )
-            line += data.count(b"\n", counted_to, position)
+            line += _newlines(data, counted_to, position)
             counted_to = position
             raw = data[position:end]
             if len(raw) > MAX_LINE:
@@ -385,14 +386,20 @@ def _iostream(record: _Open) -> tuple[bytes, ...]:
 
 
 def _with_partials(data: bytes, picked: Sequence[int]) -> Sequence[int]:
-    """Pieces of cut lines are candidates: what a selector looks for may lie across the cut."""
-    extra: list[int] = []
-    for mark in (b" stdout P", b" stderr P"):
-        at = data.find(mark)
-        while at >= 0:
-            extra.append(at)
-            at = data.find(mark, at + len(mark))
+    """Pieces of cut lines are candidates: what a selector looks for may lie across the cut.
+
+    Looked for with numpy: every line has ` stdout `, on which `bytes.find` stumbles.
+    """
+    array = np.frombuffer(data, np.uint8)
+    places = np.flatnonzero(array == 80)  # P
+    places = places[places > 8]
+    places = places[(array[places - 1] == 32) & ((array[places - 2] == 116) | (array[places - 2] == 114))]
+    extra = [at for at in places.tolist() if data[at - 8 : at] in (b" stdout ", b" stderr ")]
     return sorted((*picked, *extra)) if extra else picked
+
+
+def _newlines(data: bytes, start: int, end: int) -> int:
+    return newlines(data[start:end]) if end - start > 2048 else data.count(b"\n", start, end)
 
 
 def _line_end(data: bytes, start: int, size: int) -> tuple[int, int]:
