@@ -13,7 +13,7 @@ from functools import cache
 from tracecore.ottl import tree
 from tracecore.ottl.context import Context
 from tracecore.ottl.contexts import context_type
-from tracecore.ottl.errors import OttlError
+from tracecore.ottl.errors import OttlError, OttlRuntimeError
 from tracecore.ottl.expressions import Compiler
 from tracecore.ottl.parser import parse, parse_condition, parse_value_expression
 from tracecore.ottl.signature import Function, RawGetter, constant_value, declared
@@ -59,18 +59,21 @@ class Program:
         Raises:
             OttlError: the statement failed on this record.
         """
-        if self.where is not None:
-            try:
-                if not self.where(ctx):
-                    return False
-            except OttlError as error:
-                where = self.tree.where
-                raise error.locate(self.tree.source, where.offset if where else 0)  # noqa: B904
+        guarding = True
         try:
+            if self.where is not None and not self.where(ctx):
+                return False
+            guarding = False
             self.editor(ctx)
         except OttlError as error:
-            raise error.locate(self.tree.source, self.tree.editor.offset)  # noqa: B904
+            raise error.locate(self.tree.source, self._offset(guarding))  # noqa: B904
+        except RecursionError as error:
+            raise OttlRuntimeError("a value is nested too deep", self.tree.source, self._offset(guarding)) from error
         return True
+
+    def _offset(self, guarding: bool) -> int:
+        where = self.tree.where
+        return where.offset if guarding and where is not None else self.tree.editor.offset
 
 
 def compile_statement(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+_NO_LOCALS: Final[dict[str, Any]] = {}
 
 
 class Context:
@@ -33,5 +35,5 @@ class Context:
         self.item = item
         self.parent = parent
         self.cache: dict[str, Any] = {} if cache is None else cache
-        # Values of lambda parameters, by name, while a lambda runs.
-        self.locals: dict[str, Any] = {}
+        # Values of lambda parameters, by name, while a lambda runs. Replaced then, and never changed in place.
+        self.locals: dict[str, Any] = _NO_LOCALS

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 from tracecore.ottl.compile import Program, compile_statement, compile_value_expression
 from tracecore.ottl.context import Context
 from tracecore.ottl.contexts import context_type
-from tracecore.ottl.errors import OttlError
+from tracecore.ottl.errors import OttlError, OttlRuntimeError
 from tracecore.ottl.signature import RawGetter
 from tracecore.ottl.values import Value, copy_value
 
@@ -58,7 +58,6 @@ def open_record(record: dict[str, Any], context: str) -> Context:
         scope,
         record.setdefault(context, {}),
         record.setdefault(parent, {}) if parent else None,
-        record.get("cache"),
     )
 
 
@@ -84,13 +83,20 @@ def transform(
     name = context_type(context).name
     texts = [statements] if isinstance(statements, str) else list(statements)
     programs = [_compiled(text, name) for text in texts]
-    copied: dict[str, Any] = {key: copy_value(value) for key, value in record.items()}
+    copied = _copied(record)
     ctx = open_record(copied, name)
     run_programs(programs, ctx, mode)
     for part in ("resource", "scope"):
         if part not in record and not copied.get(part):
             copied.pop(part, None)
     return copied
+
+
+def _copied(record: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return {key: copy_value(value) for key, value in record.items()}
+    except RecursionError as error:
+        raise OttlRuntimeError("the record is nested too deep") from error
 
 
 def run_programs(programs: Iterable[Program], ctx: Context, mode: ErrorMode) -> int:
@@ -111,6 +117,4 @@ def run_programs(programs: Iterable[Program], ctx: Context, mode: ErrorMode) -> 
 def evaluate(record: Mapping[str, Any], expression: str, context: str = "log") -> Value:
     """The value of an expression on a record."""
     name = context_type(context).name
-    return _compiled_value(expression, name)(
-        open_record({key: copy_value(value) for key, value in record.items()}, name)
-    )
+    return _compiled_value(expression, name)(open_record(_copied(record), name))
