@@ -148,7 +148,11 @@ def document(world: int, entries: int, last: int, seed: int = 7) -> dict[str, An
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(world)))}},
         "comm_lib_version": "2.28.9",
         "pg_status": {
-            "0": {"last_enqueued_collective": last, "last_started_collective": -1, "last_completed_collective": last - 1}
+            "0": {
+                "last_enqueued_collective": last,
+                "last_started_collective": -1,
+                "last_completed_collective": last - 1,
+            }
         },
         "entries": rows,
     }
@@ -281,7 +285,13 @@ def main() -> int:
         ceiling, floor = row.get("ceiling"), row.get("floor")
         bad = (ceiling is not None and row["value"] > ceiling) or (floor is not None and row["value"] < floor)
         failed |= bad
-        bar = f"  (at most {ceiling:g})" if ceiling is not None else f"  (at least {floor:g})" if floor is not None else ""
+        bar = (
+            f"  (at most {ceiling:g})"
+            if ceiling is not None
+            else f"  (at least {floor:g})"
+            if floor is not None
+            else ""
+        )
         print(f"{row['name']:<60} {row['value']:>10.2f} {row['unit']}{bar}{'  MISSED' if bad else ''}")
     return 1 if failed else 0
 

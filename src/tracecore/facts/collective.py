@@ -354,11 +354,16 @@ def _words(value: Any) -> str | None:
 
 
 def sides_of(entries: Iterable[CollectiveEntry]) -> dict[str, list[CollectiveEntry]]:
-    """Entries of one (group, sequence) by what was called; the largest side first, then by lowest rank."""
+    """Entries of one (group, sequence) by what was called; the largest side first, then by lowest rank.
+
+    Where some entry has no sizes and types, operations alone are compared.
+    """
+    known = [entry for entry in entries if not entry.is_p2p and (entry.signature or entry.op)]
+    whole = all(entry.signature for entry in known)
     sides: dict[str, list[CollectiveEntry]] = {}
-    for entry in entries:
-        if entry.signature is not None and not entry.is_p2p:
-            sides.setdefault(entry.signature, []).append(entry)
+    for entry in known:
+        words = entry.signature or entry.op or ""
+        sides.setdefault(words if whole else words.partition("|")[0], []).append(entry)
     for side in sides.values():
         side.sort(key=lambda entry: (entry.rank is None, entry.rank))
     return dict(sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].rank or 0, item[0])))

@@ -81,7 +81,8 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         shown = [entry for side in self.sides for entry in side[:_SHOWN]]
-        more = (entry for entry in self.odd if entry not in shown)
+        known = set(map(id, shown))
+        more = (entry for entry in self.odd if id(entry) not in known)
         return sorted((*shown, *more), key=lambda entry: (entry.time, entry.uid))
 
     def suspects(self) -> Suspects:
@@ -128,7 +129,9 @@ class CollectiveMismatch(Pattern[Config]):
         return self.config.memory
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p or fact.signature is None:
+        if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
+            return ()
+        if fact.signature is None and fact.op is None:
             return ()
         job = fact.job or ""
         return ((f"{job}#{fact.attempt}" if fact.attempt else job, fact.pg),)

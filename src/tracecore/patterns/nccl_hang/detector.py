@@ -141,7 +141,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def evidence(self) -> Sequence[Fact]:
-        proof = [c.fact for c in self.culprits if c.fact is not None and c.fact not in self.hanging]
+        stuck = set(map(id, self.hanging))
+        proof = [c.fact for c in self.culprits if c.fact is not None and id(c.fact) not in stuck]
         return sorted((*self.hanging, *proof), key=lambda fact: (fact.time, fact.uid))
 
     def missing_layers(self) -> tuple[str, ...]:
@@ -332,6 +333,7 @@ class NcclHang(Pattern[Config]):
         if found:
             return tuple(found[rank] for rank in sorted(found)), None
         entered = _entered(window, progress)
+        stuck_at = _stuck_at(window)
         for rank, last in entered.items():
             if rank in cohort or (last >= seq and not pairwise):
                 continue
@@ -341,7 +343,7 @@ class NcclHang(Pattern[Config]):
                 origin = origin or _origin(mine, window.key[1])
                 for root in mine.roots:
                     found.setdefault(root, _culprit(root, progress.get(root), window))
-            elif not pairwise and not _waits_here(window, rank, seq):
+            elif not pairwise and stuck_at.get(rank, seq) >= seq:
                 found.setdefault(rank, _culprit(rank, mine, window))
         for rank in cohort:
             mine = progress.get(rank)
@@ -416,15 +418,16 @@ def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, in
     return dict(sorted(entered.items()))
 
 
-def _waits_here(window: Window, rank: int, seq: int) -> bool:
-    """Whether this rank is itself stuck in an earlier collective of the group."""
+def _stuck_at(window: Window) -> dict[int, int]:
+    """The first collective of the group in which each rank is itself stuck."""
+    stuck: dict[int, int] = {}
     for report in window.of(WatchdogReport):
-        if report.rank == rank and report.report in ("timeout", "exception") and (report.seq or seq) < seq:
-            return True
-    return any(
-        entry.rank == rank and entry.seq < seq and not entry.done and entry.final
-        for entry in window.of(CollectiveEntry)
-    )
+        if report.rank is not None and report.seq is not None and report.report in ("timeout", "exception"):
+            stuck[report.rank] = min(stuck.get(report.rank, report.seq), report.seq)
+    for entry in window.of(CollectiveEntry):
+        if entry.rank is not None and entry.final and not entry.done:
+            stuck[entry.rank] = min(stuck.get(entry.rank, entry.seq), entry.seq)
+    return stuck
 
 
 def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:

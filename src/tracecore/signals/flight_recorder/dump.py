@@ -7,6 +7,7 @@ the few that a reader will see: the first unfinished and the last of each group,
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -156,14 +157,20 @@ def instant(value: Any) -> int | None:
 def members_of(value: Any) -> tuple[int, ...] | None:
     """Ranks of `"[0, 1]"`, of `[0, 1]`; None where there are none."""
     if isinstance(value, str):
-        try:
-            value = msgspec.json.decode(value.encode("utf-8", "replace"))
-        except (msgspec.DecodeError, RecursionError):
-            return None
+        return _members_in(value)
     if not isinstance(value, list | tuple):
         return None
     ranks = {rank for rank in value if type(rank) is int and 0 <= rank < 1 << 24}
     return tuple(sorted(ranks)) or None
+
+
+@lru_cache(maxsize=64)
+def _members_in(value: str) -> tuple[int, ...] | None:
+    # Every dump of a job repeats the same long list; read once it is also one object, which makes joining cheap.
+    try:
+        return members_of(msgspec.json.decode(value.encode("utf-8", "replace"), type=list[int]))
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def group_name(entry: Mapping[str, Any]) -> tuple[str, str]:

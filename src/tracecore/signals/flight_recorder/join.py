@@ -176,9 +176,21 @@ def join(dumps: Sequence[Dump]) -> Joined:
 def _by_group(dumps: Sequence[Dump]) -> Iterable[tuple[str, list[_Part]]]:
     """Parts of each group. Two groups may share a name (each rank numbers its own): members tell them apart."""
     named: dict[str, dict[tuple[int, ...] | None, list[_Part]]] = {}
+    # The members of a large group are a long tuple that many dumps share: each is hashed once.
+    same: dict[int, tuple[int, ...] | None] = {}
+    first: dict[tuple[int, ...] | None, tuple[int, ...] | None] = {}
+    for dump in dumps:
+        for group in dump.groups:
+            members = group.members
+            if id(members) not in same:
+                same[id(members)] = first.setdefault(members, members)
+            group.members = same[id(members)]
+    buckets: dict[tuple[str, int], list[_Part]] = {}
     for dump in dumps:
         for number, group in enumerate(dump.groups):
-            named.setdefault(group.name, {}).setdefault(group.members, []).append(_Part(dump, number, group))
+            buckets.setdefault((group.name, id(group.members)), []).append(_Part(dump, number, group))
+    for (name, _), parts in buckets.items():
+        named.setdefault(name, {})[parts[0].group.members] = parts
     for name in sorted(named, key=_natural):
         by_members = named[name]
         unknown = by_members.pop(None, [])
@@ -436,14 +448,16 @@ def _follow_chains(groups: list[GroupState]) -> None:
     """For each member say what it waits in, and which ranks are at the end of that chain."""
     waits: dict[int, list[_Wait]] = {}
     for group in groups:
+        behind: dict[int, tuple[int, ...]] = {}
         for member in group.present.values():
             if member.first_waiting is not None:
-                waits.setdefault(member.rank, []).append(_collective_wait(group, member))
+                waits.setdefault(member.rank, []).append(_collective_wait(group, member, behind))
             for entry in member.pending:
                 wait = _pair_wait(group, member, entry)
                 if wait is not None:
                     waits.setdefault(member.rank, []).append(wait)
     earliest = {rank: min(items, key=lambda w: (w.record_id, w.created)) for rank, items in waits.items()}
+    found: dict[int, tuple[int, ...]] = {}
     for group in groups:
         for member in group.present.values():
             wait = earliest.get(member.rank)
@@ -451,22 +465,24 @@ def _follow_chains(groups: list[GroupState]) -> None:
                 continue
             if (wait.group, wait.seq) != (group.label, group.stuck):
                 member.waits_in = (wait.group, wait.seq)
-            member.roots = _roots(member.rank, earliest)
+            # Thousands wait for the same few: those that share their tuple of peers share the answer.
+            if id(wait.peers) not in found:
+                found[id(wait.peers)] = _roots(member.rank, earliest)
+            member.roots = found[id(wait.peers)]
 
 
-def _collective_wait(group: GroupState, member: Member) -> _Wait:
+def _collective_wait(group: GroupState, member: Member, behind: dict[int, tuple[int, ...]]) -> _Wait:
+    """What this member waits for: those that have not come to its collective, or are stuck before it."""
     seq = member.first_waiting or 0
-    late = tuple(
-        other.rank
-        for other in group.present.values()
-        if other.rank != member.rank
-        and (
-            (other.last_enqueued is not None and other.last_enqueued < seq)
+    if seq not in behind:
+        behind[seq] = tuple(
+            other.rank
+            for other in group.present.values()
+            if (other.last_enqueued is not None and other.last_enqueued < seq)
             or (other.first_waiting is not None and other.first_waiting < seq)
         )
-    )
     entry = member.entry
-    return _Wait(group.label, seq, entry.created if entry else 0, entry.record_id if entry else 0, late)
+    return _Wait(group.label, seq, entry.created if entry else 0, entry.record_id if entry else 0, behind[seq])
 
 
 def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
@@ -485,10 +501,15 @@ def _roots(rank: int, earliest: dict[int, _Wait]) -> tuple[int, ...]:
     seen = {rank}
     front = [rank]
     roots: set[int] = set()
+    expanded: set[int] = set()
     for _ in range(_MAX_CHAIN):
         following: list[int] = []
         for current in front:
-            for peer in earliest[current].peers:
+            peers = earliest[current].peers
+            if id(peers) in expanded:
+                continue
+            expanded.add(id(peers))
+            for peer in peers:
                 if peer in seen:
                     continue
                 seen.add(peer)

@@ -99,7 +99,8 @@ class Interpreter:
         except DumpError:
             raise
         except (IndexError, struct.error) as error:
-            if self.pos >= len(self.data):
+            # Either the bytes ran out, or the stack did.
+            if isinstance(error, struct.error) or not str(error).startswith(("list", "pop")):
                 raise DumpError("truncated", "the pickle ends in the middle", len(self.data)) from error
             raise DumpError("corrupt", "an opcode without its operands", self.pos) from error
 
