@@ -151,6 +151,15 @@ def test_a_late_fact_joins_as_if_it_had_come_in_time() -> None:
     assert engine.stats.late == 1
 
 
+def test_a_late_fact_is_judged_before_the_clock_leaves_its_evidence_behind() -> None:
+    engine = Engine([FirePattern()])
+    engine.add([spark(0)])
+    engine.advance(at(80))
+    engine.add([smoke(60)])
+    (emission,) = engine.advance(at(500))
+    assert emission.at == at(90)
+
+
 def test_a_fact_past_lateness_and_both_horizons_is_counted_and_dropped() -> None:
     engine = Engine([FirePattern()])
     engine.advance(at(200))

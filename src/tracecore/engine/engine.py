@@ -212,7 +212,7 @@ class Engine:
         if taken < len(pending) and pending[taken].time < instant:
             # Facts are taken in steps no longer than the lateness bound: windows keep that much more than they need,
             # so that at the end of a step nothing is missing that the step's first fact could join.
-            instant = min(instant, max(pending[taken].time, self.clock) + self.lateness)
+            instant = min(instant, max(pending[taken].time + self.lateness, self.clock))
         return instant
 
     def _count_late(self, pending: list[Fact], bound: int) -> int:
