@@ -146,9 +146,37 @@ _CHARACTER_SETS = {
 
 # Names that the registry has and Go has no decoder for.
 _NO_DECODER = frozenset(
-    "gb2312 csgb2312 gb_2312-80 iso-2022-kr iso-2022-cn iso-2022-cn-ext iso-2022-jp-2 utf-7 utf-32 utf-32be utf-32le "
-    "iso-10646-ucs-2 iso-10646-ucs-4 cesu-8 scsu bocu-1 big5-hkscs tis-620 viscii ibm500 ibm1026 ibm-thai "
-    "hp-roman8 ebcdic-us jis_c6226-1978 ks_c_5601-1987 johab ptcp154 koi7-switched".split()
+    (
+        "gb2312",
+        "csgb2312",
+        "gb_2312-80",
+        "iso-2022-kr",
+        "iso-2022-cn",
+        "iso-2022-cn-ext",
+        "iso-2022-jp-2",
+        "utf-7",
+        "utf-32",
+        "utf-32be",
+        "utf-32le",
+        "iso-10646-ucs-2",
+        "iso-10646-ucs-4",
+        "cesu-8",
+        "scsu",
+        "bocu-1",
+        "big5-hkscs",
+        "tis-620",
+        "viscii",
+        "ibm500",
+        "ibm1026",
+        "ibm-thai",
+        "hp-roman8",
+        "ebcdic-us",
+        "jis_c6226-1978",
+        "ks_c_5601-1987",
+        "johab",
+        "ptcp154",
+        "koi7-switched",
+    )
 )
 
 

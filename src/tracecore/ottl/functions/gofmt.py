@@ -1,4 +1,4 @@
-"""Go's `fmt.Sprintf` for the values statements have: verbs, flags, width, precision, argument indexes, its error marks."""
+"""Go's `fmt.Sprintf` for the values statements have, with its flags, argument indexes and error marks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tracecore.ottl.functions.bounds import MAX_TEXT, MAX_WIDTH
 from tracecore.ottl.values import Duration, Time, Value
 
 _DIRECTIVE = re.compile(
-    r"%(?P<flags>[-+# 0]*)(?P<width>(?:\[\d+\])?\*|\d+)?(?P<precision>\.(?:(?:\[\d+\])?\*|\d*))?(?:\[(?P<index>[^\]]*)\])?"
-    r"(?P<verb>.)?",
+    r"%(?P<flags>[-+# 0]*)(?P<width>(?:\[\d+\])?\*|\d+)?(?P<precision>\.(?:(?:\[\d+\])?\*|\d*))?"
+    r"(?:\[(?P<index>[^\]]*)\])?(?P<verb>.)?",
     re.DOTALL,
 )
 
@@ -261,7 +261,7 @@ def _float(value: float, verb: str, spec: _Spec, shortest: bool = False) -> str:
 
 
 def _general(size: float, precision: int, sharp: bool) -> str:
-    """`%g`: the shortest digits that give the number back, or `precision` of them; an exponent where those are fewer."""
+    """`%g`: the shortest digits that give the number back, or `precision` of them; an exponent outside those."""
     if precision < 0:
         digits, exponent = _digits(repr(size))
         limit = 6

@@ -1,21 +1,31 @@
-"""Go's `time` layouts (`2006-01-02 15:04:05`): formatting and parsing, with the zones, the leniency and the errors of Go."""
+"""Go's `time` layouts (`2006-01-02 15:04:05`): formatting and parsing, with the zones and the errors of Go."""
 
 from __future__ import annotations
 
-import calendar
 import datetime
 import os
 import re
 import zoneinfo
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tracecore.ottl.errors import OttlRuntimeError
 from tracecore.ottl.values import UTC, Time, quote
 
-MONTHS = tuple(calendar.month_name)[1:] if calendar.month_name[1] == "January" else ()
-MONTHS = MONTHS or tuple(
-    "January February March April May June July August September October November December".split()
+MONTHS = (
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
 )
 DAYS = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 
@@ -92,32 +102,37 @@ def _format_element(element: str, moment: datetime.datetime, nanosecond: int, of
         return "Z" if element[0] == "Z" and offset == 0 else _format_offset(element[1:], offset)
     if element == "MST":
         return moment.tzname() or _format_offset("0700", offset)
-    hour12 = moment.hour % 12 or 12
-    simple = {
-        "January": lambda: MONTHS[moment.month - 1],
-        "Jan": lambda: MONTHS[moment.month - 1][:3],
-        "Monday": lambda: DAYS[moment.isoweekday() % 7],
-        "Mon": lambda: DAYS[moment.isoweekday() % 7][:3],
-        "01": lambda: f"{moment.month:02d}",
-        "1": lambda: str(moment.month),
-        "02": lambda: f"{moment.day:02d}",
-        "2": lambda: str(moment.day),
-        "_2": lambda: f"{moment.day:2d}",
-        "002": lambda: f"{moment.timetuple().tm_yday:03d}",
-        "__2": lambda: f"{moment.timetuple().tm_yday:3d}",
-        "15": lambda: f"{moment.hour:02d}",
-        "3": lambda: str(hour12),
-        "03": lambda: f"{hour12:02d}",
-        "4": lambda: str(moment.minute),
-        "04": lambda: f"{moment.minute:02d}",
-        "5": lambda: str(moment.second),
-        "05": lambda: f"{moment.second:02d}",
-        "2006": lambda: f"{moment.year:04d}",
-        "06": lambda: f"{moment.year % 100:02d}",
-        "PM": lambda: "PM" if moment.hour >= 12 else "AM",
-        "pm": lambda: "pm" if moment.hour >= 12 else "am",
-    }
-    return simple[element]()
+    return _FORMATS[element](moment)
+
+
+def _hour12(moment: datetime.datetime) -> int:
+    return moment.hour % 12 or 12
+
+
+_FORMATS: dict[str, Callable[[datetime.datetime], str]] = {
+    "January": lambda moment: MONTHS[moment.month - 1],
+    "Jan": lambda moment: MONTHS[moment.month - 1][:3],
+    "Monday": lambda moment: DAYS[moment.isoweekday() % 7],
+    "Mon": lambda moment: DAYS[moment.isoweekday() % 7][:3],
+    "01": lambda moment: f"{moment.month:02d}",
+    "1": lambda moment: str(moment.month),
+    "02": lambda moment: f"{moment.day:02d}",
+    "2": lambda moment: str(moment.day),
+    "_2": lambda moment: f"{moment.day:2d}",
+    "002": lambda moment: f"{moment.timetuple().tm_yday:03d}",
+    "__2": lambda moment: f"{moment.timetuple().tm_yday:3d}",
+    "15": lambda moment: f"{moment.hour:02d}",
+    "3": lambda moment: str(_hour12(moment)),
+    "03": lambda moment: f"{_hour12(moment):02d}",
+    "4": lambda moment: str(moment.minute),
+    "04": lambda moment: f"{moment.minute:02d}",
+    "5": lambda moment: str(moment.second),
+    "05": lambda moment: f"{moment.second:02d}",
+    "2006": lambda moment: f"{moment.year:04d}",
+    "06": lambda moment: f"{moment.year % 100:02d}",
+    "PM": lambda moment: "PM" if moment.hour >= 12 else "AM",
+    "pm": lambda moment: "pm" if moment.hour >= 12 else "am",
+}
 
 
 def _format_offset(form: str, offset: int) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from importlib import resources
 
+from tracecore.ottl.errors import OttlRuntimeError
 from tracecore.ottl.functions import regex
 from tracecore.ottl.values import Value, parse_bool, parse_float, parse_int
 
 # %{PATTERN}, %{PATTERN:name} or %{PATTERN:name:type}
 _USE = re.compile(r"%\{(\w+)(?::([\w+.]+)(?::(\w+))?)?\}", re.ASCII)
 _DOT = "___"  # a group name cannot have a dot; this stands for it inside the expression
-_CONVERT = {
+_CONVERT: dict[str, Callable[[str], Value]] = {
     "string": str,
     "double": parse_float,
     "float": parse_float,
@@ -47,7 +49,7 @@ class Grok:
             if name and start < end:
                 convert = _CONVERT.get(self.types.get(name, "string"))
                 if convert is None:
-                    raise regex.OttlRuntimeError(f"invalid type for {name}: type not specified")
+                    raise OttlRuntimeError(f"invalid type for {name}: type not specified")
                 found[name.replace(_DOT, ".")] = convert(text[start:end])
         return found
 

@@ -73,7 +73,7 @@ def _remove_bound(point: Point, counts: list[int], bounds: list[float], bound: f
 
 @editor("convert_exponential_histogram_to_histogram", contexts=("metric",))
 def convert_exponential_histogram_to_histogram(distribution_fn: str, explicit_bounds: list[float]) -> Getter:
-    """Make an exponential histogram one with these bounds; each bucket goes `upper`, `midpoint`, `uniform` or `random`."""
+    """Make an exponential histogram one with these bounds; buckets go `upper`, `midpoint`, `uniform` or `random`."""
     distribution = distribution_fn or "random"
     if not explicit_bounds:
         raise OttlCompileError("explicit bounds cannot be empty")

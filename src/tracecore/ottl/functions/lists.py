@@ -30,10 +30,8 @@ def append(target: PathGetSetter, value: Getter | None = None, values: list[Gett
         held = target.get(ctx)
         if isinstance(held, dict):
             raise OttlTypeError('unsupported type of target field: "Map"')
-        if isinstance(held, list):
-            items = list(held)
-        else:
-            items = [] if held is None else [held]
+        kept = held if isinstance(held, list) else [held]
+        items = [] if held is None else list(kept)
         items += [get(ctx) for get in getters]
         target.set(ctx, items)
 
@@ -93,7 +91,7 @@ def contains_value(target: PSliceGetter, item: Getter) -> Getter:
 
 @converter("Index")
 def index(target: Getter, value: Getter) -> Getter:
-    """The index of the first item of a list that equals a value, or the byte of a string where another begins; else -1."""
+    """The index of the first item of a list that equals a value, or of the byte where a string begins; else -1."""
 
     def run(ctx: Context) -> int:
         held = target(ctx)

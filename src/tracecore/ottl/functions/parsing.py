@@ -31,7 +31,7 @@ def parse_json(target: StringGetter) -> Getter:
     return run
 
 
-_UNPAIRED = {code: "\ufffd" for code in range(0xD800, 0xE000)}
+_UNPAIRED = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
 
 def read_json(text: str) -> Value:
@@ -272,7 +272,9 @@ def parse_severity(target: Getter, mapping: PMapGetter) -> Getter:
     if table is MISSING:
         return _failing("severity mapping must be a literal PMap")
     try:
-        levels = {level: _criteria(criteria) for level, criteria in table.items()}
+        levels: dict[str, list[Callable[[Any], bool]]] = {
+            level: _criteria(criteria) for level, criteria in table.items()
+        }
     except ValueError as error:
         return _failing(str(error))
 

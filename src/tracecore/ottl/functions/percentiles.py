@@ -1,4 +1,4 @@
-"""Percentiles of histogram data points, interpolated: evenly in explicit buckets, logarithmically in exponential ones."""
+"""Percentiles of histogram points, interpolated: evenly in explicit buckets, by logarithm in exponential ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _logarithmic(low: float, high: float, ratio: float) -> float:
         raise OttlRuntimeError(
             f"logarithmic interpolation: bounds must be positive, got lowerBound={low:.6f}, upperBound={high:.6f}"
         )
-    return 2.0 ** (math.log2(low) + (math.log2(high) - math.log2(low)) * ratio)
+    return math.exp2(math.log2(low) + (math.log2(high) - math.log2(low)) * ratio)
 
 
 def _unreached(what: str, target: int, total: int) -> OttlRuntimeError:

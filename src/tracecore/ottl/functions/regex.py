@@ -1,4 +1,4 @@
-"""Regular expressions as Go's `regexp` has them, run by RE2: linear time, leftmost-first, bytes that are no UTF-8 are U+FFFD."""
+"""Regular expressions as Go's `regexp` has them, run by RE2. Bytes that are no UTF-8 match as U+FFFD."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tracecore.ottl.values import quote
 #: Longer patterns are refused: compiling costs time and memory in proportion, and patterns may come from the record.
 MAX_PATTERN = 64 * 1024
 
-_SURROGATES = {code: "\ufffd" for code in range(0xDC80, 0xDD00)}
+_SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
 
 
 def _options() -> Any:

@@ -12,7 +12,10 @@ from tracecore.ottl.signature import Getter, IntGetter, StringGetter, converter
 from tracecore.ottl.values import go_type, to_json
 
 #: What Go's `strings.TrimSpace` trims.
-SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
+SPACE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
 
 
 @converter("Concat")
@@ -220,10 +223,11 @@ def camel(text: str) -> str:
     capitalise, previous_capital = True, False
     for byte in text.strip(SPACE).encode("utf-8", "surrogateescape"):
         capital, small = 0x41 <= byte <= 0x5A, 0x61 <= byte <= 0x7A
-        if capitalise:
-            out = byte - 32 if small else byte
-        else:
-            out = byte + 32 if previous_capital and capital else byte
+        out = byte
+        if capitalise and small:
+            out = byte - 32
+        elif not capitalise and previous_capital and capital:
+            out = byte + 32
         previous_capital = capital
         if capital or small:
             result.append(out)

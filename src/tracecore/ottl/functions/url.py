@@ -64,11 +64,11 @@ class Url:
         if self.opaque:
             text += self.opaque
         else:
-            if self.scheme or self.host or self.user is not None:
-                if not (self.omit_host and not self.host and self.user is None):
-                    text += "//" if self.host or self.path or self.user is not None else ""
-                    text += f"{self.userinfo()}@" if self.user is not None else ""
-                    text += _escape(self.host, _HOST)
+            user = self.user is not None
+            if (self.scheme or self.host or user) and not (self.omit_host and not self.host and not user):
+                text += "//" if self.host or self.path or user else ""
+                text += f"{self.userinfo()}@" if user else ""
+                text += _escape(self.host, _HOST)
             path = self._escaped_path()
             if path and path[0] != "/" and self.host:
                 text += "/"

@@ -21,8 +21,20 @@ _TOKEN = re.compile(
     r"|(?P<name>[^\W\d][\w.\-]*(?::(?!:)(?:\*|[^\W\d][\w.\-]*))?))"
 )
 _AXES = frozenset(
-    "child descendant descendant-or-self parent ancestor ancestor-or-self following preceding following-sibling "
-    "preceding-sibling attribute self".split()
+    (
+        "child",
+        "descendant",
+        "descendant-or-self",
+        "parent",
+        "ancestor",
+        "ancestor-or-self",
+        "following",
+        "preceding",
+        "following-sibling",
+        "preceding-sibling",
+        "attribute",
+        "self",
+    )
 )
 _NODE_TYPES = frozenset(("text", "node", "comment", "processing-instruction"))
 
