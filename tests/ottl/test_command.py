@@ -61,10 +61,14 @@ def test_statements_from_a_file(tmp_path: Path) -> None:
 def test_a_processor_configuration(tmp_path: Path, nested: bool) -> None:
     config: dict[str, Any] = {"log_statements": [{"context": "log", "statements": [SET]}]}
     path = tmp_path / "config.yaml"
-    path.write_text(json.dumps({"processors": {"transform/one": config}} if nested else config))
+    more = {"log_statements": ['set(log.attributes["again"], log.attributes["greeting"])']}
+    processors = {"transform/one": config, "batch": {}, "transform/two": more}
+    path.write_text(json.dumps({"processors": processors} if nested else config))
     result = run("-s", str(path))
     assert result.return_value == 0
-    assert json.loads(result.stdout)["log"]["attributes"] == {"greeting": "hello"}
+    expected = {"greeting": "hello", "again": "hello"} if nested else {"greeting": "hello"}
+    assert json.loads(result.stdout)["log"]["attributes"] == expected
+    assert run("-s", str(path), given={"span": {}}).return_value == 1
 
 
 def test_a_wrong_statement_is_shown_with_a_caret() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -69,10 +69,10 @@ def run(
     from tracecore.ottl.otlpjson import PayloadError
 
     try:
-        texts, config = _read_statements(statements, files)
-        if not texts and config is None:
+        texts, configs = _read_statements(statements, files)
+        if not texts and not configs:
             raise click.UsageError("no statements: give them as arguments or with -s FILE")
-        apply = _apply(texts, config, context, error_mode)
+        apply = _apply(texts, configs, context, error_mode)
     except OttlError as error:
         click.echo(error.render(), err=True)
         return 2
@@ -92,27 +92,24 @@ def run(
     return 1 if failed else 0
 
 
-def _read_statements(statements: tuple[str, ...], files: tuple[Path, ...]) -> tuple[list[str], dict[str, Any] | None]:
-    """The statements given one by one, and the configuration of a processor where a file has one."""
+def _read_statements(statements: tuple[str, ...], files: tuple[Path, ...]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The statements given one by one, and the configurations of processors that files have."""
     texts = list(statements)
-    config: dict[str, Any] | None = None
+    configs: list[dict[str, Any]] = []
     for path in files:
         text = path.read_text(encoding="utf-8")
-        found = _config(text, path) if path.suffix in (".yaml", ".yml") else None
-        if found is None:
+        if path.suffix in (".yaml", ".yml"):
+            configs.extend(_configs(text, path))
+        else:
             lines = (line.strip() for line in text.splitlines())
             texts.extend(line for line in lines if line and not line.startswith("#"))
-        elif config is not None:
-            raise ValueError(f"{path}: only one processor configuration can be run at a time")
-        else:
-            config = found
-    if config is not None and texts:
+    if configs and texts:
         raise ValueError("statements and a processor configuration cannot be run together")
-    return texts, config
+    return texts, configs
 
 
-def _config(text: str, path: Path) -> dict[str, Any]:
-    """The mapping of a transform processor: the document itself, or what is below `transform` or `processors`."""
+def _configs(text: str, path: Path) -> list[dict[str, Any]]:
+    """The transform processors of a file, in its order: the document itself, or those below `processors`."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -122,35 +119,37 @@ def _config(text: str, path: Path) -> dict[str, Any]:
         document = YAML(typ="safe").load(text)
     except YAMLError as error:
         raise ValueError(f"{path}: {error}") from error
-    pending = [document]
-    while pending:
-        node = pending.pop(0)
-        if isinstance(node, dict):
-            if not node.keys().isdisjoint(STATEMENT_KEYS):
-                return {key: node[key] for key in node if key in (*STATEMENT_KEYS, "error_mode")}
-            pending.extend(
-                value for key, value in node.items() if key == "processors" or str(key).startswith("transform")
-            )
-    raise ValueError(f"{path}: no log_statements, metric_statements or trace_statements in it")
+    nodes = document.get("processors", document) if isinstance(document, dict) else {}
+    if isinstance(nodes, dict) and nodes.keys().isdisjoint(STATEMENT_KEYS):
+        named = [value for key, value in nodes.items() if str(key).partition("/")[0] == "transform"]
+    else:
+        named = [nodes]
+    found = [node for node in named if isinstance(node, dict) and not node.keys().isdisjoint(STATEMENT_KEYS)]
+    if not found:
+        raise ValueError(f"{path}: no log_statements, metric_statements or trace_statements in it")
+    return found
 
 
-def _apply(texts: list[str], config: dict[str, Any] | None, context: str, error_mode: str | None) -> Any:
+def _apply(
+    texts: list[str], configs: list[dict[str, Any]], context: str, error_mode: str | None
+) -> Callable[[Any], Any]:
     """What turns one document into the changed one."""
     from tracecore.ottl.compile import compile_statement
     from tracecore.ottl.contexts import context_type
     from tracecore.ottl.inference import SIGNALS
     from tracecore.ottl.otlpjson import signal_of
-    from tracecore.ottl.processor import Processor
+    from tracecore.ottl.processor import STATEMENT_KEYS, Processor
     from tracecore.ottl.runner import transform
 
-    if config is not None:
-        processor = Processor({**config, **({"error_mode": error_mode} if error_mode else {})})
-        return lambda document: _process(processor, document)
+    if configs:
+        override = {"error_mode": error_mode} if error_mode else {}
+        processors = [Processor({**config, **override}) for config in configs]
+        return lambda document: _process(processors, document)
     mode = error_mode or "propagate"
     name = context_type(context).name
     for text in texts:
         compile_statement(text, name)
-    key = {"logs": "log_statements", "metrics": "metric_statements", "traces": "trace_statements"}
+    keys = {signal: key for key, signal in STATEMENT_KEYS.items()}
 
     def apply(document: Any) -> Any:
         signal = signal_of(document)
@@ -159,23 +158,33 @@ def _apply(texts: list[str], config: dict[str, Any] | None, context: str, error_
         if name not in SIGNALS[signal]:
             raise TypeError(f"the context {name} is none of {signal}: use --context with {', '.join(SIGNALS[signal])}")
         group = {"context": name, "statements": texts}
-        return _process(Processor({key[signal]: [group], "error_mode": mode}), document)
+        return _process([Processor({keys[signal]: [group], "error_mode": mode})], document)
 
     return apply
 
 
-def _process(processor: Processor, document: Any) -> Any:
-    """A payload of OTLP in either spelling, or one plain log record, through a processor."""
+def _process(processors: list[Processor], document: Any) -> Any:
+    """A payload of OTLP in either spelling, or one plain log record, through processors."""
     from tracecore.ottl.otlpjson import decode, encode, signal_of
 
     signal = signal_of(document)
     if not signal:
+        if not isinstance(document.get("log"), dict):
+            raise TypeError('a processor needs an OTLP document or a record with a "log"')
         document.setdefault("resource", {})
-        processor.process_signals([document])
+        for processor in processors:
+            processor.process_signals([document])
         return document
-    method = {"logs": processor.process_logs, "metrics": processor.process_metrics, "traces": processor.process_traces}
     camel = any("_" not in key for key in document)
-    return encode(method[signal](decode(document))) if camel else method[signal](document)
+    payload = decode(document) if camel else document
+    for processor in processors:
+        run_on = {
+            "logs": processor.process_logs,
+            "metrics": processor.process_metrics,
+            "traces": processor.process_traces,
+        }
+        payload = run_on[signal](payload)
+    return encode(payload) if camel else payload
 
 
 def _documents(source: IO[bytes]) -> Iterator[dict[str, Any]]:
