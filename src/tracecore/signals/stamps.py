@@ -83,8 +83,12 @@ _RFC1123 = (
     + _ZONE
 )
 _SLASHED = rb"^[\s\[(]*(?:[A-Z]+:? )?(\d\d)/(\d\d)/(\d{4}|\d\d),? " + _CLOCK
-_TIME_ONLY = rb"^[\s\[(]*(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?[\])]?(?:\s|$)"
-_EPOCH = rb"^[\s\[(]*(1\d{9})(?:[.,](\d{1,9}))?(?:[\s\]),:|]|$)"
+# A bare 00:12:33 is as often a duration, so it needs brackets or a level after it.
+_TIME_ONLY = (
+    rb"^\s*(?:\[(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]|(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
+    rb"[\s|-]+\[?(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL|TRACE)\b)"
+)
+_EPOCH = rb"^[\s\[(]*(1[4-9]\d{8})(?:[.,](\d{1,9}))?(?:[\s\]),:|]|$)"
 _EPOCH_FINE = rb"^[\s\[(]*(1\d{12}|1\d{15}|1\d{18})(?:[\s\]),:|]|$)"
 _JSON = (
     rb'"(?:@?time(?:stamp)?|ts|asctime|datetime|date)" ?: ?"?(?:(\d{4})-(\d\d)-(\d\d)[T ]'
@@ -199,7 +203,8 @@ def _find(head: bytes) -> Stamp | None:
             year, month, day = b"20" + first, middle, last
         return _stamp(match.end(), year, month, day, hour, minute, second, fraction)
     if match := _time_only.search(head):
-        hour, minute, second, fraction = match.groups()
+        groups = match.groups()
+        hour, minute, second, fraction = groups[:4] if groups[0] else groups[4:]
         if int(hour) > 23 or int(minute) > 59 or int(second) > 60:
             return None
         seconds = int(hour) * 3600 + int(minute) * 60 + int(second)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tracecore.signals.bundle import archive, identity
 from tracecore.signals.bundle.archive import Limits
 from tracecore.signals.bundle.discovery import Bundle, discover
-from tracecore.signals.bundle.reading import read
+from tracecore.signals.bundle.reading import read, records
 from tracecore.signals.bundle.recognition import recognise
 from tracecore.signals.logs.selector import SelectAll
 from tracecore.signals.stream import BASE_TIME, Counters
@@ -354,3 +354,41 @@ def test_any_bytes_have_an_answer(data: bytes, name: str) -> None:
 def test_any_member_name_stays_inside(name: str) -> None:
     safe = archive.safe_name(name)
     assert safe is None or not (safe.startswith("/") or ".." in safe.split("/"))
+
+
+def test_the_object_of_a_pod_says_whose_its_log_is(tmp_path: Path) -> None:
+    log = tmp_path / "var/log/pods/ml_trainer-3_0a1b/main/0.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"2026-11-15T01:37:04.1Z stdout F hello\n")
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "trainer-3",
+            "namespace": "ml",
+            "labels": {"gen_ai.training.io/rank": "24", "job-name": "j"},
+        },
+        "spec": {"nodeName": "node-7"},
+    }
+    (tmp_path / "pods.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod]}))
+    (stream,) = discover([tmp_path]).of("cri")
+    assert stream.resource["gen_ai.training.rank"] == 24
+    assert stream.resource["gen_ai.training.job_id"] == "j"
+    assert stream.resource["k8s.node.name"] == "node-7"
+    (tmp_path / "pods.json").write_text('{"apiVersion": "v1", "kind": ')
+    (stream,) = discover([tmp_path]).of("cri")
+    assert "k8s.node.name" not in stream.resource
+
+
+def test_a_damaged_stream_is_listed_and_the_next_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.log.gz").write_bytes(gzip.compress(os.urandom(400).hex().encode() * 400)[:-300])
+    (tmp_path / "exit_codes.json").write_text('{"0": 1')
+    (tmp_path / "rank0.log").write_bytes(LOG)
+    bundle = discover([tmp_path])
+    counters = Counters()
+    found = [record for _, record in records(bundle, lambda stream: SelectAll(), counters)]
+    assert [r["log"]["body"] for r in found if r["source"].path.endswith("rank0.log")] == LOG.decode().splitlines()
+    coverage = bundle.coverage(counters)
+    assert {Path(s["path"]).name for s in coverage["skipped"]} == {"a.log.gz", "exit_codes.json"}
+    assert coverage["bytes_read"] >= len(LOG)
+    assert coverage["layers"]["stdout"] >= 1

@@ -76,8 +76,10 @@ def test_lines_that_are_not_the_runtimes_are_kept_as_they_are(make: Make) -> Non
     assert [r["log"]["body"] for r in read(make(data, "cri"))][:3] == ["good", "garbage in between", "{broken json"]
 
 
-LINES = [f"{STAMP} stdout P a", f"{STAMP} stdout F b", f"{STAMP} stderr P c", f"{STAMP} stderr F ValueError: d",
-         f"{STAMP} stderr F Traceback (most recent call last):", f'{STAMP} stderr F   File "x"', "junk", ""]  # fmt: skip
+LINES = [
+    f"{STAMP} stdout P a", f"{STAMP} stdout F b", f"{STAMP} stderr P c", f"{STAMP} stderr F ValueError: d",
+    f"{STAMP} stderr F Traceback (most recent call last):", f'{STAMP} stderr F   File "x"', "junk", "",
+]  # fmt: skip
 
 
 @given(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import BinaryIO, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.logs import reader
 from tracecore.signals.logs.blocks import MAX_LINE
 from tracecore.signals.logs.selector import SelectAll, SelectLiterals, Selector
@@ -92,7 +94,7 @@ Root Cause (first observed failure):
 ============================================================
 """
 
-WATCHDOG = b"""[rank2]:[E1115 11:10:46.864763671 ProcessGroupNCCL.cpp:612] [Rank 2] raised an async exception: NCCL error
+WATCHDOG = b"""[rank2]:[E1115 11:10:46.864763671 ProcessGroupNCCL.cpp:612] [Rank 2] raised an exception: NCCL error
 ncclRemoteError: A call failed possibly due to a network error.
 Last error:
 socketProgress: Connection closed by remote peer host<1>
@@ -230,8 +232,10 @@ def test_prefixes_of_launchers(line: bytes, options: dict[str, object], rank: in
     assert record["log"]["body"] == text
 
 
-PIECES = [TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT, b"step 1\r 2%|\r\n", b"\n", b"2026-11-15 11:00:00 hi\n",
-          b"[rank1]: Traceback (most recent call last):\n", b'[rank1]:   File "x"\n', b"[rank1]: KeyError: 1\n", b"x"]  # fmt: skip
+PIECES = [
+    TRACEBACK, CHAINED, GROUP, TABLE, WATCHDOG, FAULT, b"step 1\r 2%|\r\n", b"\n", b"2026-11-15 11:00:00 hi\n", b"x",
+    b"[rank1]: Traceback (most recent call last):\n", b'[rank1]:   File "x"\n', b"[rank1]: KeyError: 1\n",
+]  # fmt: skip
 
 
 @given(
@@ -246,3 +250,22 @@ def test_how_the_bytes_fall_into_blocks_does_not_matter(data: bytes, size: int, 
 @given(st.binary(max_size=300), st.integers(1, 50))
 def test_any_bytes_are_read(data: bytes, size: int) -> None:
     assert records(data, block_size=size) == records(data)
+
+
+def test_what_workers_say_after_the_launcher_gave_up_on_them_is_the_next_attempt() -> None:
+    failed = b"E1115 11:00:02.0 99 torch/distributed/elastic/api.py:986] failed (exitcode: 1) local_rank: 3 (pid: 7)\n"
+    child = TRACEBACK.replace(b"ValueError: label 7 is out of range", b"torch.distributed.elastic.ChildFailedError:")
+    run = b"[rank0]: step\n" + b"".join(b"[rank3]: " + line + b"\n" for line in TRACEBACK.splitlines())
+    found = sorted(records(run + failed + run + failed + child + TABLE), key=lambda r: r["source"].offset)
+    attempts = [r["log"]["attributes"].get("tracecore.attempt", 0) for r in found]
+    assert attempts == [0, 0, 0, 1, 1, 1, 1, 1]
+
+
+def test_attempts_of_a_recorded_restart(incidents: Path) -> None:
+    bundle = discover([incidents / "elastic_gives_up"])
+    (log,) = bundle.of("text")
+    found = list(reader.read(log, SelectLiterals([b"Connection refused"]), bundle.clock))
+    first = [r for r in found if r["log"]["attributes"].get("tracecore.attempt", 0) == 0]
+    assert any("KeyError" in str(r["log"]["body"]) for r in first)
+    assert not any("Connection refused" in str(r["log"]["body"]) for r in first)
+    assert {r["log"]["attributes"].get("tracecore.attempt", 0) for r in found} == {0, 1}

@@ -59,7 +59,10 @@ def test_throttled_by_power_and_not_by_heat() -> None:
 
 
 def test_a_file_that_is_still_written_and_restarted(make: Make) -> None:
-    header = "timestamp, index, uuid, temperature.gpu, utilization.gpu [%], memory.used [MiB], ecc.errors.uncorrected.volatile.total\n"
+    header = (
+        "timestamp, index, uuid, temperature.gpu, utilization.gpu [%], memory.used [MiB], "
+        "ecc.errors.uncorrected.volatile.total\n"
+    )
     row = "2026/11/15 01:36:10.445, 1, GPU-x, 61, 97 %, 1024 MiB, 2\n"
     counters = Counters()
     found = list(
@@ -78,7 +81,10 @@ def test_a_file_that_is_still_written_and_restarted(make: Make) -> None:
 
 
 def test_units_may_be_in_the_header_only(make: Make) -> None:
-    text = "index, pci.bus_id, memory.total [MiB], clocks_throttle_reasons.active\n0, 00000000:3B:00.0, 81920, 0x0000000000000044\n"
+    text = (
+        "index, pci.bus_id, memory.total [MiB], clocks_throttle_reasons.active\n"
+        "0, 00000000:3B:00.0, 81920, 0x0000000000000044\n"
+    )
     found = list(smi.read_csv(make(text, "nvidia_csv"), Clock(), Counters()))
     assert found[0].value == 81920 << 20
     assert found[0].labels["gpu.id"] == "0000:3b:00.0"

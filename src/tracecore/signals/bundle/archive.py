@@ -48,6 +48,13 @@ class Bomb(ValueError):
     """A compressed file expands beyond what was allowed."""
 
 
+def reason(error: BaseException) -> str:
+    """Why something could not be read, in a few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
+
+
 Opener = Callable[[], BinaryIO]
 
 _MAGIC = (

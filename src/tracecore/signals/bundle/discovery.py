@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypedDict, cast
 
 import msgspec
 
@@ -20,9 +20,10 @@ from tracecore.signals.bundle import archive, identity
 from tracecore.signals.bundle.archive import Limits, Opener
 from tracecore.signals.bundle.recognition import recognise, recorded_times, times
 from tracecore.signals.kernel import lines as kernel_lines
-from tracecore.signals.record import LAYERS
+from tracecore.signals.kubernetes import objects
+from tracecore.signals.record import LAYERS, Attributes
 from tracecore.signals.stamps import Stamp
-from tracecore.signals.stream import BASE_TIME, Clock, Stream
+from tracecore.signals.stream import BASE_TIME, Clock, Counters, Stream
 
 HEAD = 64 * 1024
 TAIL = 32 * 1024
@@ -40,6 +41,15 @@ class Skipped(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Coverage(TypedDict):
+    """The `coverage` of a diagnosis document."""
+
+    files_read: int
+    bytes_read: int
+    layers: dict[str, int]
+    skipped: list[dict[str, str]]
+
+
 class Bundle(msgspec.Struct, kw_only=True):
     """All readable files, what is known of time, and what was left out."""
 
@@ -50,6 +60,19 @@ class Bundle(msgspec.Struct, kw_only=True):
     def layers(self) -> dict[str, int]:
         """How many files there are of each layer, those without any included."""
         return {layer: sum(1 for stream in self.streams if stream.layer == layer) for layer in LAYERS}
+
+    def coverage(self, counters: Counters) -> Coverage:
+        """What a diagnosis says about what it has seen."""
+        return {
+            "files_read": len(self.streams),
+            "bytes_read": counters.bytes_read,
+            "layers": self.layers(),
+            "skipped": [{"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped],
+        }
+
+    def skip(self, path: str, reason: str) -> None:
+        """Notes that a file was not read, or not to its end."""
+        self.skipped.append(Skipped(path, reason))
 
     def of(self, *formats: str) -> list[Stream]:
         """The streams of some formats."""
@@ -73,6 +96,7 @@ def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int
             raise FileNotFoundError(path)
         search.path(Path(path))
     _settle_local_ranks(search.streams)
+    _settle_pods(search.streams)
     clock = _settle_time(search.stamps, BASE_TIME if now is None else now)
     return Bundle(streams=search.streams, skipped=search.skipped, clock=clock)
 
@@ -114,7 +138,7 @@ class _Search:
                 return
             self.consider(str(path), relative, partial(_open, path), mode.st_size, 0)
         except archive.ERRORS as error:
-            self.skip(str(path), _reason(error))
+            self.skip(str(path), archive.reason(error))
 
     def consider(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
         """Recognises one file, going into it where it is an archive."""
@@ -157,7 +181,7 @@ class _Search:
                 else:
                     self._member(shown, f"{relative}/{name}", partial(tar.open, index), info.size, depth)
         except archive.ERRORS as error:
-            self.skip(path, _reason(error))
+            self.skip(path, archive.reason(error))
 
     def _zip(self, path: str, relative: str, opener: Opener, depth: int) -> None:
         file = opener()
@@ -187,9 +211,9 @@ class _Search:
         try:
             self.consider(path, relative, opener, size, depth + 1)
         except archive.Bomb as error:
-            self.skip(path, _reason(error))
+            self.skip(path, archive.reason(error))
         except archive.ERRORS as error:
-            self.skip(path, _reason(error))
+            self.skip(path, archive.reason(error))
 
     def _recognise(
         self, path: str, relative: str, opener: Opener, size: int | None, head: bytes, file: BinaryIO
@@ -234,6 +258,23 @@ def _settle_time(stamps: list[Stamp], now: int) -> Clock:
     return Clock(max(dated), True) if dated else Clock(reference, False)
 
 
+def _settle_pods(streams: list[Stream]) -> None:
+    """What the objects of pods say about them (node, job, rank) holds for their logs, and before the file's name."""
+    logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
+    if not logs:
+        return
+    known: dict[tuple[str, str], Attributes] = {}
+    for stream in streams:
+        if stream.format in ("kubernetes_json", "kubernetes_yaml"):
+            try:
+                known.update(((namespace, name), identity) for namespace, name, identity in objects.pods(stream))
+            except archive.ERRORS:
+                continue  # it will be read, and fail, again where that is reported
+    for stream in logs:
+        key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
+        stream.resource.update(known.get(key, {}))
+
+
 def _settle_local_ranks(streams: list[Stream]) -> None:
     """A local rank is the global one where there is one node: where only one stream has a local rank 0."""
     with_zero = {
@@ -265,10 +306,10 @@ def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[Path]:
         for name in sorted(files):
             yield here / name
         for problem in problems:
-            skip(str(problem.filename), _reason(problem))
+            skip(str(problem.filename), archive.reason(problem))
         problems.clear()
     for problem in problems:
-        skip(str(problem.filename), _reason(problem))
+        skip(str(problem.filename), archive.reason(problem))
 
 
 def _inside(path: Path, real: str) -> bool:
@@ -324,9 +365,3 @@ def _stem(name: str) -> str:
         if name.endswith(suffix):
             return name[: -len(suffix)]
     return name
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower()
-    return str(error) or type(error).__name__

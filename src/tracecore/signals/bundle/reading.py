@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import re2
 
+from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.discovery import Bundle
 from tracecore.signals.kernel import journal
 from tracecore.signals.kernel import reader as kernel
@@ -60,6 +61,7 @@ def read(stream: Stream, selector: Selector, clock: Clock, counters: Counters) -
 
     Raises:
         ValueError, OSError and others of `archive.ERRORS`: the stream is damaged; what was read until then was given.
+        `records` handles that for a whole bundle.
     """
     if reader := LINES.get(stream.format):
         yield from reader(stream, selector, clock, counters)
@@ -68,6 +70,18 @@ def read(stream: Stream, selector: Selector, clock: Clock, counters: Counters) -
             counters.records += 1
             yield record
         counters.bytes_read += stream.size or 0
+
+
+def records(
+    bundle: Bundle, selector_of: Callable[[Stream], Selector], counters: Counters
+) -> Iterator[tuple[Stream, LogSignal]]:
+    """Every record of a bundle with its stream. A stream that turns out damaged is listed, and the next is read."""
+    for stream in bundle.streams:
+        try:
+            for record in read(stream, selector_of(stream), bundle.clock, counters):
+                yield stream, record
+        except archive.ERRORS as error:
+            bundle.skip(stream.path, f"read in part: {archive.reason(error)}")
 
 
 def points(bundle: Bundle, counters: Counters) -> Iterator[tuple[Stream, Iterator[Point]]]:

@@ -16,7 +16,7 @@ from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import Message, Shape, Table, Take, opens
-from tracecore.signals.logs.selector import Selector
+from tracecore.signals.logs.selector import FAILED_GROUP, Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -153,6 +153,10 @@ class _Assembly:
         self._looks = 0
         self._size = stream.size
         self._all = False
+        first = stream.resource.get("tracecore.attempt")
+        self._attempt = first if isinstance(first, int) else 0
+        self._first_attempt = self._attempt
+        self._failed = False
 
     def feed(self, block: Block, picked: Sequence[int] | None) -> Iterator[LogSignal]:
         data, base = block.data, block.offset
@@ -252,12 +256,25 @@ class _Assembly:
         else:
             opened = _Open(line, offset, number, end, shape, shape.worthy or self._all)
             self._open[line.lane] = opened
+        self._count_attempts(line, shape)
         attributes = opened.attributes = dict(opened.attributes or {})
+        if self._attempt != self._first_attempt:
+            attributes["tracecore.attempt"] = self._attempt
         opened.stamp = Stamp(time)
         if inferred:
             attributes["tracecore.time.inferred"] = True
         if opened.rank is not None:
             attributes["gen_ai.training.rank"] = opened.rank
+
+    def _count_attempts(self, line: Line, shape: Shape | None) -> None:
+        """After torchrun has said that its workers failed, it sums up; what workers say then is the next attempt."""
+        if FAILED_GROUP in line.text and b"local_rank:" in line.text:
+            self._failed = True
+        elif self._failed and (
+            line.rank is not None or not (shape or b"/elastic/" in line.text or b".elastic." in line.text)
+        ):
+            self._failed = False
+            self._attempt += 1
 
     def _join(self, line: Line, offset: int, number: int, end: int) -> tuple[Line, int, int, bool] | None:
         """Puts the pieces of a line together that the container runtime had cut; None while more are to come."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-#: Lines with one of these open a multi-line block. A selector picks them too, or the block is read as single lines.
+#: Lines with one of these open a multi-line block. Without them the block is read as single lines.
 OPENERS = (
     b"Traceback (most recent call last)",
     b"====================",
@@ -15,6 +15,11 @@ OPENERS = (
     b"invoked oom-killer:",
 )
 
+#: The launcher says that its workers failed: what workers print after it is the next attempt.
+FAILED_GROUP = b"failed (exitcode:"
+#: What every selector has to pick, whatever it looks for.
+ALWAYS = (*OPENERS, FAILED_GROUP)
+
 
 class Selector(Protocol):
     """Picks candidate lines of a block of raw bytes.
@@ -22,7 +27,8 @@ class Selector(Protocol):
     It gets whole lines (the block ends on a line border) as they are in the file, container prefixes and escapes
     included, and returns ascending positions, each anywhere inside a candidate line or on its terminator (the end of a
     match will do); several positions in one line are one candidate. None selects every line. The answer for a line
-    must depend on that line alone, so that block borders do not matter.
+    must depend on that line alone, so that block borders do not matter. Lines with one of `ALWAYS` are to be picked
+    in any case.
     """
 
     def __call__(self, block: bytes) -> Sequence[int] | None: ...
@@ -36,10 +42,10 @@ class SelectAll:
 
 
 class SelectLiterals:
-    """Lines that contain one of some byte strings, or open a multi-line block."""
+    """Lines that contain one of some byte strings, or one of `ALWAYS`."""
 
     def __init__(self, literals: Sequence[bytes]) -> None:
-        self._literals = tuple(dict.fromkeys((*literals, *OPENERS)))
+        self._literals = tuple(dict.fromkeys((*literals, *ALWAYS)))
 
     def __call__(self, block: bytes) -> Sequence[int]:
         found: list[int] = []
