@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tracecore.signals.flight_recorder import screened
 from tracecore.signals.flight_recorder.dump import decode, rank_from_name
 from tracecore.signals.flight_recorder.join import join
 from tracecore.signals.flight_recorder.pickled import DumpError, Limits
@@ -190,3 +191,43 @@ def test_missing_dump_is_not_measured() -> None:
     group = joined.groups[0]
     assert (group.stuck, group.waiting, group.missing, group.absent) == (6, (0, 1), (3,), (2,))
     assert joined.unseen == (2,)
+
+
+def bomb(levels: int) -> bytes:
+    """A key whose hash takes 2**levels steps, after one harmless entry and enough of nothing to be worth while."""
+    body = b"K\x00K\x00\x86r\x00\x10\x00\x00"
+    for index in range(levels):
+        use = b"j" + (0x1000 + index).to_bytes(4, "little")
+        body += use + use + b"\x86r" + (0x1001 + index).to_bytes(4, "little")
+    padding = b"X\x03\x00\x00\x00padN" * 4000
+    head = b"\x80\x02}(X\x07\x00\x00\x00versionX\x03\x00\x00\x002.5X\x07\x00\x00\x00entries]("
+    return head + b"}(X\x01\x00\x00\x00aK\x01u}(" + padding + b"u}(" + body + b"K\x01ueu."
+
+
+def test_what_ends_a_worker_does_not_end_the_analysis(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screened, "_SECONDS", 0.5)  # workers are forked, so they see it
+    for rank in range(40):
+        shutil.copy(GLOO / "hang_one_rank" / "fr_dump_0", tmp_path / f"nccl_trace_rank_{rank}")
+    (tmp_path / "nccl_trace_rank_3").write_bytes(bomb(60))
+    loaded = load(find([tmp_path]), 2)
+    assert [dump.rank for dump in loaded.dumps] == [rank for rank in range(40) if rank != 3]
+    assert [(Path(item.path).name, item.reason) for item in loaded.skipped] == [("nccl_trace_rank_3", "forbidden")]
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_pickles_of_pythons_own_writer(protocol: int) -> None:
+    root = ring(0, 1, 400, 399)
+    data = pickle.dumps(root, protocol)
+    assert screened.loads(data, Limits()) == root
+    quick, careful = read_dump(data, "rank_0", expendable=True), read_dump(data, "rank_0")
+    assert quick.columns.sig.tolist() == careful.columns.sig.tolist()
+    assert [entry.seq for entry in quick.notable] == [400]
+
+
+@pytest.mark.parametrize(
+    "opcode", [b"cos\nsystem\n", b"R", b"\x93", b"Pid\n", b"\x96" + bytes(8), b"r\xff\xff\xff\x7f", b"\x82\x01"]
+)
+def test_the_screen_lets_only_data_through(opcode: bytes) -> None:
+    data = pickle.dumps(ring(0, 1, 3, 3), 2)
+    cut = len(data) - 3
+    assert screened.loads(data[:cut] + b"N" + opcode + b"0" + data[cut:], Limits()) is None

@@ -6,6 +6,7 @@ the few that a reader will see: the first unfinished and the last of each group,
 
 from __future__ import annotations
 
+import marshal
 import os
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -278,6 +279,23 @@ class GroupTable:
         return found
 
 
+def _call(raw: Mapping[str, Any]) -> bytes | None:
+    """Name, sizes and types of an entry as bytes that are equal when they are; None for what is nested too deep."""
+    try:
+        return marshal.dumps(
+            (
+                raw.get("profiling_name"),
+                raw.get("input_sizes"),
+                raw.get("input_dtypes"),
+                raw.get("output_sizes"),
+                raw.get("output_dtypes"),
+            ),
+            0,
+        )
+    except ValueError:
+        return None
+
+
 def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict[int, str], list[int]]:
     """Columns of raw entries, the text of their signatures, and the position of each kept entry."""
     group: list[int] = []
@@ -287,18 +305,27 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict
     flags: list[int] = []
     kept: list[int] = []
     texts: dict[int, str] = {}
-    digests: dict[str, int] = {}
+    digests: dict[Any, int] = {}
+    numbers: dict[Any, int] = {}
     for position, raw in enumerate(entries):
         if not isinstance(raw, dict):
             continue
-        name, desc = group_name(raw)
         is_p2p = entry_p2p(raw)
-        words = raw_signature(raw)
-        number = digests.get(words)
+        # The same few calls repeat: their signature is made once for each distinct one.
+        called = None if is_p2p else _call(raw)
+        number = digests.get(called) if called is not None else None
         if number is None:
-            number = digests[words] = digest(words)
+            words = raw_signature(raw)
+            number = digest(words)
             texts[number] = words
-        group.append(table.index(name, text(raw.get("pg_id", "")), desc))
+            if called is not None:
+                digests[called] = number
+        name, desc = group_name(raw)
+        local = text(raw.get("pg_id", ""))
+        index = numbers.get((name, local))
+        if index is None:
+            index = numbers[(name, local)] = table.index(name, local, desc)
+        group.append(index)
         seq.append((integer(raw.get("p2p_seq_id")) or 0) if is_p2p else entry_seq(raw))
         sig.append(number)
         created.append(instant(raw.get("time_created_ns")) or 0)

@@ -428,6 +428,7 @@ class _Reader:
         sig: NDArray[Any] = np.zeros(count, dtype=np.int64)
         created: NDArray[Any] = np.zeros(count, dtype=np.int64)
         flags: NDArray[Any] = np.zeros(count, dtype=np.uint8)
+        record: NDArray[np.int64] = np.zeros(count, dtype=np.int64)
         signatures: dict[int, str] = {}
         for left, run in self.parts:
             good = np.flatnonzero(run.ok)
@@ -435,6 +436,13 @@ class _Reader:
                 rows = left[good]
                 values = self._columns(run, good, table, signatures)
                 group[rows], seq[rows], sig[rows], created[rows], flags[rows] = values
+                if "record_id" in run.scalars:
+                    record[rows] = run.scalars["record_id"][good]
+        for row, raw in self.slow.items():
+            record[row] = integer(raw.get("record_id")) or 0
+        ids = np.concatenate(([integer(raw.get("record_id")) or 0 for raw in head], record[self.rows]))
+        if bool((np.diff(ids) < 0).any()):
+            raise UnfamiliarLayout  # the ring in another order than it was filled
         extra, texts, _ = columns_of([*head, *self.slow.values()], table)
         signatures.update(texts)
         if self.slow:

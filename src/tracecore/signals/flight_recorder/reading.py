@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from concurrent.futures import ProcessPoolExecutor
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.signals.flight_recorder import lockstep
+from tracecore.signals.flight_recorder import lockstep, screened
 from tracecore.signals.flight_recorder.dump import (
     Dump,
     Entry,
@@ -19,6 +20,7 @@ from tracecore.signals.flight_recorder.dump import (
     entry_p2p,
     entry_seq,
     group_name,
+    is_document,
     make_entry,
     members_of,
     rank_from_name,
@@ -52,13 +54,14 @@ class Loaded(msgspec.Struct):
     skipped: list[Skipped]
 
 
-def read_dump(data: bytes, path: str, limits: Limits | None = None) -> Dump:
+def read_dump(data: bytes, path: str, limits: Limits | None = None, *, expendable: bool = False) -> Dump:
     """One dump from its bytes; raises `DumpError`.
 
     Args:
         data: the file's content.
         path: how the user names it; the rank is looked for in it first, then in the content.
         limits: what a dump may use.
+        expendable: this process may be ended by what it reads (see `screened`).
     """
     limits = limits or Limits()
     if len(data) > limits.file_bytes:
@@ -71,7 +74,9 @@ def read_dump(data: bytes, path: str, limits: Limits | None = None) -> Dump:
             pass
         except DumpError:
             pass  # the general reader names the first thing that is wrong
-    root = decode(data, limits)
+    root = _screened(data, limits) if expendable and data[:1] == b"\x80" else None
+    if root is None:
+        root = decode(data, limits)
     source = "name"
     if rank is None:
         rank, source = rank_from_content(root), "content"
@@ -80,6 +85,16 @@ def read_dump(data: bytes, path: str, limits: Limits | None = None) -> Dump:
     dump = dump_of(path, rank, root)
     dump.rank_from = source
     return dump
+
+
+def _screened(data: bytes, limits: Limits) -> dict[str, Any] | None:
+    if len(data) < lockstep.WORTHWHILE:
+        return None
+    try:
+        root = screened.loads(data, limits)
+    except DumpError:
+        return None  # the general reader names the first thing that is wrong
+    return root if is_document(root) else None
 
 
 def _rank_in(path: str) -> int | None:
@@ -110,8 +125,8 @@ def rank_from_content(root: dict[str, Any]) -> int | None:
     return None
 
 
-def read_file(path: str, limits: Limits | None = None) -> Dump:
-    """One dump from a file; raises `DumpError`."""
+def read_file(path: str, limits: Limits | None = None, *, expendable: bool = False) -> Dump:
+    """One dump from a file; raises `DumpError`. Arguments as of `read_dump`."""
     limits = limits or Limits()
     try:
         with open(path, "rb") as file:
@@ -121,7 +136,7 @@ def read_file(path: str, limits: Limits | None = None) -> Dump:
             data = file.read(limits.file_bytes + 1)
     except OSError as error:
         raise DumpError("unreadable", error.strerror or type(error).__name__) from error
-    return read_dump(data, path, limits)
+    return read_dump(data, path, limits, expendable=expendable)
 
 
 def find(paths: Iterable[str | Path]) -> list[str]:
@@ -162,12 +177,17 @@ def head_looks_like_dump(head: bytes) -> bool:
     return False
 
 
-def _read_chunk(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped]:
-    # Collection pauses cost more than the little garbage a dump leaves.
+def _read_in_worker(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped]:
+    # What a dump leaves is freed by counting; looking for cycles among a million small objects only costs time.
+    gc.disable()
+    return _read_chunk(paths, limits, expendable=True)
+
+
+def _read_chunk(paths: Sequence[str], limits: Limits, expendable: bool = False) -> list[Dump | Skipped]:
     results: list[Dump | Skipped] = []
     for path in paths:
         try:
-            results.append(read_file(path, limits))
+            results.append(read_file(path, limits, expendable=expendable))
         except DumpError as error:
             results.append(Skipped(path, error.reason, error.detail))
         except MemoryError:
@@ -199,12 +219,12 @@ def load(
                 progress(len(results))
     else:
         with ProcessPoolExecutor(max_workers=jobs) as pool:
-            futures = [pool.submit(_read_chunk, chunk, limits) for chunk in chunks]
+            futures = [pool.submit(_read_in_worker, chunk, limits) for chunk in chunks]
             for chunk, future in zip(chunks, futures, strict=True):
                 try:
                     results.extend(future.result())
                 except BrokenProcessPool:
-                    # A worker died (killed for memory, most likely): its files are read again here, one by one.
+                    # A worker died of what it read, or for memory: the files left are read here, with care.
                     results.extend(_read_chunk(chunk, limits))
                 if progress is not None:
                     progress(len(results))
