@@ -64,7 +64,8 @@ STORAGE = ("tracecore.storage.error",)
 
 @pytest.fixture(scope="module")
 def rows(shared_data: Path) -> list[dict[str, Any]]:
-    return json.loads((shared_data / "peers" / "kernel_lines.json").read_text(encoding="utf-8"))["lines"]
+    lines: list[dict[str, Any]] = json.loads((shared_data / "peers" / "kernel_lines.json").read_text())["lines"]
+    return lines
 
 
 def stamps(kernel: Any, row: dict[str, Any]) -> dict[str, Any]:
