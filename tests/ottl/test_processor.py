@@ -305,6 +305,19 @@ def test_values_that_are_none(value: Any) -> None:
         decode_value(value)
 
 
+def test_zero_values_may_be_left_out() -> None:
+    assert decode_value({"kvlistValue": {"values": [{"value": {"arrayValue": {}}}, {"key": "k"}]}}) == {
+        "": [],
+        "k": None,
+    }
+
+
+@pytest.mark.parametrize("held", [{"kvlistValue": {"values": [1]}}, {"arrayValue": {"values": 1}}])
+def test_lists_that_are_none(held: Any) -> None:
+    with pytest.raises(PayloadError):
+        decode_value(held)
+
+
 def test_deep_payloads_are_refused() -> None:
     value: Any = {"stringValue": "x"}
     for _ in range(200):

@@ -83,7 +83,7 @@ def _decode_node(node: Any, depth: int) -> Any:
 
 def _decode_field(name: str, value: Any, depth: int) -> Any:
     if name in _ATTRIBUTES and isinstance(value, list):
-        return {entry["key"]: decode_value(entry.get("value"), depth) for entry in value if "key" in entry}
+        return _decode_entries(value, depth)
     if name == "body":
         return decode_value(value, depth)
     if name in _INT64 and isinstance(value, str):
@@ -122,11 +122,24 @@ def decode_value(value: Any, depth: int = 0) -> Any:
             except (binascii.Error, TypeError, ValueError) as error:
                 raise PayloadError(f"not base64: {held!r:.80}") from error
         case "array_value":
-            return [decode_value(item, depth + 1) for item in (held or {}).get("values") or ()]
+            return [decode_value(item, depth + 1) for item in _values(held)]
         case "kvlist_value":
-            entries = (held or {}).get("values") or ()
-            return {entry["key"]: decode_value(entry.get("value"), depth + 1) for entry in entries}
+            return _decode_entries(_values(held), depth + 1)
     raise PayloadError(f"not an OTLP value: {key}")
+
+
+def _values(held: Any) -> list[Any]:
+    values = held.get("values", []) if isinstance(held, dict) else []
+    if not isinstance(values, list):
+        raise PayloadError(f"not a list of values: {values!r:.80}")
+    return values
+
+
+def _decode_entries(entries: list[Any], depth: int) -> dict[str, Any]:
+    """Keys and wrapped values. An empty key is left out of JSON, as all zero values are."""
+    if not all(isinstance(entry, dict) for entry in entries):
+        raise PayloadError("an attribute is not an object")
+    return {str(entry.get("key", "")): decode_value(entry.get("value"), depth) for entry in entries}
 
 
 def _double(held: Any) -> float:
