@@ -304,8 +304,13 @@ def test_what_a_path_says(path: str, expected: dict[str, object]) -> None:
         ("2026-11-15T01:37:04.1Z stdout F hello\n", "cri"),
         ("2026-11-15T01:37:04.1+01:00 stderr P hello\n", "cri"),
         ('{"log":"x\\n","stream":"stdout","time":"2026-11-15T01:37:04.1Z"}\n', "docker"),
-        ('{"apiVersion": "v1", "kind": "List", "items": []}', "kubernetes_json"),
-        ("apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n", "kubernetes_yaml"),
+        ('{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Pod"}]}', "kubernetes_json"),
+        ("apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: Event\n", "kubernetes_yaml"),
+        ("Nov 15 01:37:04 n1 systemd[1]: Started.\nNov 15 01:37:04 n1 kernel: x\n", "syslog"),
+        ("2026-11-15T01:37:04Z INFO trainer: step 1\n2026-11-15T01:37:05Z INFO trainer: step 2\n", "text"),
+        ("2026-11-15T01:37:04Z node1 trainer: step 1\n2026-11-15T01:37:05Z node1 trainer: step 2\n", "text"),
+        ("2026-11-15 01:37:04 INFO trainer: step 1\n", "text"),
+        ("[1.25] step\n[1.50] step\n", "text"),
         ("LAST SEEN   TYPE      REASON    OBJECT   MESSAGE\n5m          Warning   x   pod/a   b\n", "kubernetes_table"),
         ("NAMESPACE   LAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n", "kubernetes_table"),
         ("Name:         a\nNamespace:    b\nStatus:       Running\n", "kubernetes_describe"),
@@ -327,6 +332,11 @@ def test_what_a_path_says(path: str, expected: dict[str, object]) -> None:
 def test_content_decides(text: str, format: str) -> None:
     found = recognise(text.encode(), b"", "whatever.txt", True)
     assert (found.format, found.reason) == (format, "")
+
+
+def test_a_manifest_is_no_evidence() -> None:
+    manifest = b"apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata:\n  name: x\n"
+    assert recognise(manifest, b"", "job.yaml", True).format == ""
 
 
 def test_a_name_never_overrules_the_content() -> None:

@@ -7,11 +7,13 @@ import struct
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.recognition import recognise
 from tracecore.signals.kernel import journal, lines, reader
-from tracecore.signals.logs.selector import SelectAll, SelectLiterals
+from tracecore.signals.logs.selector import SelectAll, SelectLiterals, Selector
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import SECOND
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -103,6 +105,31 @@ def test_programs_in_a_syslog_keep_their_layer(make: Make) -> None:
     found = read(make(text, "syslog", layer="kernel"))
     layers = [(r["log"]["body"], r["resource"]["attributes"]["tracecore.layer"]) for r in found]
     assert sorted(layers) == [("a", "kernel"), ("c", "kubernetes"), ("d", "kernel"), ("error: b", "scheduler")]
+
+
+def test_a_monotonic_journal_names_its_host(make: Make) -> None:
+    (record,) = read(make(f"[  100.500000] node-7 kernel: {XID}\n", "dmesg", layer="kernel"))
+    assert record["log"]["body"] == XID
+    assert record["resource"]["attributes"]["host.name"] == "node-7"
+
+
+PARTS = [
+    f"[    1.000000] {XID}\n",
+    *(f"[    2.000000] {line}\n" for line in OOM),
+    f"Nov 15 01:37:04 n1 kernel: {XID}\n",
+    "x",
+]
+
+
+@given(
+    st.lists(st.sampled_from(PARTS), max_size=25).map("".join),
+    st.integers(1, 300),
+    st.sampled_from([SelectAll(), SelectLiterals([b"Xid"])]),
+)
+def test_block_borders_do_not_matter(make: Make, text: str, size: int, selector: Selector) -> None:
+    stream = make(text, "syslog", layer="kernel")
+    clock = Clock(T, True)
+    assert list(reader.read(stream, selector, clock, block_size=size)) == list(reader.read(stream, selector, clock))
 
 
 @pytest.mark.parametrize("prefix", ["[  166.337322] ", "Nov 15 01:37:04 n1 kernel: "])

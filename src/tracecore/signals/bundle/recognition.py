@@ -45,6 +45,12 @@ class Recognised(msgspec.Struct, frozen=True):
 
 
 _CRI = re2.compile(rb"^[^ ]{8,40} (?:stdout|stderr) [FP](?::[^ ]*)?(?: |$)")
+_LEVELS = frozenset((b"INFO", b"WARN", b"WARNING", b"ERROR", b"DEBUG", b"CRITICAL", b"FATAL", b"TRACE", b"NOTICE"))
+_DAEMON = re2.compile(
+    rb" (?:[\w./@()-]+\[\d+\]|kernel|systemd|kubelet|containerd|slurmd|slurmctld|slurmstepd|sshd|CRON): "
+)
+_OBJECTS = re2.compile(rb'"?kind"?: ?"?(?:Event|Pod|Node)(?:List)?\b')
+_OTHER_OBJECTS = "Kubernetes objects, but neither events, pods nor nodes"
 _DOCKER = re2.compile(rb'^\{"log":"')
 _KMSG = re2.compile(rb"^\d{1,6},\d+,\d+,[^;]*;")
 _WALL = re2.compile(
@@ -105,6 +111,8 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
         found = _by_name(name, head) or found
     if not found:
         return Recognised(reason="binary, not a format known here")
+    if found in ("kubernetes_json", "kubernetes_yaml") and complete and not _OBJECTS.search(head):
+        return Recognised(reason=_OTHER_OBJECTS)
     layer = LAYER_OF[found]
     if found == "text" and (name.startswith(("slurmctld", "slurmd")) or _SLURM_DAEMON.search(head[:4096])):
         layer = "scheduler"
@@ -174,7 +182,8 @@ def _by_line(sample: bytes) -> str:
     kinds = [_kind(line) for line in lines]
     for kind in ("cri", "docker", "dmesg", "syslog"):
         if kinds.count(kind) >= len(lines) * 0.6:
-            return kind
+            # `time name logger: text` is how many programs log, too: a system log has process ids or known daemons.
+            return kind if kind != "syslog" or any(_DAEMON.search(line[:200]) for line in lines) else "text"
     return "text"
 
 
@@ -194,8 +203,10 @@ def _kind(line: bytes) -> str:
                 return "dmesg"
         elif b"," in early[:8] and _KMSG.match(line):
             return "dmesg"
-    if (line[3:4] == b" " or first == b"<" or line[4:5] == b"-") and kernel_lines.SYSLOG.match(line):
-        return "syslog"
+    if line[3:4] == b" " or first == b"<" or line[4:5] == b"-":
+        match = kernel_lines.SYSLOG.match(line)
+        if match and match.group(2).upper() not in _LEVELS:
+            return "syslog"
     return ""
 
 

@@ -13,7 +13,7 @@ from tracecore.signals.logs.dialects import Dialect, Line, clean
 from tracecore.signals.stamps import SECOND, Stamp
 from tracecore.signals.stream import Clock, Stream
 
-UPTIME = re2.compile(rb"^(?:<\d{1,3}>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[ *(\d{1,10})\.(\d{1,9})\](?:\[ *[TC]\d+\])? ?")
+UPTIME = re2.compile(rb"^(?:<\d{1,3}>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[ *(\d{1,10})\.(\d{6})\](?:\[ *[TC]\d+\])? ?")
 _WALL = re2.compile(
     rb"^(?:<\d{1,3}>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\] ?"
 )
@@ -23,7 +23,7 @@ _ISO = re2.compile(
 _KMSG = re2.compile(rb"^(\d{1,6}),(\d+),(\d{1,19}),[^;]{0,200};")
 SYSLOG = re2.compile(
     rb"^(?:<\d{1,3}>(?:\d )?)?([A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?"
-    rb"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
+    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
     rb" ([\w.:-]{1,255}) ([\w./@()-]{1,128}?)(?:\[(\d{1,10})\])?:(?: |$)"
 )
 _RTC = re2.compile(rb"(?m)\[ *(\d+)\.(\d+)\].{0,60}setting system clock to [^(\n]{10,40}\((1\d{9})\)")
@@ -58,6 +58,10 @@ def _uptime(seconds: bytes, part: bytes) -> int:
     return int(seconds) * SECOND + int(part.ljust(9, b"0"))
 
 
+# journalctl -o short-monotonic
+_MONOTONIC = re2.compile(rb"^([\w.-]{1,255}) kernel: ")
+
+
 def dialect(stream: Stream, clock: Clock) -> Dialect:
     """How to read the lines of this kernel or system log."""
     boot, inferred = stream.boot_time, False
@@ -66,6 +70,8 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
 
     def since_boot(nanos: int, text: bytes) -> Line:
         line = Line(text, stamp=Stamp(max(boot + nanos, 0)), program="kernel")
+        if match := _MONOTONIC.match(text):
+            line.host, line.text = match.group(1).decode("utf-8", "replace"), text[match.end() :]
         if inferred:
             line.attributes = {"tracecore.time.inferred": True}
         return line
