@@ -18,6 +18,9 @@ _DATAPOINT = ("datapoint",)
 _DELTA, _CUMULATIVE = 1, 2
 _TEMPORALITIES = {"delta": _DELTA, "cumulative": _CUMULATIVE}
 
+# No parameter of a lambda has a space in its name.
+_ADDED = "added metrics"
+
 Metric = dict[str, Any]
 Point = dict[str, Any]
 
@@ -25,7 +28,13 @@ Point = dict[str, Any]
 def added(ctx: Context) -> list[Metric]:
     """Where new metrics go: the list the metric is in, for a context that knows it, else a list kept for the caller."""
     siblings: list[Metric] | None = getattr(ctx, "siblings", None)
-    return ctx.locals.setdefault("added metrics", []) if siblings is None else siblings
+    if siblings is not None:
+        return siblings
+    if _ADDED not in ctx.locals:
+        # Contexts share their empty locals, so a new dictionary takes its place.
+        ctx.locals = {**ctx.locals, _ADDED: []}
+    kept: list[Metric] = ctx.locals[_ADDED]
+    return kept
 
 
 def points(metric: Metric) -> list[Point]:
