@@ -217,6 +217,8 @@ class NcclHang(Pattern[Config]):
             return ()
         job = fact.job or ""
         job = f"{job}#{fact.attempt}" if fact.attempt else job
+        if isinstance(fact, CollectiveEntry) and fact.is_p2p:
+            return ((job, fact.pg), (job, ""))
         if isinstance(fact, CollectiveEntry | GroupProgress):
             return ((job, fact.pg),)
         if isinstance(fact, WatchdogReport):
@@ -226,8 +228,13 @@ class NcclHang(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         reports = window.of(WatchdogReport)
-        if not window.key[1] and any(report.pg for report in reports):
-            return []  # the groups speak for themselves
+        if not window.key[1]:
+            if window.of(CollectiveEntry):
+                return []  # dumps know the group
+            if any(report.pg for report in reports):
+                # The groups speak for themselves, but for sends and receives: only a report without its group says
+                # that it was one.
+                reports = [report for report in reports if _is_pairwise(report)]
         cohorts, pairwise = self._hanging(window.of(CollectiveEntry), reports, now)
         progress = {fact.rank: fact for fact in window.of(GroupProgress) if fact.rank is not None}
         found: list[NcclHangVerdict] = []
@@ -276,7 +283,7 @@ class NcclHang(Pattern[Config]):
         for report in reports:
             if report.seq is None or report.rank is None or report.report not in ("timeout", "exception"):
                 continue
-            if (report.op or "").upper().startswith(_PAIRWISE):
+            if _is_pairwise(report):
                 pairwise.setdefault(report.rank, report)
             elif report.rank not in pairwise and (report.rank, report.seq) not in ended:
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
@@ -351,6 +358,10 @@ class NcclHang(Pattern[Config]):
                 for root in mine.roots:
                     found.setdefault(root, _culprit(root, progress.get(root), window))
         return tuple(found[rank] for rank in sorted(found) if rank not in cohort or pairwise), origin
+
+
+def _is_pairwise(report: WatchdogReport) -> bool:
+    return (report.op or "").upper().startswith(_PAIRWISE)
 
 
 def _latest(entries: Iterable[CollectiveEntry]) -> Iterable[CollectiveEntry]:
