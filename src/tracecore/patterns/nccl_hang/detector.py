@@ -300,6 +300,8 @@ class NcclHang(Pattern[Config]):
         hanging = tuple(cohort[rank] for rank in sorted(cohort))
         culprits, origin = self._culprits(window, seq, cohort, progress, pairwise)
         absent = {rank for fact in progress.values() for rank in fact.absent}
+        if not progress:
+            absent = _silent(window)
         unmeasured = tuple(sorted(absent - cohort.keys() - {c.rank for c in culprits}))
         first = next((fact for fact in hanging if isinstance(fact, CollectiveEntry)), hanging[0])
         partial = not culprits and (bool(unmeasured) or not any(isinstance(f, CollectiveEntry) for f in hanging))
@@ -427,6 +429,15 @@ def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, in
         else:
             entered.pop(rank, None)
     return dict(sorted(entered.items()))
+
+
+def _silent(window: Window) -> set[int]:
+    """Ranks that must exist, for everybody is in the default group, and of which no watchdog was heard."""
+    heard = {report.rank for report in window.of(WatchdogReport) if report.rank is not None}
+    if window.key[1] != "0" or not heard:
+        return set()
+    heard |= {entry.rank for entry in window.of(CollectiveEntry) if entry.rank is not None}
+    return set(range(max(heard))) - heard if max(heard) < 2 * len(heard) else set()
 
 
 def _stuck_at(window: Window) -> dict[int, int]:
