@@ -40,6 +40,8 @@ MS = 1_000_000
         (b"11/15/2026 01:37:04 - INFO - text", T),
         (b"[11/15/26 01:37:04] INFO text", T),
         (b"26/11/15 01:37:04 INFO text", T),
+        (b"ERROR 11-15 01:37:04 [core.py:330] text", T),
+        (b"11/15 01:37:04 - mmengine - INFO - text", T),
         (b"[01:37:04] text", T),
         (b"01:37:04.250 INFO text", T + 250 * MS),
         (b"01:37:04 | ERROR | text", T),

@@ -83,6 +83,8 @@ _RFC1123 = (
     + _ZONE
 )
 _SLASHED = rb"^[\s\[(]*(?:[A-Z]+:? )?(\d\d)/(\d\d)/(\d{4}|\d\d),? " + _CLOCK
+# vLLM's `ERROR 03-13 09:00:43`, mmengine's `12/09 06:49:23`.
+_MONTH_DAY = rb"^[\s\[(]*(?:[A-Z]{3,8}:? +)?([01]\d)[-/]([0-3]\d) " + _CLOCK
 # A bare 00:12:33 is as often a duration, so it needs brackets or a level after it.
 _TIME_ONLY = (
     rb"^\s*(?:\[(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?\]|(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?"
@@ -102,6 +104,7 @@ _glog = re2.compile(_GLOG)
 _syslog = re2.compile(_SYSLOG)
 _rfc1123 = re2.compile(_RFC1123)
 _slashed = re2.compile(_SLASHED)
+_month_day = re2.compile(_MONTH_DAY)
 _time_only = re2.compile(_TIME_ONLY)
 _epoch = re2.compile(_EPOCH)
 _epoch_fine = re2.compile(_EPOCH_FINE)
@@ -202,6 +205,9 @@ def _find(head: bytes) -> Stamp | None:
         else:
             year, month, day = b"20" + first, middle, last
         return _stamp(match.end(), year, month, day, hour, minute, second, fraction)
+    if match := _month_day.search(head):
+        month, day, hour, minute, second, fraction = match.groups()
+        return _stamp(match.end(), None, month, day, hour, minute, second, fraction)
     if match := _time_only.search(head):
         groups = match.groups()
         hour, minute, second, fraction = groups[:4] if groups[0] else groups[4:]

@@ -8,6 +8,7 @@ import io
 import json
 import lzma
 import os
+import pickle
 import tarfile
 import zipfile
 from pathlib import Path
@@ -115,6 +116,9 @@ def test_an_archive_gives_what_the_directory_gives(plain: Bundle, tmp_path: Path
         with stream.open() as file:
             assert file.read() == tree()["run/" + stream.path.rsplit("/", 1)[-1].removesuffix(".gz")]
     assert all(stream.path.startswith(f"{tmp_path / name}!/") for stream in bundle.streams)
+    # Another process may read them.
+    again = pickle.loads(pickle.dumps(bundle))
+    assert contents(again) == expected
 
 
 @pytest.mark.parametrize(
@@ -169,6 +173,7 @@ def test_a_bomb_is_left_and_the_rest_is_read(tmp_path: Path) -> None:
     (tmp_path / "bomb.log.gz").write_bytes(gzip.compress(b"a line of a bomb\n" * 200_000))
     (tmp_path / "bomb.tar.xz").write_bytes(lzma.compress(tar({"a.log": b"0 " * 3_000_000, "b.log": LOG})))
     (tmp_path / "bomb.zip").write_bytes(zipped({"a.log": b"0 " * 3_000_000}))
+    (tmp_path / "sum.zip").write_bytes(zipped({f"{i}.log": b"0 " * 30_000 for i in range(10)}))
     (tmp_path / "many.zip").write_bytes(zipped({f"{i}.log": LOG for i in range(30)}))
     (tmp_path / "rank0.log").write_bytes(LOG)
     limits = Limits(ratio=20, ratio_from=100_000, members=20)
@@ -178,6 +183,7 @@ def test_a_bomb_is_left_and_the_rest_is_read(tmp_path: Path) -> None:
     assert "expands to more than" in reasons["bomb.log.gz"]
     assert "expands to more than" in reasons["bomb.tar.xz"]
     assert "expands to more than" in reasons["bomb.zip"]
+    assert "expands to more than" in reasons["sum.zip"]
     assert "more than 20 members" in reasons["many.zip"]
 
 
@@ -310,6 +316,7 @@ def test_what_a_path_says(path: str, expected: dict[str, object]) -> None:
         ("2026-11-15T01:37:04Z INFO trainer: step 1\n2026-11-15T01:37:05Z INFO trainer: step 2\n", "text"),
         ("2026-11-15T01:37:04Z node1 trainer: step 1\n2026-11-15T01:37:05Z node1 trainer: step 2\n", "text"),
         ("2026-11-15 01:37:04 INFO trainer: step 1\n", "text"),
+        ("NVRM: Xid (PCI:0000:63:00): 31\npcieport 0000:62:00.0: AER: device recovery failed\n", "dmesg"),
         ("[1.25] step\n[1.50] step\n", "text"),
         ("LAST SEEN   TYPE      REASON    OBJECT   MESSAGE\n5m          Warning   x   pod/a   b\n", "kubernetes_table"),
         ("NAMESPACE   LAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n", "kubernetes_table"),

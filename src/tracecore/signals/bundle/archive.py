@@ -185,6 +185,10 @@ class Tar:
             self._file.close()
         self._tar = self._file = None
 
+    def __reduce__(self) -> tuple[type[Tar], tuple[Opener, Limits]]:
+        """A copy for another process starts with nothing open."""
+        return Tar, (self._opener, self._limits)
+
     def __del__(self) -> None:
         self.close()
 
@@ -207,28 +211,48 @@ class Tar:
 
 
 class Zip:
-    """A zip whose members are opened in any order."""
+    """A zip whose members are opened in any order.
 
-    def __init__(self, file: BinaryIO, limits: Limits) -> None:
-        self._file = file
+    Args:
+        opener: gives the archive as a file that can be read from its end.
+        limits: bounds.
+    """
+
+    def __init__(self, opener: Opener, limits: Limits) -> None:
+        self._opener = opener
         self._limits = limits
-        self._zip = zipfile.ZipFile(file)
+        self._file: BinaryIO | None = None
+        self._zip: zipfile.ZipFile | None = None
 
     def members(self) -> list[zipfile.ZipInfo]:
-        infos = self._zip.infolist()
+        infos = self._opened().infolist()
         if len(infos) > self._limits.members:
             raise Bomb(f"more than {self._limits.members} members")
+        # A member never gives more than it declares, so what they declare together is all there can be.
+        most = max(self._limits.ratio_from, self._limits.ratio * sum(info.compress_size for info in infos))
+        if sum(info.file_size for info in infos) > min(most, self._limits.expanded):
+            raise Bomb(f"expands to more than {min(most, self._limits.expanded)} bytes")
         return infos
 
     def open(self, info: zipfile.ZipInfo) -> BinaryIO:
-        return cast(BinaryIO, Guarded(cast(BinaryIO, self._zip.open(info)), info.compress_size, self._limits))
+        member = cast(BinaryIO, self._opened().open(info))
+        return cast(BinaryIO, Guarded(member, info.compress_size, self._limits))
 
     def close(self) -> None:
-        self._zip.close()
-        self._file.close()
+        if self._zip is not None:
+            self._zip.close()
+        if self._file is not None:
+            self._file.close()
+        self._zip = self._file = None
+
+    def _opened(self) -> zipfile.ZipFile:
+        if self._zip is None:
+            self._file = self._opener()
+            self._zip = zipfile.ZipFile(self._file)
+        return self._zip
+
+    def __reduce__(self) -> tuple[type[Zip], tuple[Opener, Limits]]:
+        return Zip, (self._opener, self._limits)
 
     def __del__(self) -> None:
-        if hasattr(self, "_zip"):
-            self.close()
-        else:  # it was no zip after all
-            self._file.close()
+        self.close()

@@ -184,10 +184,7 @@ class _Search:
             self.skip(path, archive.reason(error))
 
     def _zip(self, path: str, relative: str, opener: Opener, depth: int) -> None:
-        file = opener()
-        if depth or not file.seekable():
-            file = _aside(file, NESTED_ZIP)
-        bundle = archive.Zip(file, self.limits)
+        bundle = archive.Zip(partial(_aside, opener, NESTED_ZIP) if depth else opener, self.limits)
         for info in bundle.members():
             name = archive.safe_name(info.filename)
             shown = f"{path}!/{name or info.filename}"
@@ -324,11 +321,11 @@ def _decompressed(opener: Opener, kind: str, compressed: int, limits: Limits) ->
     return archive.decompress(opener(), kind, compressed, limits)
 
 
-def _aside(file: BinaryIO, most: int) -> BinaryIO:
+def _aside(opener: Opener, most: int) -> BinaryIO:
     """A copy that can be read from its end, in memory while small."""
     copy = tempfile.SpooledTemporaryFile(max_size=16 << 20)  # noqa: SIM115
     size = 0
-    with file:
+    with opener() as file:
         while chunk := file.read(1 << 20):
             size += len(chunk)
             if size > most:

@@ -49,6 +49,33 @@ _LEVELS = frozenset((b"INFO", b"WARN", b"WARNING", b"ERROR", b"DEBUG", b"CRITICA
 _DAEMON = re2.compile(
     rb" (?:[\w./@()-]+\[\d+\]|kernel|systemd|kubelet|containerd|slurmd|slurmctld|slurmstepd|sshd|CRON): "
 )
+#: How lines of `dmesg -t` begin, which have no time at all.
+_KERNEL = (
+    b"NVRM: ",
+    b"nvidia-nvswitch",
+    b"nvidia-nvlink",
+    b"nvidia ",
+    b"pcieport ",
+    b"mlx5_core ",
+    b"infiniband ",
+    b"EXT4-fs ",
+    b"XFS (",
+    b"Memory cgroup out of memory",
+    b"Out of memory: ",
+    b"oom-kill:",
+    b"oom_reaper: ",
+    b"mce: ",
+    b"EDAC ",
+    b"watchdog: BUG",
+    b"INFO: task ",
+    b"BUG: ",
+    b"audit: ",
+    b"usb ",
+    b"nvme ",
+    b"nfs: ",
+    b"LustreError",
+    b"amdgpu ",
+)
 _OBJECTS = re2.compile(rb'"?kind"?: ?"?(?:Event|Pod|Node)(?:List)?\b')
 _OTHER_OBJECTS = "Kubernetes objects, but neither events, pods nor nodes"
 _DOCKER = re2.compile(rb'^\{"log":"')
@@ -189,6 +216,8 @@ def _by_line(sample: bytes) -> str:
 
 def _kind(line: bytes) -> str:
     """Which format of lines this could be one of; cheap questions come before regular expressions."""
+    if line.startswith(_KERNEL):
+        return "dmesg"
     first, early = line[:1], line[:60]
     if first == b"{":
         return "docker" if _DOCKER.match(line) else ""
