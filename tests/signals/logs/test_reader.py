@@ -269,3 +269,26 @@ def test_attempts_of_a_recorded_restart(incidents: Path) -> None:
     assert any("KeyError" in str(r["log"]["body"]) for r in first)
     assert not any("Connection refused" in str(r["log"]["body"]) for r in first)
     assert {r["log"]["attributes"].get("tracecore.attempt", 0) for r in found} == {0, 1}
+
+
+def test_a_prefix_on_every_line_of_a_program_does_not_swallow_what_follows_a_traceback() -> None:
+    lines = [
+        *TRACEBACK.splitlines(),
+        b"with a second line of its message",
+        b"step 5 loss 0.1",
+        b"a word",
+        b"CUDA out of memory",
+    ]
+    found = bodies(b"".join(b"[rank3]: " + line + b"\n" for line in lines))
+    assert found == [
+        TRACEBACK.decode() + "with a second line of its message",
+        "step 5 loss 0.1",
+        "a word",
+        "CUDA out of memory",
+    ]
+
+
+def test_a_message_of_the_except_hook_stays_whole() -> None:
+    message = b"ncclRemoteError: A call failed.\nLast error:\nsocketPollConnect: refused\nanything else\n"
+    text = b"".join(b"[rank1]: " + line + b"\n" for line in (TRACEBACK + message).splitlines())
+    assert bodies(text + b"[rank1]:[W1115 11:00:00.0 x.cpp:1] next\n")[0] == (TRACEBACK + message).decode().rstrip()

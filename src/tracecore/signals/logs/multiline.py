@@ -61,6 +61,13 @@ _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
 _TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:: |:?$)")
 _LEVEL = re2.compile(rb"^(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL|TRACE|NOTICE|Epoch|Step|Loss|Iter)\b")
+_LOGGED = re2.compile(
+    rb"(?i)^\W{0,3}(?:\d{4}-\d\d|\d\d:\d\d|\d\d/\d\d|[IWEF]\d{4} "
+    rb"|(?:info|warn|warning|error|debug|step|iter|iteration|epoch|train|training|eval|loss|rank|saving|loading)\b)"
+    rb"|\d%\||it/s"
+)
+#: Lines of a message in which nothing says that they belong together.
+MAX_MESSAGE = 40
 _RULE = re2.compile(rb"^(={20,}|\*{20,})$")
 
 
@@ -88,7 +95,7 @@ class Traceback:
     Args:
         first: the header line.
         owned: every line of this lane is the exception's (PyTorch's except hook prefixes each line it prints with
-            `[rankN]: `), so a message of any shape stays whole.
+            `[rankN]: `), so a message of nearly any shape stays whole.
     """
 
     worthy = True
@@ -103,12 +110,21 @@ class Traceback:
         self._owned = owned
         self._state = "frames"
         self._last_error = False
+        self._words = 0
+        self._blank = False
 
     def take(self, text: bytes) -> Take:
         if self._group:
             return self._take_group(text)
         if not text:
+            self._blank = True
             return HOLD
+        taken = self._take(text)
+        if taken is TAKE:
+            self._blank = False
+        return taken
+
+    def _take(self, text: bytes) -> Take:
         body = text[len(self._indent) :] if text.startswith(self._indent) else text
         if self._state == "frames":
             return self._take_frame(body)
@@ -140,13 +156,15 @@ class Traceback:
             return TAKE
         if body[:2] in (b"==", b"**") and _RULE.match(body):  # torchelastic's table: a block of its own
             return CLOSE
-        if self._owned:
-            return TAKE
         if self._last_error:
             self._last_error = False
             return TAKE
         if (body[:2] == b"  " and b"%|" not in body) or body[:1] == b"\t" or continues_message(body):
             self._last_error = body.startswith(b"Last error:")
+            return TAKE
+        # Some people give all their lines such a prefix: what looks like a new line of a log is not the exception's.
+        self._words += 1
+        if self._owned and not self._blank and self._words <= MAX_MESSAGE and not _LOGGED.search(body):
             return TAKE
         return CLOSE
 
@@ -243,7 +261,7 @@ class OomReport:
             return HOLD
         if b"invoked oom-killer:" in text:
             return CLOSE
-        if b"Killed process" in text:
+        if b"Killed process" in text or b"no killable processes" in text:
             return LAST
         return TAKE if self._PARTS.match(text) else PASS
 
