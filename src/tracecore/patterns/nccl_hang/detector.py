@@ -12,7 +12,7 @@ from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -236,30 +236,37 @@ class NcclHang(Pattern[Config]):
                 # that it was one.
                 reports = [report for report in reports if _is_pairwise(report)]
         cohorts, pairwise = self._hanging(window.of(CollectiveEntry), reports, now)
-        progress = {fact.rank: fact for fact in window.of(GroupProgress) if fact.rank is not None}
+        enough = self.config.min_ranks
+        if len(pairwise) < enough and not any(len(cohort) >= enough for cohort in cohorts.values()) and not pairwise:
+            return []
+        known = _Known.of(window)
         found: list[NcclHangVerdict] = []
         if pairwise:
             # Sends and receives are numbered by pair; who waits in one of them, or behind it, waits together.
             for cohort in cohorts.values():
                 pairwise.update({rank: fact for rank, fact in cohort.items() if rank not in pairwise})
-            if len(pairwise) >= self.config.min_ranks:
-                found.append(self._verdict(window, min(_seq(f) for f in pairwise.values()), pairwise, progress, True))
+            if len(pairwise) >= enough:
+                found.append(_verdict(window, min(_seq(f) for f in pairwise.values()), pairwise, known, True))
         else:
-            for seq, cohort in cohorts.items():
-                if len(cohort) >= self.config.min_ranks:
-                    found.append(self._verdict(window, seq, cohort, progress, False))
-        found.sort(key=lambda verdict: (verdict.seq, verdict.time))
+            stuck = [seq for seq in sorted(cohorts) if len(cohorts[seq]) >= enough]
+            found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck])
         return list(found)
 
     def due(self, window: Window, now: int) -> int | None:
-        return min(
-            (
-                _since(entry) + self.config.threshold + 1
-                for entry in _latest(window.of(CollectiveEntry))
-                if not entry.done and not entry.final and _since(entry) + self.config.threshold + 1 > now
-            ),
-            default=None,
-        )
+        # The first instant at which something unfinished has been so for too long, after now.
+        wait = self.config.threshold + 1
+        after = now - wait
+        soonest: int | None = None
+        latest, pairs = _latest(window.of(CollectiveEntry))
+        for ranks in (*latest.values(), pairs):
+            for rank in ranks:
+                entry = ranks[rank]
+                if entry.final or entry.state == "completed" or entry.completed is not None:
+                    continue
+                since = entry.started or entry.created or entry.time
+                if since > after and (soonest is None or since < soonest):
+                    soonest = since
+        return None if soonest is None else soonest + wait
 
     def _hanging(
         self, entries: Sequence[CollectiveEntry], reports: Sequence[WatchdogReport], now: int
@@ -267,19 +274,27 @@ class NcclHang(Pattern[Config]):
         """Stuck ranks by sequence, and those stuck in a send or receive."""
         cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
         pairwise: dict[int, CollectiveEntry | WatchdogReport] = {}
-        threshold = self.config.threshold
+        limit = now - self.config.threshold
         ended: set[tuple[int, int]] = set()
-        for entry in _latest(entries):
-            rank = entry.rank
-            assert rank is not None  # keys() asks for it
-            if entry.done:
-                if reports:
-                    ended.add((rank, entry.seq))
-            elif entry.final or now - _since(entry) > threshold:
-                if entry.is_p2p:
-                    pairwise.setdefault(rank, entry)
-                else:
-                    cohorts.setdefault(entry.seq, {})[rank] = entry
+        latest, pairs = _latest(entries)
+        # No calls in here: this runs for every entry of every window that changed.
+        for seq in latest:
+            ranks = latest[seq]
+            stuck: dict[int, CollectiveEntry | WatchdogReport] | None = None
+            for rank in ranks:
+                entry = ranks[rank]
+                if entry.state == "completed" or entry.completed is not None:
+                    if reports:
+                        ended.add((rank, seq))
+                elif entry.final or (entry.started or entry.created or entry.time) < limit:
+                    if stuck is None:
+                        stuck = cohorts[seq] = {rank: entry}
+                    else:
+                        stuck[rank] = entry
+        for rank in pairs:
+            entry = pairs[rank]
+            if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit):
+                pairwise[rank] = entry
         for report in reports:
             if report.seq is None or report.rank is None or report.report not in ("timeout", "exception"):
                 continue
@@ -289,125 +304,156 @@ class NcclHang(Pattern[Config]):
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
         return cohorts, pairwise
 
-    def _verdict(
-        self,
-        window: Window,
-        seq: int,
-        cohort: dict[int, CollectiveEntry | WatchdogReport],
-        progress: dict[int, GroupProgress],
-        pairwise: bool,
-    ) -> NcclHangVerdict:
-        hanging = tuple(cohort[rank] for rank in sorted(cohort))
-        culprits, origin = self._culprits(window, seq, cohort, progress, pairwise)
-        absent = {rank for fact in progress.values() for rank in fact.absent}
-        if not progress:
-            absent = _silent(window)
-        unmeasured = tuple(sorted(absent - cohort.keys() - {c.rank for c in culprits}))
-        first = next((fact for fact in hanging if isinstance(fact, CollectiveEntry)), hanging[0])
-        partial = not culprits and (bool(unmeasured) or not any(isinstance(f, CollectiveEntry) for f in hanging))
-        return NcclHangVerdict(
-            key=window.key,
-            episode=f"p2p:{seq}" if pairwise else str(seq),
-            time=max(fact.time for fact in hanging),
-            confidence="partial" if partial else "full",
-            pg=window.key[1],
-            pg_desc=next((fact.pg_desc for fact in hanging if fact.pg_desc), None),
-            seq=seq,
-            op=None if pairwise else first.op,
-            is_p2p=pairwise,
-            hanging=hanging,
-            culprits=culprits,
-            unmeasured=unmeasured,
-            origin=origin,
-            size=next((fact.size for fact in progress.values() if fact.size), None),
-        )
 
-    def _culprits(
-        self,
-        window: Window,
-        seq: int,
-        cohort: dict[int, CollectiveEntry | WatchdogReport],
-        progress: dict[int, GroupProgress],
-        pairwise: bool,
-    ) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
-        found: dict[int, Culprit] = {}
-        origin: tuple[str, int] | None = None
-        # Called something else, at this sequence or before it: nothing after that can match.
-        if not pairwise:
-            for odd in _odd(window.of(CollectiveEntry), seq):
-                rank = odd.rank
-                assert rank is not None
-                what = f"{called(odd)} at seq {odd.seq}"
-                found[rank] = Culprit(rank, "called_different", odd.seq, odd.frame, what, odd)
-        if found:
-            return tuple(found[rank] for rank in sorted(found)), None
-        entered = _entered(window, progress)
-        stuck_at = _stuck_at(window)
-        for rank, last in entered.items():
-            if rank in cohort or (last >= seq and not pairwise):
-                continue
-            mine = progress.get(rank)
-            if mine is not None and mine.waits_pg is not None:
-                # It waits itself, here or elsewhere: whom it waits for is to be asked, not it.
-                origin = origin or _origin(mine, window.key[1])
-                for root in mine.roots:
-                    found.setdefault(root, _culprit(root, progress.get(root), window))
-            elif not pairwise and stuck_at.get(rank, seq) >= seq:
-                found.setdefault(rank, _culprit(rank, mine, window))
+class _Known:
+    """What the facts of one window say, gathered once for all its verdicts."""
+
+    __slots__ = ("absent", "entered", "odd", "progress", "size", "stuck_at")
+
+    def __init__(self) -> None:
+        self.progress: dict[int, GroupProgress] = {}
+        #: The last collective each rank is known to have entered.
+        self.entered: dict[int, int] = {}
+        #: The first collective in which each rank is itself stuck.
+        self.stuck_at: dict[int, int] = {}
+        #: The odd ones out at the first sequence where signatures differ.
+        self.odd: list[CollectiveEntry] = []
+        self.absent: set[int] = set()
+        self.size: int | None = None
+
+    @classmethod
+    def of(cls, window: Window) -> _Known:
+        known = cls()
+        for fact in window.of(GroupProgress):
+            if fact.rank is not None:
+                known.progress[fact.rank] = fact
+                known.absent.update(fact.absent)
+                known.size = known.size or fact.size
+        if not known.progress:
+            known.absent = _silent(window)
+        known.entered = _entered(window, known.progress)
+        known.stuck_at = _stuck_at(window)
+        known.odd = _odd(window.of(CollectiveEntry))
+        return known
+
+
+def _verdict(
+    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: _Known, pairwise: bool
+) -> NcclHangVerdict:
+    hanging = tuple([cohort[rank] for rank in sorted(cohort)])
+    culprits, origin = _culprits(window, seq, cohort, known, pairwise)
+    unmeasured: tuple[int, ...] = ()
+    if known.absent:
+        unmeasured = tuple(sorted(known.absent - cohort.keys() - {c.rank for c in culprits}))
+    first: CollectiveEntry | None = None
+    time = hanging[0].time
+    pg_desc = None
+    for fact in hanging:
+        if fact.time > time:
+            time = fact.time
+        pg_desc = pg_desc or fact.pg_desc
+        if first is None and isinstance(fact, CollectiveEntry):
+            first = fact
+    partial = not culprits and (bool(unmeasured) or first is None)
+    return NcclHangVerdict(
+        key=window.key,
+        episode=f"p2p:{seq}" if pairwise else str(seq),
+        time=time,
+        confidence="partial" if partial else "full",
+        pg=window.key[1],
+        pg_desc=pg_desc,
+        seq=seq,
+        op=None if pairwise else (first or hanging[0]).op,
+        is_p2p=pairwise,
+        hanging=hanging,
+        culprits=culprits,
+        unmeasured=unmeasured,
+        origin=origin,
+        size=known.size,
+    )
+
+
+def _culprits(
+    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: _Known, pairwise: bool
+) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
+    if known.odd and not pairwise and known.odd[0].seq <= seq:
+        # Called something else, here or before: nothing after that can match.
+        return tuple([_different(odd) for odd in known.odd]), None
+    found: dict[int, Culprit] = {}
+    origin: tuple[str, int] | None = None
+    progress = known.progress
+    for rank in known.entered:
+        if rank in cohort or (known.entered[rank] >= seq and not pairwise):
+            continue
+        mine = progress.get(rank)
+        if mine is not None and mine.waits_pg is not None:
+            # It waits itself, here or elsewhere: whom it waits for is to be asked, not it.
+            origin = origin or _origin(mine, window.key[1])
+            for root in mine.roots:
+                found.setdefault(root, _culprit(root, progress.get(root), window))
+        elif not pairwise and known.stuck_at.get(rank, seq) >= seq:
+            found.setdefault(rank, _culprit(rank, mine, window))
+    if progress:
         for rank in cohort:
             mine = progress.get(rank)
-            if mine is not None:
-                for root in mine.roots:
-                    found.setdefault(root, _culprit(root, progress.get(root), window))
-        return tuple(found[rank] for rank in sorted(found) if rank not in cohort or pairwise), origin
+            for root in mine.roots if mine is not None else ():
+                if root not in found:
+                    found[root] = _culprit(root, progress.get(root), window)
+    if not found:
+        return (), origin
+    return tuple([found[rank] for rank in sorted(found) if rank not in cohort or pairwise]), origin
+
+
+def _different(entry: CollectiveEntry) -> Culprit:
+    assert entry.rank is not None  # keys() asks for it
+    return Culprit(entry.rank, "called_different", entry.seq, entry.frame, f"{called(entry)} at seq {entry.seq}", entry)
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:
     return (report.op or "").upper().startswith(_PAIRWISE)
 
 
-def _latest(entries: Iterable[CollectiveEntry]) -> Iterable[CollectiveEntry]:
-    """The latest word on each (rank, collective): completed supersedes started, then the later one counts."""
+def _latest(
+    entries: Sequence[CollectiveEntry],
+) -> tuple[dict[int, dict[int, CollectiveEntry]], dict[int, CollectiveEntry]]:
+    """The latest word on each (collective, rank), and on each rank's sends and receives.
+
+    Completed supersedes started; otherwise the later one counts, and entries come oldest first.
+    """
     latest: dict[int, dict[int, CollectiveEntry]] = {}
     pairs: dict[int, CollectiveEntry] = {}
     for entry in entries:
-        rank = entry.rank
+        rank, seq = entry.rank, entry.seq
         if rank is None:
             continue
         if entry.is_p2p:
-            before = pairs.get(rank)
-            if before is None or (entry.time, entry.uid) >= (before.time, before.uid):
-                pairs[rank] = entry
-            continue
-        ranks = latest.get(entry.seq)
-        if ranks is None:
-            latest[entry.seq] = {rank: entry}
-            continue
-        before = ranks.get(rank)
-        # Entries come oldest first, so that the later replaces; a completion stays.
-        if before is None or entry.done or not before.done:
+            pairs[rank] = entry
+        elif seq not in latest:
+            latest[seq] = {rank: entry}
+        else:
+            ranks = latest[seq]
+            if rank in ranks and not (entry.state == "completed" or entry.completed is not None):
+                before = ranks[rank]
+                if before.state == "completed" or before.completed is not None:
+                    continue
             ranks[rank] = entry
-    for ranks in latest.values():
-        yield from ranks.values()
-    yield from pairs.values()
-
-
-def _since(entry: CollectiveEntry) -> int:
-    return entry.started or entry.created or entry.time
+    return latest, pairs
 
 
 def _seq(fact: CollectiveEntry | WatchdogReport) -> int:
     return fact.seq or 0
 
 
-def _odd(entries: Sequence[CollectiveEntry], seq: int) -> list[CollectiveEntry]:
-    """The odd ones out at the first sequence, up to this one, where signatures differ."""
-    by_seq: dict[int, list[CollectiveEntry]] = {}
-    for entry in _latest(entries):
-        if entry.seq <= seq and entry.signature is not None:
-            by_seq.setdefault(entry.seq, []).append(entry)
-    for number in sorted(by_seq):
-        sides = sides_of(by_seq[number])
+def _odd(entries: Sequence[CollectiveEntry]) -> list[CollectiveEntry]:
+    """The odd ones out at the first sequence where signatures differ."""
+    for entry in entries:
+        if entry.signature is not None:
+            break
+    else:
+        return []
+    latest, _ = _latest(entries)
+    for seq in sorted(latest):
+        sides = sides_of([entry for entry in latest[seq].values() if entry.signature is not None])
         if len(sides) > 1:
             return odd_ones(sides)
     return []
@@ -420,8 +466,11 @@ def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, in
         if report.rank is not None and report.pg and report.last_enqueued is not None:
             entered[report.rank] = max(entered.get(report.rank, -1), report.last_enqueued)
     for entry in window.of(CollectiveEntry):
-        if entry.rank is not None and not entry.is_p2p:
-            entered[entry.rank] = max(entered.get(entry.rank, -1), entry.seq)
+        rank = entry.rank
+        if rank is None or entry.is_p2p:
+            continue
+        if rank not in entered or entered[rank] < entry.seq:
+            entered[rank] = entry.seq
     # A dump knows best: the watchdog's counter also counts sends and receives.
     for rank, fact in progress.items():
         if fact.last_enqueued is not None:
@@ -447,7 +496,7 @@ def _stuck_at(window: Window) -> dict[int, int]:
         if report.rank is not None and report.seq is not None and report.report in ("timeout", "exception"):
             stuck[report.rank] = min(stuck.get(report.rank, report.seq), report.seq)
     for entry in window.of(CollectiveEntry):
-        if entry.rank is not None and entry.final and not entry.done:
+        if entry.final and entry.rank is not None and not entry.done:
             stuck[entry.rank] = min(stuck.get(entry.rank, entry.seq), entry.seq)
     return stuck
 
