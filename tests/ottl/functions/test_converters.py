@@ -237,6 +237,7 @@ ROWS: dict[str, list[tuple[str, Any]]] = {
     "GetXML": [
         ('GetXML(attributes["xml"], "/a/b[2]/text()")', "two"),
         ('GetXML(attributes["xml"], "/a/@x")', "1"),
+        ('GetXML("<a><b>1</b>2<b>3</b></a>", "//text()")', "123"),
         ('GetXML("", "/a")', ""),
         ('GetXML(attributes["xml"], "/a[")', Fails("invalid xpath")),
         ('GetXML("<a>", "/a")', Fails("unexpected EOF")),

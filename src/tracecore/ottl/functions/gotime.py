@@ -449,9 +449,11 @@ def _zone(fields: Parsed, location: datetime.tzinfo) -> tuple[str, int, datetime
         known = _offset_by_name(location, fields.zone_name, seconds)
         if known is not None:
             return fields.zone_name, known, location
-        offset = (
-            3600 * int(fields.zone_name[3:]) if fields.zone_name.startswith("GMT") and len(fields.zone_name) > 3 else 0
-        )
+        offset = 0
+        if fields.zone_name.startswith("GMT") and len(fields.zone_name) > 3:
+            hours = int(fields.zone_name[3:])
+            offset = 3600 * hours
+            fields.hour += hours  # Go reads the fields as UTC here, and shows them in the zone
         return fields.zone_name, offset, fixed(offset, fields.zone_name)
     offset = local_offset(location, seconds)
     return zone_at(location, seconds - offset)[0], offset, location

@@ -36,21 +36,39 @@ _AXES = frozenset(
         "self",
     )
 )
+_FORWARD = frozenset(("child", "descendant", "descendant-or-self", "attribute", "following", "following-sibling"))
 _NODE_TYPES = frozenset(("text", "node", "comment", "processing-instruction"))
 
 
-class _At:
-    """Where an expression is evaluated: a node, its position among how many, and the steps left."""
+class _Run:
+    """One evaluation over one document: the steps it has left, and the order of the nodes."""
 
-    __slots__ = ("budget", "node", "position", "root", "size")
+    __slots__ = ("left", "order", "root")
 
-    def __init__(self, node: Node, position: int, size: int, root: Node, budget: list[int]) -> None:
-        self.node, self.position, self.size, self.root, self.budget = node, position, size, root, budget
+    def __init__(self, root: Node) -> None:
+        self.root = root
+        self.left = 10 * MAX_NODES
+        self.order: dict[int, int] = {}
 
-    def spend(self, steps: int = 1) -> None:
-        self.budget[0] -= steps
-        if self.budget[0] < 0:
+    def spend(self) -> None:
+        self.left -= 1
+        if self.left < 0:
             raise OttlRuntimeError(f"the XPath takes more than {10 * MAX_NODES} steps")
+
+    def place(self, node: Node) -> int:
+        """Where a node, or the element of an attribute, comes in the document."""
+        if not self.order:
+            self.order = {id(held): index for index, held in enumerate(_below(self.root, True))}
+        return self.order.get(id(node.parent if node.kind == "attribute" else node), -1)
+
+
+class _At:
+    """Where an expression is evaluated: a node, and its position among how many."""
+
+    __slots__ = ("node", "position", "run", "size")
+
+    def __init__(self, node: Node, position: int, size: int, run: _Run) -> None:
+        self.node, self.position, self.size, self.run = node, position, size, run
 
 
 @lru_cache(maxsize=256)
@@ -59,7 +77,7 @@ def compiled(text: str) -> Callable[[Node], list[Node]]:
     expression = _Parser(text).whole()
 
     def select(document: Node) -> list[Node]:
-        found = expression(_At(document, 1, 1, document, [10 * MAX_NODES]))
+        found = expression(_At(document, 1, 1, _Run(document)))
         return found if isinstance(found, list) else []
 
     return select
@@ -172,10 +190,10 @@ class _Parser:
             return start
         if self.accept("/"):
             if not self.step_follows():
-                return lambda at: [at.root]
-            return self.steps(lambda at: [at.root], step=self.step())
+                return lambda at: [at.run.root]
+            return self.steps(lambda at: [at.run.root], step=self.step())
         if self.accept("//"):
-            return self.steps(_descendants(lambda at: [at.root]), step=self.step())
+            return self.steps(_descendants(lambda at: [at.run.root]), step=self.step())
         return self.steps(lambda at: [at.node], step=self.step())
 
     def step_follows(self) -> bool:
@@ -271,15 +289,18 @@ class _Step:
     def after(self, start: Expression) -> Expression:
         def run(at: _At) -> list[Node]:
             found: list[Node] = []
-            for origin in _nodes(start(at)):
+            origins = _nodes(start(at))
+            for origin in origins:
                 nodes: list[Node] = []
                 for node in _walk(origin, self.axis):
-                    at.spend()
+                    at.run.spend()
                     if self.test(node):
                         nodes.append(node)
                 for predicate in self.predicates:
                     nodes = _filter(at, nodes, predicate)
                 found += nodes
+            if len(origins) > 1 and self.axis in _FORWARD:
+                found.sort(key=at.run.place)
             return _unique(found)
 
         return run
@@ -288,8 +309,8 @@ class _Step:
 def _filter(at: _At, nodes: list[Node], predicate: Expression) -> list[Node]:
     kept: list[Node] = []
     for position, node in enumerate(nodes, 1):
-        at.spend()
-        value = predicate(_At(node, position, len(nodes), at.root, at.budget))
+        at.run.spend()
+        value = predicate(_At(node, position, len(nodes), at.run))
         if value == position if isinstance(value, float) and not isinstance(value, bool) else _boolean(value):
             kept.append(node)
     return kept
