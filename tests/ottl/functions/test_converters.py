@@ -302,6 +302,7 @@ ROWS: dict[str, list[tuple[str, Any]]] = {
         ),
         ('URL("?a=1&a=2&b=x+y")', {"query": {"a": ["1", "2"], "b": ["x y"]}}),
         ('URL("http://h:x/")', Fails('invalid port ":x" after host')),
+        ('URL("http://a%20b/")', Fails('invalid URL escape "%20"')),
         ('URL("")', Fails("url cannot be empty")),
     ],
     # Types.

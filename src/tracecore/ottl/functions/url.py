@@ -12,6 +12,7 @@ from tracecore.ottl.signature import Getter, StringGetter, converter
 from tracecore.ottl.values import Value, quote
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}", re.DOTALL)
+_HOST_ESCAPE = re.compile(r"%(?!25)[0-7][0-9a-fA-F]")  # in a host only bytes of other scripts may be escaped
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*:")
 _USERINFO = re.compile(r"[a-zA-Z0-9\-._:~!$&'()*+,;=%@]*")
 _PORT = re.compile(r":[0-9]*")
@@ -137,6 +138,8 @@ def _authority(parsed: Url, authority: str, text: str) -> None:
     for char in host:
         if char.isascii() and not char.isalnum() and char not in _HOST + "-_.~%":
             raise _failed(text, f"invalid character {quote(char)} in host name")
+    for escape in _HOST_ESCAPE.findall(host):
+        raise _failed(text, f"invalid URL escape {quote(escape)}")
     parsed.host = _unescape(host, text)
     if at:
         if not _USERINFO.fullmatch(userinfo):
