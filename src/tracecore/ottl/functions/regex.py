@@ -19,16 +19,17 @@ MAX_PATTERN = 64 * 1024
 _SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
 
 
-def _options() -> Any:
+def _options(*, capture: bool = True) -> Any:
     options = re2.Options()
     options.log_errors = False
+    options.never_capture = not capture
     return options
 
 
 class Pattern:
     """A compiled expression. Texts may hold undecodable bytes as lone surrogates (`surrogateescape`)."""
 
-    __slots__ = ("_compiled", "names", "text")
+    __slots__ = ("_compiled", "_test", "names", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -38,6 +39,8 @@ class Pattern:
             raise ValueError(message)
         try:
             self._compiled = re2.compile(text, options=_options())
+            # To ask only whether it matches is cheaper without groups.
+            self._test = re2.compile(text, options=_options(capture=False)).search
         except re2.error as error:
             raise ValueError(_reason(error)) from None
         except UnicodeEncodeError:
@@ -47,25 +50,16 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Whether the expression matches anywhere in the text."""
-        try:
-            return self._compiled.search(text) is not None
-        except UnicodeEncodeError:
-            return self._compiled.search(text.translate(_SURROGATES)) is not None
+        return self._test(_data(text)) is not None
 
     def search(self, text: str) -> list[tuple[int, int]] | None:
         """The spans of the first match and of its groups; (-1, -1) for a group that took no part."""
-        try:
-            found = self._compiled.search(text)
-        except UnicodeEncodeError:
-            found = self._compiled.search(text.translate(_SURROGATES))
+        found = self._compiled.search(_subject(text))
         return None if found is None else _spans(found)
 
     def all(self, text: str) -> Iterator[list[tuple[int, int]]]:
         """Every match, without the empty ones that abut the match before them."""
-        try:
-            found = list(self._compiled.finditer(text))
-        except UnicodeEncodeError:
-            found = list(self._compiled.finditer(text.translate(_SURROGATES)))
+        found = list(self._compiled.finditer(_subject(text)))
         previous = -1
         for match in found:
             start, end = match.span()
@@ -117,6 +111,24 @@ class Pattern:
             if known == name and spans[index][0] >= 0:
                 return text[slice(*spans[index])]
         return ""
+
+
+def _data(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.translate(_SURROGATES).encode()
+
+
+def _subject(text: str) -> str | bytes:
+    """What RE2 is given so that its offsets are those of the text. Bytes are cheaper, and the same for ASCII."""
+    if text.isascii():
+        return text.encode()
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.translate(_SURROGATES)
+    return text
 
 
 def _spans(match: Any) -> list[tuple[int, int]]:
