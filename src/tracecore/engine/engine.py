@@ -24,12 +24,14 @@ import msgspec
 
 from tracecore.engine.emission import Emission, Status
 from tracecore.engine.windows import FactWindow, Known
+from tracecore.patterns.contract import Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Pattern, Verdict
+    from tracecore.patterns.contract import Key, Verdict
+    from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
 LATENESS = 30 * SECOND
@@ -139,14 +141,17 @@ class Engine:
         self.stats = Stats()
         self.clock: int | None = None
         self._shelves = [Shelf(i, pattern, self.limits.window) for i, pattern in enumerate(patterns)]
-        self._routes: dict[type[Fact], list[tuple[Shelf, bool]]] = {}
+        # For each fact type the patterns that need it, and whether it arms their windows; None: ask each time.
+        self._routes: dict[type[Fact], list[tuple[Shelf, bool | None]]] = {}
         for shelf in self._shelves:
+            asks = type(shelf.pattern).arms is not Pattern.arms
             for kind in dict.fromkeys(shelf.pattern.needs):
-                self._routes.setdefault(kind, []).append((shelf, not shelf.triggers or kind in shelf.triggers))
+                arms = None if asks else not shelf.triggers or kind in shelf.triggers
+                self._routes.setdefault(kind, []).append((shelf, arms))
         self._pending: list[Fact] = []
         self._changed: list[tuple[int, Key, FactWindow]] = []
         self._deadlines: list[tuple[int, int, Key]] = []
-        self._past: OrderedDict[tuple[int, Key, str], int] = OrderedDict()
+        self._past: OrderedDict[tuple[int, Key, str | Source], int] = OrderedDict()
 
     # -- the clock ------------------------------------------------------------------------------------------------
 
@@ -243,7 +248,7 @@ class Engine:
                         if self.stats.windows >= self.limits.windows:
                             self.stats.refused_windows += 1
                             continue
-                        window = shelf.windows[key] = FactWindow(key, self.skew, not shelf.triggers)
+                        window = shelf.windows[key] = FactWindow(key, self.skew)
                         self.stats.windows += 1
                     assert self.clock is not None
                     if fact.end < self.clock - self.lateness - 2 * shelf.horizon:
@@ -254,7 +259,7 @@ class Engine:
                         self.stats.duplicates += 1
                         continue
                     self.stats.held += added
-                    if arms:
+                    if not window.armed and (shelf.pattern.arms(fact, key) if arms is None else arms):
                         window.armed = True
                     if window.armed and not window.changed:
                         window.changed = True
@@ -342,7 +347,7 @@ class Engine:
         if window.floor is not None:
             settled = max(settled, window.floor)
         before = window.known or {}
-        known: dict[str, Known] = {}
+        known: dict[str | Source, Known] = {}
         for verdict in verdicts:
             episode = verdict.episode
             standing = before.get(episode)
@@ -379,7 +384,7 @@ class Engine:
         for episode, standing in (window.known or {}).items():
             self._remember((shelf.index, window.key, episode), standing.revision)
 
-    def _remember(self, episode: tuple[int, Key, str], revision: int) -> None:
+    def _remember(self, episode: tuple[int, Key, str | Source], revision: int) -> None:
         self._past[episode] = revision
         if len(self._past) > self.limits.past:
             self._past.popitem(last=False)

@@ -70,7 +70,8 @@ def render(emissions: Sequence[Emission], *, revisions: bool = True) -> str:
 
 
 def _order(emission: Emission) -> tuple[int, str, str]:
-    return emission.verdict.time, emission.verdict.episode, emission.id
+    episode = emission.verdict.episode
+    return emission.verdict.time, episode if isinstance(episode, str) else episode.uid, emission.id
 
 
 def _live(pattern: Pattern[Any], case: Case, end: int, failures: list[str]) -> list[Emission]:

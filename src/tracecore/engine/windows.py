@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Verdict
+    from tracecore.signals.record import Source
 
     F = TypeVar("F", bound=Fact)
 
@@ -40,13 +41,13 @@ class FactWindow:
 
     __slots__ = ("armed", "changed", "due", "facts", "floor", "key", "known", "skew")
 
-    def __init__(self, key: Key, skew: int, armed: bool) -> None:
+    def __init__(self, key: Key, skew: int) -> None:
         self.key = key
         self.skew = skew
         self.facts: dict[type[Fact], list[Fact]] = {}
-        self.known: dict[str, Known] | None = None
+        self.known: dict[str | Source, Known] | None = None
         self.changed = False
-        self.armed = armed
+        self.armed = False
         self.due: int | None = None
         self.floor: int | None = None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import msgspec
 
 from tracecore.facts.fact import Fact
+from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,8 +68,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         key: the partition key of the window.
-        episode: tells verdicts of one window apart and stays the same as evidence grows (a pod, a sequence
-            number, the time of the first fact of the episode).
+        episode: tells verdicts of one window apart and stays the same as evidence grows: the source of the fact
+            that decides (which costs nothing), a pod, a sequence number.
         time: when it became true, from the facts (never from the clock).
         confidence: `full`, or `partial` where a layer is missing.
         skew: the tolerance between the clocks of two nodes, in nanoseconds, where the verdict holds only thanks to
@@ -80,7 +81,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     role: ClassVar[Role]
 
     key: Key
-    episode: str
+    episode: str | Source
     time: int
     confidence: Confidence = "full"
     skew: int = 0
@@ -88,7 +89,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def id(self) -> str:
         """Deterministic: pattern, key and episode."""
-        name = "\x00".join((self.pattern_id, *self.key, self.episode))
+        episode = self.episode if isinstance(self.episode, str) else self.episode.uid
+        name = "\x00".join((self.pattern_id, *self.key, episode))
         return f"{self.pattern_name}-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
 
     def headline(self) -> str:
@@ -222,6 +224,13 @@ class Pattern(Generic[C]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         """The windows this fact belongs to; empty when it lacks the identity this pattern joins on."""
         raise NotImplementedError
+
+    def arms(self, fact: Fact, key: Key) -> bool:
+        """Whether this fact makes its window worth evaluating from now on; by default, whether it is a trigger.
+
+        Override it only where facts wait in windows that are rarely needed (see `patterns.scope`).
+        """
+        return not self.triggers or type(fact) in self.triggers
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         """The verdicts that hold at `now`, in a fixed order.

@@ -21,6 +21,11 @@ def gpu_keys(fact: Fact) -> tuple[Key, ...]:
     return ((fact.node, fact.gpu), ("", fact.gpu)) if fact.node else (("", fact.gpu),)
 
 
+def arms_gpu(fact: Fact, key: Key, *triggers: type[Fact]) -> bool:
+    """For `Pattern.arms`: the shared window is worth a look only when it holds a fact that does not know its node."""
+    return isinstance(fact, triggers) if key[0] else fact.node is None
+
+
 def meet(window: Window, *facts: Fact) -> bool:
     """Whether these facts of a window by GPU can be about one GPU, and this window is the one to say so."""
     if window.key[0]:
@@ -37,3 +42,11 @@ def namespace(pod: str) -> str:
 def pod_name(pod: str) -> str:
     """The name of `namespace/name`."""
     return pod.rpartition("/")[2]
+
+
+def job_keys(fact: Fact) -> tuple[Key, ...]:
+    """Windows by job: `(job, "")`; without a job by namespace, and without a pod the one of a bare directory.
+
+    Two jobs are never one, nor are two namespaces. What knows no job cannot meet what does: it may be any job's.
+    """
+    return ((fact.job, ""),) if fact.job else (("", namespace(fact.pod) if fact.pod else ""),)

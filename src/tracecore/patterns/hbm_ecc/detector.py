@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import EccDelta, Xid
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.scope import gpu_keys, meet
+from tracecore.patterns.scope import arms_gpu, gpu_keys, meet
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracecore.patterns.contract import Key, Window
 
@@ -118,35 +120,46 @@ class HbmEcc(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         return gpu_keys(fact) if _counts(fact) else ()
 
+    def arms(self, fact: Fact, key: Key) -> bool:
+        return arms_gpu(fact, key, EccDelta)
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        rises, xids = window.of(EccDelta), window.of(Xid)
-        found: list[Verdict] = []
-        at = 0
-        for place, xid in enumerate(xids):
-            while at < len(rises) and rises[at].time < xid.time - self.config.window:
-                at += 1
-            begin = at
-            while at < len(rises) and rises[at].time <= xid.end:
-                at += 1
-            if at == begin or not meet(window, rises[begin], rises[at - 1], xid):
-                continue
-            first, last = rises[begin], rises[at - 1]
-            end = first.time + self.config.window
-            if at < len(rises):
-                end = min(end, rises[at].time - 1)
-            found.append(
-                HbmEccVerdict(
-                    key=window.key,
-                    episode=xid.uid,
-                    time=max(first.time, xid.time),
-                    first=first,
-                    last=last,
-                    errors=first.delta if last is first else sum(rise.delta for rise in rises[begin:at]),
-                    xid=xid,
-                    further=_further(xids, place, end),
-                )
-            )
-        return found
+        return list(self._join(window))
+
+    def _join(self, window: Window) -> Iterator[Verdict]:
+        rises = iter(window.of(EccDelta))
+        rise = next(rises, None)
+        open_: HbmEccVerdict | None = None
+        until = 0
+        for xid in window.of(Xid):
+            oldest = xid.time - self.config.window
+            end = xid.time if xid.last_time is None else xid.last_time
+            first = last = None
+            errors = 0
+            while rise is not None and rise.time <= end:
+                if rise.time >= oldest:
+                    first, last = first or rise, rise
+                    errors += rise.delta
+                rise = next(rises, None)
+            if first is not None and last is not None:
+                if open_ is not None:
+                    yield open_
+                    open_ = None
+                if window.key[0] or meet(window, first, last, xid):
+                    until = first.time + self.config.window
+                    open_ = HbmEccVerdict(
+                        key=window.key,
+                        episode=xid.source,
+                        time=xid.time if xid.time > first.time else first.time,
+                        first=first,
+                        last=last,
+                        errors=errors,
+                        xid=xid,
+                    )
+            elif open_ is not None and xid.time <= until and xid.code not in open_.codes:
+                open_ = msgspec.structs.replace(open_, further=(*open_.further, xid))
+        if open_ is not None:
+            yield open_
 
 
 def _counts(fact: Fact) -> bool:
@@ -159,20 +172,6 @@ def _counts(fact: Fact) -> bool:
         and fact.subtype == "double_bit"
         and fact.persistence == "volatile"
     )
-
-
-def _further(xids: Sequence[Xid], place: int, end: int) -> tuple[Xid, ...]:
-    code = xids[place].code
-    others: dict[int, Xid] = {}
-    for later in range(place + 1, len(xids)):
-        following = xids[later]
-        if following.time > end:
-            break
-        if following.code != code and following.code not in others:
-            others[following.code] = following
-            if len(others) == len(CONFIRMING) - 1:
-                break
-    return tuple(others.values())
 
 
 def on(node: str | None) -> str:

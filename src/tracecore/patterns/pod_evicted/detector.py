@@ -10,7 +10,7 @@ from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -150,32 +150,31 @@ class PodEvictedPattern(Pattern[Config]):
         return ((fact.node,),) if fact.pod else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        pressures = window.of(NodePressure)
-        found: list[Verdict] = []
+        return list(self._join(window))
+
+    def _join(self, window: Window) -> Iterator[Verdict]:
+        pressures = iter(window.of(NodePressure))
+        upcoming = next(pressures, None)
         evicted: dict[str | None, int] = {}
-        at = 0
         condition: NodePressure | None = None
+        until = 0
         for eviction in window.of(PodEvicted):
-            time = eviction.time
-            while at < len(pressures) and pressures[at].time <= time:
-                condition = pressures[at]
-                at += 1
-            before = evicted.get(eviction.pod)
-            evicted[eviction.pod] = time
-            if before is not None and time - before <= self.config.window:
-                continue
-            joined = condition if condition is not None and time - condition.time <= self.config.window else None
-            found.append(
-                PodEvictedVerdict(
+            time, pod = eviction.time, eviction.pod
+            while upcoming is not None and upcoming.time <= time:
+                condition, until = upcoming, upcoming.time + self.config.window
+                upcoming = next(pressures, None)
+            repeated = pod in evicted and time - evicted[pod] <= self.config.window
+            evicted[pod] = time
+            if not repeated:
+                joined = condition if time <= until else None
+                yield PodEvictedVerdict(
                     key=window.key,
-                    episode=eviction.uid,
+                    episode=eviction.source,
                     time=time,
                     confidence="partial" if joined is None else "full",
                     eviction=eviction,
                     condition=joined,
                 )
-            )
-        return found
 
 
 def pressure_of(note: str) -> Pressure:

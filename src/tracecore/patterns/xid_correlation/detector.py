@@ -12,7 +12,7 @@ from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -122,29 +122,34 @@ class XidCorrelation(Pattern[Config]):
         return ((fact.node,),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        xids, evictions = window.of(Xid), window.of(PodEvicted)
-        found: list[Verdict] = []
-        if not xids:
-            return found
+        return list(self._join(window))
+
+    def _join(self, window: Window) -> Iterator[Verdict]:
+        xids = iter(window.of(Xid))
+        upcoming = next(xids, None)
         evicted: dict[str | None, int] = {}
-        at = 0
         # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
         latest = longest = None
-        for eviction in evictions:
-            time = eviction.time
-            while at < len(xids) and xids[at].time <= time:
-                latest = xids[at]
-                if longest is None or latest.end >= longest.end:
-                    longest = latest
-                at += 1
-            before = evicted.get(eviction.pod)
-            evicted[eviction.pod] = time
-            if latest is None or longest is None or (before is not None and time - before <= self.config.window):
+        latest_end = longest_end = latest_until = longest_until = 0
+        for eviction in window.of(PodEvicted):
+            time, pod = eviction.time, eviction.pod
+            while upcoming is not None and upcoming.time <= time:
+                latest = upcoming
+                latest_end = latest.time if latest.last_time is None else latest.last_time
+                latest_until = latest_end + self.config.window
+                if longest is None or latest_end >= longest_end:
+                    longest, longest_end, longest_until = latest, latest_end, latest_until
+                upcoming = next(xids, None)
+            repeated = pod in evicted and time - evicted[pod] <= self.config.window
+            evicted[pod] = time
+            if latest is None or longest is None or repeated:
                 continue
-            xid = latest if latest.end >= min(longest.end, time) else longest
-            if time - xid.end > self.config.window:
-                continue
-            found.append(
-                XidCorrelationVerdict(key=window.key, episode=eviction.uid, time=time, xid=xid, eviction=eviction)
-            )
-        return found
+            recent = latest_end >= time or latest_end >= longest_end
+            if time <= (latest_until if recent else longest_until):
+                yield XidCorrelationVerdict(
+                    key=window.key,
+                    episode=eviction.source,
+                    time=time,
+                    xid=latest if recent else longest,
+                    eviction=eviction,
+                )
