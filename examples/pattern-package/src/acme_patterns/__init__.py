@@ -1,0 +1,1 @@
+"""Patterns of a company called Acme."""
