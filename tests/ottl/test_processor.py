@@ -324,3 +324,23 @@ def test_deep_payloads_are_refused() -> None:
         value = {"arrayValue": {"values": [value]}}
     with pytest.raises(PayloadError, match="deeper"):
         decode_value(value)
+
+
+def metrics(*names: str) -> dict[str, Any]:
+    points = {"data_points": [{"as_int": 3, "attributes": {}}], "aggregation_temporality": 2, "is_monotonic": True}
+    listed = [{"name": name, "sum": {**points}} for name in names]
+    return {"resource_metrics": [{"resource": {}, "scope_metrics": [{"scope": {}, "metrics": listed}]}]}
+
+
+def test_metrics_that_statements_add_are_in_the_output() -> None:
+    processor = Processor({"metric_statements": ['copy_metric(name="copy") where metric.name == "jobs"']})
+    payload = processor.process_metrics(metrics("jobs", "other"))
+    listed = payload["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+    assert [metric["name"] for metric in listed] == ["jobs", "other", "copy"]
+
+
+def test_metrics_that_beget_themselves_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracecore.ottl.processor.MOST_ADDED", 50)
+    processor = Processor({"metric_statements": [{"context": "metric", "statements": ["copy_metric()"]}]})
+    with pytest.raises(OttlError, match="where clause"):
+        processor.process_metrics(metrics("jobs"))

@@ -18,9 +18,10 @@ class Context:
         parent: what `item` is nested in, where a context can reach it: the metric of a data point, the span of a
             span event.
         cache: scratch space of the statements, shared by the statements that run on this record.
+        siblings: the list that `item` is in, where functions may add to it (new metrics); None for a lone record.
     """
 
-    __slots__ = ("cache", "item", "locals", "parent", "resource", "scope")
+    __slots__ = ("cache", "item", "locals", "parent", "resource", "scope", "siblings")
 
     def __init__(
         self,
@@ -29,11 +30,13 @@ class Context:
         item: dict[str, Any],
         parent: dict[str, Any] | None = None,
         cache: dict[str, Any] | None = None,
+        siblings: list[dict[str, Any]] | None = None,
     ) -> None:
         self.resource = resource
         self.scope = scope
         self.item = item
         self.parent = parent
+        self.siblings = siblings
         self.cache: dict[str, Any] = {} if cache is None else cache
         # Values of lambda parameters, by name, while a lambda runs. Replaced then, and never changed in place.
         self.locals: dict[str, Any] = _NO_LOCALS

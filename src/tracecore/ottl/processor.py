@@ -10,13 +10,16 @@ from tracecore.ottl import tree
 from tracecore.ottl.compile import Program, compile_condition, compile_statement
 from tracecore.ottl.context import Context
 from tracecore.ottl.contexts import context_type
-from tracecore.ottl.errors import OttlCompileError, OttlError, nearest
+from tracecore.ottl.errors import OttlCompileError, OttlError, OttlRuntimeError, nearest
 from tracecore.ottl.inference import SIGNALS, infer_context
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.runner import ErrorMode, check_error_mode, log, run_programs
 
 #: The key of a configuration for each signal.
 STATEMENT_KEYS: Final = {"log_statements": "logs", "metric_statements": "metrics", "trace_statements": "traces"}
+
+#: How many metrics statements may add to one scope before it is taken for a loop without end.
+MOST_ADDED: Final = 100_000
 
 _GROUP_KEYS: Final = ("context", "conditions", "statements", "error_mode", "shared_cache")
 _CONFIG_KEYS: Final = ("error_mode", *STATEMENT_KEYS)
@@ -242,8 +245,12 @@ def _scope_contexts(entry: _Resource) -> Iterator[Context]:
 
 def _item_contexts(entry: _Resource) -> Iterator[Context]:
     for scope, items in entry.scopes:
-        for item in items:
-            yield Context(entry.resource, scope, item)
+        most = len(items) + MOST_ADDED
+        # The list grows while a statement adds metrics: those are visited too, as upstream does.
+        for number, item in enumerate(items):
+            if number == most:
+                raise OttlRuntimeError(f"statements added {MOST_ADDED} metrics to a scope: is a where clause missing?")
+            yield Context(entry.resource, scope, item, siblings=items)
 
 
 def _nested_contexts(
@@ -253,7 +260,7 @@ def _nested_contexts(
         for scope, items in entry.scopes:
             for item in items:
                 for nested in inner(item):
-                    yield Context(entry.resource, scope, nested, item)
+                    yield Context(entry.resource, scope, nested, item, siblings=items)
 
     return contexts
 
