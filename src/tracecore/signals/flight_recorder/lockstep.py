@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import numpy as np
 
+from tracecore.signals.flight_recorder.cursors import LONG_MASK, Cursors, Octets
 from tracecore.signals.flight_recorder.dump import (
     DONE,
     P2P,
@@ -45,40 +46,6 @@ WORTHWHILE: Final = 24_000
 _PLANS: Final = 12
 _LONGEST_BLOB: Final = 1024
 
-# For each opcode: bytes of a scalar's token (0: not a scalar), and the mask that cuts its operand out of 8 bytes.
-_SCALAR_LENGTH: Final = np.zeros(256, dtype=np.int64)
-_SCALAR_MASK: Final = np.zeros(256, dtype=np.uint64)
-for _op, _length, _mask in (
-    (0x4B, 2, 0xFF),
-    (0x4D, 3, 0xFFFF),
-    (0x4A, 5, 0xFFFFFFFF),
-    (0x4E, 1, 0),
-    (0x88, 1, 0),
-    (0x89, 1, 0),
-    (0x47, 9, 0),
-    (0x8A, 2, 0),
-):
-    _SCALAR_LENGTH[_op] = _length
-    _SCALAR_MASK[_op] = _mask
-_REFERENCE_LENGTH: Final = np.zeros(256, dtype=np.int64)
-_REFERENCE_LENGTH[0x68], _REFERENCE_LENGTH[0x6A] = 2, 5
-_LONG_MASK: Final = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
-
-_WANTED: Final = frozenset(
-    {
-        "record_id",
-        "pg_id",
-        "collective_seq_id",
-        "seq_id",
-        "p2p_seq_id",
-        "time_created_ns",
-        "time_discovered_started_ns",
-        "time_discovered_completed_ns",
-        "retired",
-        "is_p2p",
-    }
-)
-_STRINGS: Final = frozenset({"profiling_name", "state"})
 _TENSORS: Final = ("input_sizes", "input_dtypes", "output_sizes", "output_dtypes")
 
 
@@ -90,108 +57,6 @@ class _Step(msgspec.Struct, frozen=True):
 
 class UnfamiliarLayout(Exception):
     """The dump is not laid out as this reader needs; the general one takes it."""
-
-
-class _Bytes:
-    """A buffer seen as bytes and, at every offset, as 8-byte words."""
-
-    def __init__(self, data: bytes) -> None:
-        padded = data + bytes(16)
-        self.octets = np.frombuffer(padded, dtype=np.uint8)
-        self.words: NDArray[np.uint64] = np.ndarray(shape=(len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))
-        self.pairs: NDArray[np.uint16] = np.ndarray(shape=(len(padded) - 1,), dtype="<u2", buffer=padded, strides=(1,))
-        self.size = len(data)
-
-    def find(self, token: bytes, start: int) -> Ints:
-        """All offsets of a short token from `start` on."""
-        octets = self.octets[start : self.size]
-        hit = octets[: len(octets) - len(token) + 1] == token[0]
-        for index in range(1, len(token)):
-            hit &= octets[index : len(octets) - len(token) + 1 + index] == token[index]
-        return np.flatnonzero(hit) + start
-
-
-class _Run:
-    """Cursors over entries of one plan, and what was read of them."""
-
-    def __init__(self, view: _Bytes, starts: Ints) -> None:
-        self.view = view
-        self.at = starts.copy()
-        self.ok: Bools = np.ones(len(starts), dtype=np.bool_)
-        self.scalars: dict[str, NDArray[np.int64]] = {}
-        self.truths: dict[str, Bools] = {}
-        self.strings: dict[str, Ints] = {}  # offset of the string's token
-        self.pair: Ints | None = None
-        self.tensors: tuple[Ints, Ints] | None = None
-
-    def clip(self) -> None:
-        np.minimum(self.at, self.view.size, out=self.at)
-
-    def expect(self, token: bytes) -> None:
-        if len(token) == 2:
-            self.ok &= self.view.pairs[self.at] == int.from_bytes(token, "little")
-        else:
-            mask = np.uint64((1 << (8 * len(token))) - 1)
-            self.ok &= (self.view.words[self.at] & mask) == np.uint64(int.from_bytes(token, "little"))
-        self.at += len(token)
-        self.clip()
-
-    def scalar(self, key: str) -> None:
-        op = self.view.octets[self.at]
-        length = _SCALAR_LENGTH[op]
-        self.ok &= length > 0
-        if key in _WANTED:
-            word = self.view.words[np.minimum(self.at + 1, self.view.size)]
-            value = (word & _SCALAR_MASK[op]).view(np.int64)
-            narrow = op == 0x4A
-            if narrow.any():
-                value = np.where(narrow, value.astype(np.uint32).astype(np.int32).astype(np.int64), value)
-        is_long = op == 0x8A
-        if is_long.any():
-            size = self.view.octets[np.minimum(self.at + 1, self.view.size)].astype(np.int64)
-            self.ok &= ~is_long | (size <= 8)
-            size = np.minimum(size, 8)
-            length = np.where(is_long, 2 + size, length)
-            if key in _WANTED:
-                word = self.view.words[np.minimum(self.at + 2, self.view.size)]
-                wide = (word & _LONG_MASK[size]).view(np.int64)
-                # A number of fewer than 8 bytes with its top bit set is negative: none of ours is.
-                top = (wide >> np.maximum(8 * size - 1, 0)) & 1
-                self.ok &= ~is_long | (top == 0)
-                value = np.where(is_long, wide, value)
-        if key in _WANTED:
-            self.scalars[key] = value
-            self.truths[key] = op == 0x88
-        self.at += length
-        self.clip()
-
-    def string(self, key: str) -> None:
-        """Steps over a reference to a string. One written out belongs to an entry that the interpreter reads."""
-        if key in _STRINGS:
-            self.strings[key] = self.at.copy()
-        op = self.view.octets[self.at]
-        length = _REFERENCE_LENGTH[op]
-        self.ok &= length > 0
-        self.at += length
-        self.clip()
-
-    def pair_of_strings(self) -> None:
-        self.pair = self.at.copy()
-        self.string("")
-        self.string("")
-        self.expect_octet(0x86)
-
-    def expect_octet(self, octet: int) -> None:
-        self.ok &= self.view.octets[self.at] == octet
-        self.at += 1
-        self.clip()
-
-    def skip_to(self, token: bytes, anchors: Ints) -> None:
-        """Over a list, to the next key: its reference, right after the end of a list."""
-        where = np.searchsorted(anchors, self.at)
-        found = where < len(anchors)
-        self.ok &= found
-        self.at = np.where(found, anchors[np.minimum(where, len(anchors) - 1)] if len(anchors) else self.at, self.at)
 
 
 def read(path: str, rank: int, data: bytes, limits: Limits) -> Dump:
@@ -207,7 +72,7 @@ def read(path: str, rank: int, data: bytes, limits: Limits) -> Dump:
     if entries_list[-2:-1] != ["entries"]:
         raise UnfamiliarLayout
     second_start, second_end = machine.bounds[1]
-    view = _Bytes(data)
+    view = Octets(data)
     sample = head[1]
     plan = _plan(machine, second_start, sample)
     opening = b"}(" + plan[0].token
@@ -259,14 +124,14 @@ def _plan(machine: Interpreter, start: int, sample: dict[str, Any]) -> list[_Ste
 class _Reader:
     """Runs plans over the starts, and keeps what each entry gave."""
 
-    def __init__(self, machine: Interpreter, view: _Bytes, starts: Ints) -> None:
+    def __init__(self, machine: Interpreter, view: Octets, starts: Ints) -> None:
         self.machine = machine
         self.view = view
         self.starts = starts
         count = len(starts)
         self.ends: Ints = np.full(count, -1, dtype=np.int64)
         self.todo: Bools = np.ones(count, dtype=np.bool_)
-        self.parts: list[tuple[Ints, _Run]] = []
+        self.parts: list[tuple[Ints, Cursors]] = []
         self.slow: dict[int, dict[str, Any]] = {}
         self.rows: Ints = np.arange(count, dtype=np.int64)
         self._found: dict[bytes, Ints] = {}
@@ -366,7 +231,7 @@ class _Reader:
 
     def _run(self, plan: list[_Step], left: Ints) -> None:
         view = self.view
-        run = _Run(view, self.starts[left] + 2)
+        run = Cursors(view, self.starts[left] + 2)
         index = 0
         while index < len(plan):
             step = plan[index]
@@ -469,7 +334,7 @@ class _Reader:
         return assemble(path, rank, root, table, columns, signatures, notable, first)
 
     def _after_string(self, offsets: Ints) -> Ints:
-        cursor = _Run(self.view, offsets)
+        cursor = Cursors(self.view, offsets)
         cursor.string("")
         return cursor.at
 
@@ -494,7 +359,7 @@ class _Reader:
         prime = np.uint64(0x9E3779B97F4A7C15)
         for step in range(0, min(limit, _LONGEST_BLOB), 8):
             remaining = np.clip(length - step, 0, 8)
-            word = words[np.minimum(begin + step, self.view.size)] & _LONG_MASK[remaining]
+            word = words[np.minimum(begin + step, self.view.size)] & LONG_MASK[remaining]
             mixed = (mixed ^ word) * prime
             mixed ^= mixed >> np.uint64(29)
         if limit > _LONGEST_BLOB:
@@ -506,7 +371,7 @@ class _Reader:
         return inverse.astype(np.int64)
 
     def _columns(
-        self, run: _Run, good: Ints, table: GroupTable, signatures: dict[int, str]
+        self, run: Cursors, good: Ints, table: GroupTable, signatures: dict[int, str]
     ) -> tuple[Any, Any, Any, Any, Any]:
         def scalar(key: str) -> Ints:
             column = run.scalars.get(key)
