@@ -11,10 +11,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from bench import Measurement, ceilings  # noqa: E402
 from bench.__main__ import main  # noqa: E402
 from bench.ceilings import Ceiling, failures, read  # noqa: E402
 from bench.detectors import SHAPES, allocations  # noqa: E402
+
+from bench import Measurement, ceilings  # noqa: E402
 from tracecore.patterns import PATTERNS  # noqa: E402
 
 KINDS = {kind.name: kind for kind in PATTERNS}

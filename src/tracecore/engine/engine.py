@@ -98,7 +98,19 @@ class Stats(msgspec.Struct, kw_only=True):
 class Shelf:
     """All windows of one pattern."""
 
-    __slots__ = ("due", "evaluate", "horizon", "index", "keys", "limit", "pattern", "swept", "triggers", "windows")
+    __slots__ = (
+        "asks",
+        "due",
+        "evaluate",
+        "horizon",
+        "index",
+        "keys",
+        "limit",
+        "pattern",
+        "swept",
+        "triggers",
+        "windows",
+    )
 
     def __init__(self, index: int, pattern: Pattern[Any], limit: int) -> None:
         self.index = index
@@ -108,6 +120,7 @@ class Shelf:
         self.evaluate = pattern.evaluate
         self.due = pattern.due
         self.triggers = frozenset(pattern.triggers)
+        self.asks = type(pattern).arms is not Pattern.arms
         self.limit = limit if pattern.window_limit is None else min(limit, pattern.window_limit)
         self.windows: dict[Key, FactWindow] = {}
         self.swept: int | None = None
@@ -144,9 +157,8 @@ class Engine:
         # For each fact type the patterns that need it, and whether it arms their windows; None: ask each time.
         self._routes: dict[type[Fact], list[tuple[Shelf, bool | None]]] = {}
         for shelf in self._shelves:
-            asks = type(shelf.pattern).arms is not Pattern.arms
             for kind in dict.fromkeys(shelf.pattern.needs):
-                arms = None if asks else not shelf.triggers or kind in shelf.triggers
+                arms = None if shelf.asks else not shelf.triggers or kind in shelf.triggers
                 self._routes.setdefault(kind, []).append((shelf, arms))
         self._pending: list[Fact] = []
         self._changed: list[tuple[int, Key, FactWindow]] = []
@@ -320,7 +332,8 @@ class Engine:
                 self.stats.held -= dropped
                 self.stats.evicted_window += dropped
             if shelf.triggers and not any(map(window.facts.get, shelf.triggers)):
-                window.armed = False
+                # What armed it may be another fact than its triggers, and still wait for one.
+                window.armed = shelf.asks
                 verdicts: Sequence[Verdict] = ()
             else:
                 self.stats.evaluations += 1
