@@ -7,9 +7,12 @@ for the most part, Xids, ECC rises, evictions and pressures among them.
 from __future__ import annotations
 
 import gc
+import resource
+import subprocess
+import sys
 import time
-import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 from bench import Measurement
 from tracecore.engine.engine import Engine
@@ -33,7 +36,7 @@ def mixed(number: int, spread: int) -> Iterator[Fact]:
     paths = [f"/var/log/{node}.log" for node in nodes]
     for index in range(number):
         time_ = START + index * spread // number
-        place = index * 7919 % NODES
+        place = (index * 7919 + index // 10) % NODES
         node, gpu = nodes[place], BUSES[index * 31 % 8]
         source = Source(path=paths[place], offset=index * 120, line=index)
         match index % 10:
@@ -91,21 +94,39 @@ def offline(number: int) -> float:
 
 
 def memory(number: int = 1_000_000) -> float:
-    """MiB for so many facts held in windows at once, the facts themselves included."""
-    gc.collect()
-    tracemalloc.start()
+    """MiB that a process grows by when so many different facts are held in windows, the facts themselves included."""
+    code = f"from bench.engine import hold; hold({number})"
+    folder = Path(__file__).resolve().parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def hold(number: int) -> None:
+    """Fill windows with facts that patterns need, all within a minute, and print the growth in MiB."""
     engine = Engine(catalogue())
-    # All within a minute, so that nothing is forgotten; told in parts, so that no list of all of them counts.
+    needed = (Xid, EccDelta, NodePressure, PodEvicted)
+    before = _resident()
     batch: list[Fact] = []
-    for fact in mixed(number, 60 * SECOND):
+    held = 0
+    for fact in mixed(5 * number, 60 * SECOND):
+        if not isinstance(fact, needed) or (isinstance(fact, EccDelta) and fact.error_type == "corrected"):
+            continue
         batch.append(fact)
-        if len(batch) == 10_000:
+        held += 1
+        if len(batch) == 10_000 or held == number:
             engine.add(batch)
             engine.advance(batch[-1].time)
             batch = []
-    size, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return size / 2**20
+        if held == number:
+            break
+    if held < number or engine.stats.evicted_total or engine.stats.held < number:
+        raise RuntimeError(f"{held} facts, {engine.stats}")
+    print((_resident() - before) / 2**20)
+
+
+def _resident() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def measure() -> list[Measurement]:
