@@ -250,34 +250,37 @@ class Engine:
 
     def _insert(self, fact: Fact) -> None:
         routes = self._routes.get(type(fact))
-        needed = False
-        if routes is not None:
-            for shelf, arms in routes:
-                for key in shelf.keys(fact):
-                    needed = True
-                    window = shelf.windows.get(key)
-                    if window is None:
-                        if self.stats.windows >= self.limits.windows:
-                            self.stats.refused_windows += 1
-                            continue
-                        window = shelf.windows[key] = FactWindow(key, self.skew)
-                        self.stats.windows += 1
-                    assert self.clock is not None
-                    if fact.end < self.clock - self.lateness - 2 * shelf.horizon:
-                        self.stats.expired += 1
-                        continue
-                    added = window.add(fact)
-                    if added < 0:
-                        self.stats.duplicates += 1
-                        continue
-                    self.stats.held += added
-                    if not window.armed and (shelf.pattern.arms(fact, key) if arms is None else arms):
-                        window.armed = True
-                    if window.armed and not window.changed:
-                        window.changed = True
-                        self._changed.append((shelf.index, key, window))
-        if not needed:
+        if routes is None:
             self.stats.unneeded += 1
+            return
+        assert self.clock is not None
+        stats, age = self.stats, self.clock - fact.end
+        needed = False
+        for shelf, arms in routes:
+            for key in shelf.keys(fact):
+                needed = True
+                window = shelf.windows.get(key)
+                if window is None:
+                    if stats.windows >= self.limits.windows:
+                        stats.refused_windows += 1
+                        continue
+                    window = shelf.windows[key] = FactWindow(key, self.skew)
+                    stats.windows += 1
+                if age > self.lateness and age > self.lateness + 2 * shelf.horizon:
+                    stats.expired += 1
+                    continue
+                added = window.add(fact)
+                if added < 0:
+                    stats.duplicates += 1
+                    continue
+                stats.held += added
+                if not window.armed:
+                    window.armed = shelf.pattern.arms(fact, key) if arms is None else arms
+                if window.armed and not window.changed:
+                    window.changed = True
+                    self._changed.append((shelf.index, key, window))
+        if not needed:
+            stats.unneeded += 1
 
     def _bound(self, instant: int) -> None:
         """Forget what is too old, and what is too much."""
