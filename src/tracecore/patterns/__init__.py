@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING, Any
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
 from tracecore.patterns.config import ConfigError, load
 from tracecore.patterns.contract import Pattern
+from tracecore.patterns.gpu_app_fault.detector import GpuAppFault
+from tracecore.patterns.gpu_fault.detector import GpuFault
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
 from tracecore.patterns.nccl_hang.detector import NcclHang
+from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
+from tracecore.patterns.storage_failure.detector import StorageFailure
+from tracecore.patterns.worker_crash.detector import WorkerCrash
 from tracecore.patterns.xid_correlation.detector import XidCorrelation
 
 if TYPE_CHECKING:
@@ -25,6 +30,11 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     XidCorrelation,
     NcclHang,
     CollectiveMismatch,
+    GpuFault,
+    GpuAppFault,
+    StorageFailure,
+    WorkerCrash,
+    PlannedStopPattern,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

@@ -1,0 +1,247 @@
+"""The program's own illegal access or assert on the GPU: the GPU is fine."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid
+from tracecore.facts.process import CudaError
+from tracecore.facts.xid_catalog import entry
+from tracecore.patterns.config import DAY, MINUTE, Count, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.gpu_fault.detector import CUDA as HARDWARE
+from tracecore.patterns.gpu_fault.detector import faulty
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+#: Illegal instruction or access; page fault; channel reset; channel removed.
+APPLICATION = frozenset({13, 31, 43, 45})
+#: CUDA errors that say nothing about what a kernel did.
+UNRELATED = frozenset(
+    {"no_device", "invalid_device", "driver_insufficient", "not_initialized", "system_not_ready", "busy",
+     "cublas_alloc_failed", "memory_allocation", "out_of_memory", *HARDWARE}
+)  # fmt: skip
+FIND = {
+    "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
+    "label is out of range: check it on the CPU before the call",
+    "illegal_memory_access": "run one step with `CUDA_LAUNCH_BLOCKING=1` under "
+    "`compute-sanitizer --tool memcheck python …` to find the kernel and the address",
+}
+FIND_ANY = "run one step with `CUDA_LAUNCH_BLOCKING=1` so that the traceback points at the kernel that failed"
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how far apart the driver's word and the program's may be.
+        period: for how long the jobs that a GPU did it to are counted.
+        jobs: from so many different jobs on, the GPU itself comes under suspicion.
+    """
+
+    window: Duration = MINUTE
+    period: Duration = DAY
+    jobs: Count = 3
+
+
+class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        report: the driver's: an Xid, or a page fault of another vendor's.
+        error: the program's own CUDA error.
+        jobs: different jobs that this GPU did it to within the period, this one included.
+        escalate: they are enough to suspect the GPU.
+    """
+
+    pattern_id: ClassVar[str] = "22"
+    pattern_name: ClassVar[str] = "gpu_app_fault"
+    role: ClassVar[Role] = "cause"
+
+    report: Fact
+    error: CudaError
+    jobs: int = 1
+    escalate: bool = False
+
+    @property
+    def code(self) -> int | None:
+        return self.report.code if isinstance(self.report, Xid) else None
+
+    @property
+    def node(self) -> str | None:
+        return self.report.node or self.error.node
+
+    @property
+    def process(self) -> str | None:
+        return getattr(self.report, "process", None)
+
+    def headline(self) -> str:
+        who = f"Rank {self.error.rank}" if self.error.rank is not None else self.process or "The program"
+        code = f"Xid {self.code}" if self.code is not None else "the driver's page fault"
+        gpu = f"GPU {self.report.gpu}" if self.report.gpu else "a GPU"
+        on = f" of {self.node}" if self.node else ""
+        return f"{who} caused {self.error.error.replace('_', ' ')} on {gpu}{on} ({code}): the program's fault"
+
+    def remediation(self) -> str:
+        node, gpu = self.node or "the node", self.report.gpu or "GPU"
+        known = entry(self.code) if self.code is not None else None
+        what = f"Xid {self.code} ({known.name})" if known else "A page fault on the GPU"
+        if self.escalate:
+            return (
+                f"{self.jobs} different jobs failed like this on GPU {gpu} of {node}: suspect the GPU after all. Take "
+                f"it out of service (`kubectl cordon {node}`), run `dcgmi diag -r 3 -i {gpu}` there, and hand the "
+                f"result to the vendor if it fails."
+            )
+        find = FIND.get(self.error.error, FIND_ANY)
+        log = (
+            f"`kubectl logs --previous -n {self.error.pod.replace('/', ' ', 1)}`"
+            if self.error.pod
+            else (f"`{self.error.source.path}`")
+        )
+        return (
+            f"{what} with a CUDA error of the same process is the program's own fault: do not drain {node}, the GPU "
+            f"needs no reset. In {log}, {find}. Fix the program before restarting it."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return sorted((self.report, self.error), key=_order)
+
+    def suspects(self) -> Suspects:
+        # The hardware is not to be looked at first; unless it has done this to others.
+        one = self.error
+        return Suspects(
+            ranks=(one.rank,) if one.rank is not None else (),
+            nodes=(self.node,) if self.node and self.escalate else (),
+            gpus=(self.report.gpu,) if self.report.gpu and self.escalate else (),
+            pods=(one.pod,) if one.pod else (),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "tracecore.cuda.error": self.error.error or "unknown",
+            "jobs": self.jobs,
+            "escalate": self.escalate,
+        }
+        known = {
+            "kernelevents.xid": self.code,
+            "gpu.id": self.report.gpu,
+            "k8s.node.name": self.node,
+            "process": self.process,
+            "gen_ai.training.rank": self.error.rank,
+            "gen_ai.training.job_id": self.error.job,
+        }
+        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "kernelevents.xid": self.code,
+            "gpu.id": self.report.gpu,
+            "k8s.node.name": self.node,
+            "tracecore.cuda.error": self.error.error,
+            "tracecore.alert.gpu_app_fault.jobs": self.jobs,
+        }
+
+
+class GpuAppFault(Pattern[Config]):
+    """Xid 13, 31, 43 or 45 with a CUDA error of the same process, and no failure of the GPU beside it.
+
+    Both layers are needed. A 45 that follows another Xid is that one's; a GPU that fails is `gpu_fault`'s.
+    """
+
+    id = "22"
+    name = "gpu_app_fault"
+    role = "cause"
+    maturity = "stable"
+    needs = (Xid, GpuDriverError, GpuLost, CudaError)
+    triggers = (CudaError,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.period + self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, CudaError):
+            if fact.error in UNRELATED:
+                return ()
+        elif not faulty(fact) and not _application(fact):
+            return ()
+        # CUDA errors do not know their GPU: the node is where they meet the driver's report.
+        return ((fact.node,), ("",)) if fact.node else (("",),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        errors = window.of(CudaError)
+        kernel = sorted((*window.of(Xid), *window.of(GpuDriverError), *window.of(GpuLost)), key=_order)
+        faults = [fact for fact in kernel if not _application(fact)]
+        times = [error.time for error in errors]
+        found: list[Verdict] = []
+        latest: dict[tuple[str | None, str | None, int | None], int] = {}
+        jobs: dict[tuple[str | None, str | None], dict[str, int]] = {}
+        for report in kernel:
+            if not _application(report) or any(self._explains(fault, report) for fault in faults):
+                continue
+            error = self._error(window, report, errors, times)
+            if error is None:
+                continue
+            process = (report.node, report.gpu, getattr(report, "pid", None))
+            before = latest.get(process)
+            latest[process] = max(report.end, before if before is not None else report.end)
+            if before is not None and report.time - before <= self.config.window:
+                continue
+            known = jobs.setdefault((report.node, report.gpu), {})
+            if error.job and report.gpu:
+                known[error.job] = report.time
+            recent = sum(report.time - time <= self.config.period for time in known.values()) or 1
+            found.append(
+                GpuAppFaultVerdict(
+                    key=window.key,
+                    episode=report.uid,
+                    time=max(report.time, error.time),
+                    report=report,
+                    error=error,
+                    jobs=recent,
+                    escalate=recent >= self.config.jobs,
+                )
+            )
+        return found
+
+    def _error(self, window: Window, report: Fact, errors: Sequence[CudaError], times: list[int]) -> CudaError | None:
+        """The CUDA error of the process that the driver names, the nearest in time."""
+        pid = getattr(report, "pid", None)
+        best: CudaError | None = None
+        for place in range(bisect_left(times, report.time - self.config.window), len(errors)):
+            error = errors[place]
+            if error.time - report.end > self.config.window:
+                break
+            other = pid is not None and error.pid is not None and pid != error.pid
+            if other or not _meet(window, report, error):
+                continue
+            if best is None or abs(error.time - report.time) < abs(best.time - report.time):
+                best = error
+        return best
+
+    def _explains(self, fault: Fact, report: Fact) -> bool:
+        """The GPU itself failed beside it, or the report says that it follows that failure."""
+        if fault.node != report.node or (fault.gpu and report.gpu and fault.gpu != report.gpu):
+            return False
+        return fault.time - report.end <= self.config.window and report.time - fault.end <= self.config.window
+
+
+def _application(fact: Fact) -> bool:
+    if isinstance(fact, GpuDriverError):
+        return fact.error == "page_fault"
+    if not isinstance(fact, Xid) or fact.code not in APPLICATION:
+        return False
+    return fact.cause is None or fact.cause in APPLICATION
+
+
+def _meet(window: Window, report: Fact, error: Fact) -> bool:
+    return bool(window.key[0]) or report.node is None or error.node is None
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid

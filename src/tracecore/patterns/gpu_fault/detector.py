@@ -1,0 +1,302 @@
+"""The GPU or its driver failed: lost, firmware silent, memory error not contained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid
+from tracecore.facts.process import CudaError
+from tracecore.facts.xid_catalog import ACTIONS, NvlinkEntry, entry, nvlink_entry
+from tracecore.patterns.config import MINUTE, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+#: NVIDIA's catalogue gives no drastic action for these, and still they are the GPU's own failure.
+ALSO = frozenset({92, 94})
+#: Errors of one link: the link's or its peer's, so that they count together with a failure at the other end.
+LINK = 74
+LINK_UNITS = range(144, 151)
+#: Driver lines without an Xid that mean the GPU does not work.
+DRIVER = {
+    "init_failed": "could not be initialised",
+    "probe_failed": "was not accepted by its driver",
+    "gsp_timeout": "has firmware that does not answer",
+    "nvlink_init_failed": "could not bring up its NVLinks",
+    "ring_timeout": "hung: its ring timed out",
+    "ras_uncorrectable": "has an uncorrectable error",
+    "reset_failed": "could not be reset",
+}
+#: CUDA errors that speak of hardware.
+CUDA = {"ecc_uncorrectable": "an uncorrectable memory error", "nvlink_uncorrectable": "an uncorrectable NVLink error"}
+#: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
+SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",
+            "WORKFLOW_NVLINK5_ERR", "RESET_GPU", "WORKFLOW_XID_48", "DRAIN_AND_RESET", "RESTART_VM", "RESTART_BM",
+            "CONTACT_SUPPORT")  # fmt: skip
+#: What a 154 asks for, in the words of the buckets.
+RECOVERY = {
+    "gpu reset required": "RESET_GPU",
+    "node reboot required": "RESTART_BM",
+    "drain p2p": "DRAIN_AND_RESET",
+    "drain and reset": "DRAIN_AND_RESET",
+}
+PEERS = "nvlink"
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: errors of one GPU this close to each other are one failure, and a peer's failure explains a link's.
+    """
+
+    window: Duration = 5 * MINUTE
+
+
+class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        first: the error that came first.
+        worst: the one whose action is the most drastic, the same when there was one.
+        peer: for a link, the failure at its other end.
+        codes: every Xid that belongs to it, sorted.
+        reports: how many lines said so.
+    """
+
+    pattern_id: ClassVar[str] = "21"
+    pattern_name: ClassVar[str] = "gpu_fault"
+    role: ClassVar[Role] = "cause"
+
+    first: Fact
+    worst: Fact
+    peer: Fact | None = None
+    codes: tuple[int, ...] = ()
+    reports: int = 1
+
+    @property
+    def gpu(self) -> str:
+        return f"GPU {self.first.gpu}" if self.first.gpu else "A GPU"
+
+    @property
+    def lost(self) -> bool:
+        return 79 in self.codes or isinstance(self.first, GpuLost) or isinstance(self.worst, GpuLost)
+
+    def headline(self) -> str:
+        on = f" on {self.first.node}" if self.first.node else ""
+        xids = f" (Xid {', '.join(map(str, self.codes))})" if self.codes else ""
+        fact = self.first
+        if self.lost:
+            what = "has fallen off the bus"
+        elif isinstance(fact, GpuDriverError):
+            what = DRIVER.get(fact.error, "failed")
+        elif isinstance(fact, CudaError):
+            what = f"reports {CUDA.get(fact.error, 'an error')}"
+        elif isinstance(fact, Xid) and fact.code == 154:
+            what = f"asks for recovery: {fact.recovery}"
+        else:
+            known = entry(fact.code) if isinstance(fact, Xid) else None
+            what = f"failed: {known.name}" if known else "failed"
+        return f"{self.gpu}{on} {what}{xids}"
+
+    def remediation(self) -> str:
+        node, gpu = self.first.node or "NODE", self.first.gpu or "GPU"
+        action = action_of(self.worst)
+        hold = f"Keep new work off it: `kubectl cordon {node}` or `scontrol update nodename={node} state=drain`. "
+        look = f"Look at `nvidia-smi -q -i {gpu}` and `dmesg -T | grep -i -E 'xid|nvrm'` on {node}. "
+        code = f"Xid {self.worst.code}" if isinstance(self.worst, Xid) else "this"
+        first = f"NVIDIA's first action for {code}: {ACTIONS.get(action or '', 'contact the vendor')}. "
+        if action == "RESTART_APP":
+            return f"{first}{look}Drain {node} only if it comes back."
+        if self.lost or action == "RESTART_BM":
+            command = f"Restart the machine (`sudo reboot` on {node} once it is empty); a GPU off the bus stays away."
+        elif action == "CONTACT_SUPPORT" or action is None:
+            command = f"Run `nvidia-bug-report.sh` on {node} and send it to the vendor."
+        else:
+            command = f"When its jobs are gone: `nvidia-smi --gpu-reset -i {gpu}` on {node}."
+        return f"{hold}{first}{command} {look}Then `dcgmi diag -r 3` before it takes work; restart the job elsewhere."
+
+    def evidence(self) -> Sequence[Fact]:
+        facts = [self.first]
+        if self.worst is not self.first:
+            facts.append(self.worst)
+        if self.peer is not None:
+            facts.append(self.peer)
+        return sorted(facts, key=_order)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("kernel",) if self.confidence == "partial" else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"xids": list(self.codes), "reports": self.reports, "lost": self.lost}
+        known = {
+            "gpu.id": self.first.gpu,
+            "k8s.node.name": self.first.node,
+            "action": action_of(self.worst),
+            "gen_ai.training.rank": self.first.rank,
+            "peer": self.peer.gpu if self.peer is not None else None,
+        }
+        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        code = self.first.code if isinstance(self.first, Xid) else None
+        return {
+            "gpu.id": self.first.gpu,
+            "k8s.node.name": self.first.node,
+            "kernelevents.xid": code,
+            "tracecore.alert.gpu_fault.action": action_of(self.worst),
+        }
+
+
+class GpuFault(Pattern[Config]):
+    """An Xid that NVIDIA's catalogue puts down to the GPU, its memory, its links or its driver; a GPU off the bus.
+
+    An error of a link counts with a failure at its other end. Xids of the program, and those that only speak of
+    another, never count.
+    """
+
+    id = "21"
+    name = "gpu_fault"
+    role = "cause"
+    maturity = "experimental"
+    needs = (Xid, GpuLost, GpuDriverError, Sxid, CudaError)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        # A bus id without a node is a GPU of the machine whose name the log does not say: never one that is named.
+        node = fact.node or ""
+        if isinstance(fact, Sxid):
+            return ((node, PEERS),)
+        if isinstance(fact, CudaError):
+            return ((node, PEERS),) if fact.error in CUDA else ()
+        if isinstance(fact, Xid) and fact.code == LINK:
+            return ((node, PEERS),)
+        if not faulty(fact):
+            return ()
+        own = (node, fact.gpu or "")
+        return (own, (node, PEERS)) if isinstance(fact, Xid | GpuLost) else (own,)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        if window.key[1] == PEERS:
+            return sorted(
+                (*self._links(window), *self._programs(window)), key=lambda found: (found.time, found.episode)
+            )
+        kernel = sorted((*window.of(Xid), *window.of(GpuLost), *window.of(GpuDriverError)), key=_order)
+        return [self._verdict(window, chain) for chain in _chains(kernel, self.config.window)]
+
+    def _programs(self, window: Window) -> list[Verdict]:
+        """What programs say of the hardware, where no kernel log says more."""
+        kernel = (*window.of(Xid), *window.of(GpuLost))
+        return [
+            self._verdict(window, chain, "partial")
+            for chain in _chains(window.of(CudaError), self.config.window)
+            if not any(self._near(fact, chain[0]) for fact in kernel)
+        ]
+
+    def _links(self, window: Window) -> list[Verdict]:
+        """Errors of links of which another GPU, or the switch, failed as well."""
+        links = [xid for xid in window.of(Xid) if xid.code == LINK]
+        if not links:
+            return []
+        others = sorted((*window.of(Xid), *window.of(GpuLost), *window.of(Sxid)), key=_order)
+        found: list[Verdict] = []
+        for gpu in sorted({xid.gpu or "" for xid in links}):
+            own = [xid for xid in links if (xid.gpu or "") == gpu]
+            for chain in _chains(own, self.config.window):
+                peer = next((o for o in others if o.gpu != chain[0].gpu and self._near(o, chain[0])), None)
+                if peer is not None:
+                    found.append(self._verdict(window, chain, "full", peer))
+        return found
+
+    def _near(self, one: Fact, other: Fact) -> bool:
+        return one.time - other.end <= self.config.window and other.time - one.end <= self.config.window
+
+    def _verdict(
+        self, window: Window, chain: Sequence[Fact], confidence: Any = "full", peer: Fact | None = None
+    ) -> Verdict:
+        first = chain[0]
+        chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
+        return GpuFaultVerdict(
+            key=window.key,
+            episode=first.uid,
+            time=first.time,
+            confidence=confidence,
+            first=first,
+            worst=max(chain, key=lambda fact: (_drastic(fact), -fact.time, fact.uid)),
+            peer=peer,
+            codes=tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)})),
+            reports=sum(max(fact.count, 1) for fact in chain),
+        )
+
+
+def faulty(fact: Fact) -> bool:
+    """Whether this alone means that the GPU or its driver failed."""
+    if isinstance(fact, GpuLost):
+        return True
+    if isinstance(fact, GpuDriverError):
+        return fact.error in DRIVER
+    if not isinstance(fact, Xid):
+        return False
+    known = entry(fact.code)
+    if known is None:
+        return False
+    if fact.code in LINK_UNITS:
+        row = _row(fact)
+        return fact.fatal is True or (row is not None and row.severity != "nonfatal")
+    if fact.code == 154:
+        return (fact.recovery or "").lower() in RECOVERY
+    if known.fault == "link" and known.action is None:
+        return fact.code == 173
+    return fact.code in ALSO or ((known.hardware or known.fault == "driver") and known.action != "IGNORE")
+
+
+def action_of(fact: Fact) -> str | None:
+    """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
+    if isinstance(fact, GpuLost):
+        return "RESTART_BM"
+    if isinstance(fact, GpuDriverError):
+        return "RESET_GPU"
+    if not isinstance(fact, Xid):
+        return "RESET_GPU" if isinstance(fact, CudaError) else None
+    if fact.code == 154:
+        return RECOVERY.get((fact.recovery or "").lower())
+    if fact.code in LINK_UNITS and (row := _row(fact)) is not None:
+        return row.action
+    known = entry(fact.code)
+    return None if known is None else known.action
+
+
+def _row(xid: Xid) -> NvlinkEntry | None:
+    if xid.unit is None or xid.intr_info is None or xid.error_status is None:
+        return None
+    return nvlink_entry(xid.code, xid.unit, xid.intr_info, xid.error_status)
+
+
+def _drastic(fact: Fact) -> int:
+    action = action_of(fact)
+    return SEVERITY.index(action) if action in SEVERITY else -1
+
+
+def _chains(facts: Sequence[Fact], gap: int) -> list[Sequence[Fact]]:
+    """Runs of facts of which each begins no later than `gap` after an earlier one ended."""
+    found: list[Sequence[Fact]] = []
+    begin, end = 0, 0
+    for place, fact in enumerate(facts):
+        if place and fact.time - end > gap:
+            found.append(facts[begin:place])
+            begin, end = place, fact.end
+        end = max(end, fact.end)
+    if facts:
+        found.append(facts[begin:])
+    return found
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid

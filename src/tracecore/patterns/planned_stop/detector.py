@@ -1,0 +1,225 @@
+"""The job was asked to stop: preempted, out of time, cancelled, maintenance. An outcome, and nobody's fault."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, signal_name
+from tracecore.facts.stop import ASKED, PlannedStop
+from tracecore.patterns.config import MINUTE, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.scope import namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+TERMINATED = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
+#: Exceptions by which a process that was told to stop says so.
+OBEDIENT = ("SignalException", "KeyboardInterrupt", "SystemExit", "SIGTERMException", "ChildFailedError")
+
+WORDS = {
+    "preempted": "was preempted",
+    "time_limit": "reached its time limit",
+    "cancelled": "was cancelled",
+    "drain": "had to leave a node that is being drained",
+    "maintenance": "was stopped for maintenance",
+    "spot": "lost its spot machine",
+    "sigterm": "was terminated by SIGTERM, and nobody says by whom",
+    "interrupt": "was interrupted from the keyboard",
+}
+NEXT = {
+    "preempted": "nothing is broken: resubmit {job} and it resumes from its last checkpoint; {who}",
+    "time_limit": "resubmit {job} from its last checkpoint with a longer limit, or chain the jobs; {who}",
+    "cancelled": "ask whoever cancelled {job} before starting it again; {who}",
+    "drain": "resubmit {job}: it resumes elsewhere; {who}",
+    "maintenance": "resubmit {job} when the maintenance is over, or elsewhere; {who}",
+    "spot": "resubmit {job} from its last checkpoint on other machines; {who}",
+    "sigterm": "find who sent it before restarting {job}: {who}",
+    "interrupt": "somebody pressed control-C; restart {job} from its last checkpoint when it is wanted",
+}
+WHO = {
+    "slurm": "`sacct -j JOB --format=JobID,State,ExitCode,Reason,End` says why",
+    "kubernetes": "`kubectl get events -A --sort-by=.lastTimestamp` and `kubectl describe node {node}` say why",
+    "cloud": "the provider's notice and the machine's event log say why",
+}
+LOOK = "look at the scheduler's log, `kubectl get events -A --sort-by=.lastTimestamp` and `journalctl` on {node}"
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: requests and deaths this close to each other are one stop.
+        lookback: how long before a bare SIGTERM a failure explains it.
+    """
+
+    window: Duration = 5 * MINUTE
+    lookback: Duration = 30 * MINUTE
+
+
+class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        stop: what says it best: a request with a reason, else a SIGTERM.
+        last: the last thing that belongs to this stop, the same when there was one.
+        reason: as in `PlannedStop`.
+    """
+
+    pattern_id: ClassVar[str] = "23"
+    pattern_name: ClassVar[str] = "planned_stop"
+    role: ClassVar[Role] = "outcome"
+
+    stop: Fact
+    last: Fact
+    reason: str
+
+    @property
+    def requester(self) -> str | None:
+        return self.stop.requester if isinstance(self.stop, PlannedStop) else None
+
+    @property
+    def job(self) -> str:
+        return f"job {self.stop.job}" if self.stop.job else self.stop.pod or "the job"
+
+    def headline(self) -> str:
+        on = f" on {self.stop.node}" if self.stop.node else ""
+        by = f" ({self.requester})" if self.requester and self.requester != "stdout" else ""
+        job = self.job[0].upper() + self.job[1:] if not self.stop.pod or self.stop.job else self.job
+        return f"{job}{on} {WORDS.get(self.reason, f'was stopped: {self.reason}')}{by}"
+
+    def remediation(self) -> str:
+        node = self.stop.node or "the node"
+        who = WHO.get(self.requester or "", LOOK).replace("{node}", node).replace("JOB", self.stop.job or "JOB")
+        advice = NEXT.get(self.reason, NEXT["preempted"]).replace("{job}", self.job).replace("{who}", who)
+        return f"{advice[0].upper()}{advice[1:]}."
+
+    def evidence(self) -> Sequence[Fact]:
+        facts = (self.stop,) if self.last is self.stop else (self.stop, self.last)
+        return sorted(facts, key=_order)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("scheduler",) if self.confidence == "partial" else ()
+
+    def suspects(self) -> Suspects:
+        return Suspects()  # nobody broke anything
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"reason": self.reason}
+        known = {
+            "requester": self.requester,
+            "gen_ai.training.job_id": self.stop.job,
+            "k8s.node.name": self.stop.node,
+            "k8s.pod.name": self.stop.pod,
+        }
+        fields.update({name: value for name, value in known.items() if value})
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "tracecore.stop.reason": self.reason,
+            "tracecore.stop.source": self.requester,
+            "gen_ai.training.job_id": self.stop.job,
+            "k8s.node.name": self.stop.node,
+        }
+
+
+class PlannedStopPattern(Pattern[Config]):
+    """A request to stop with its reason: full. A SIGTERM that no failure before it explains: partial.
+
+    It has no culprit and outranks no failure: a SIGTERM that a launcher sends because a rank crashed is silent.
+    """
+
+    id = "23"
+    name = "planned_stop"
+    role = "outcome"
+    maturity = "stable"
+    needs = (
+        PlannedStop,
+        ExitStatus,
+        FatalSignal,
+        LauncherFailure,
+        ContainerTerminated,
+        ExceptionRaised,
+        NcclError,
+        WatchdogReport,
+    )
+    triggers = (PlannedStop, ExitStatus, FatalSignal, ContainerTerminated)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.lookback + self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, PlannedStop) and fact.reason not in WORDS:
+            return ()
+        if fact.job:
+            return ((fact.job, "", ""),)
+        if fact.pod:
+            return (("", namespace(fact.pod), ""),)
+        return (("", "", fact.node or ""),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        stops = list(self._stops(window))
+        stops.sort(key=_order)
+        failures: list[int] | None = None
+        found: list[Verdict] = []
+        begin = 0
+        for place in range(1, len(stops) + 1):
+            if place < len(stops) and stops[place].time - stops[place - 1].end <= self.config.window:
+                continue
+            chain, begin = stops[begin:place], place
+            best = min(chain, key=lambda fact: (_weight(fact), fact.time, fact.uid))
+            reason = best.reason if isinstance(best, PlannedStop) else "sigterm"
+            if reason not in ASKED:
+                failures = _failures(window) if failures is None else failures
+                # Exit statuses are often all of one time, read from a file when everything was over.
+                since = bisect_left(failures, chain[0].time - self.config.lookback)
+                if since < bisect_right(failures, chain[-1].end):
+                    continue
+            found.append(
+                PlannedStopVerdict(
+                    key=window.key,
+                    episode=chain[0].uid,
+                    time=best.time,
+                    confidence="full" if reason in ASKED else "partial",
+                    stop=best,
+                    last=chain[-1],
+                    reason=reason,
+                )
+            )
+        return found
+
+    def _stops(self, window: Window) -> Sequence[Fact]:
+        found: list[Fact] = list(window.of(PlannedStop))
+        found += [fact for fact in window.of(ExitStatus) if fact.signal in TERMINATED]
+        found += [fact for fact in window.of(FatalSignal) if fact.signal in TERMINATED]
+        found += [fact for fact in window.of(ContainerTerminated) if signal_name(fact.exit_code or 0) in TERMINATED]
+        return found
+
+
+def _failures(window: Window) -> list[int]:
+    """When something failed by itself, or was torn down because something else did."""
+    times = [f.time for f in window.of(ExceptionRaised) if not f.type.endswith(OBEDIENT)]
+    times += [f.time for f in window.of(FatalSignal) if f.signal not in TERMINATED]
+    times += [f.time for f in window.of(LauncherFailure) if f.signal not in TERMINATED and f.exit_code]
+    times += [f.time for f in window.of(ExitStatus) if f.exit_code and f.signal not in (None, *TERMINATED)]
+    times += [f.time for f in window.of(NcclError)]
+    times += [f.time for f in window.of(WatchdogReport)]
+    times.sort()
+    return times
+
+
+def _weight(fact: Fact) -> int:
+    if not isinstance(fact, PlannedStop):
+        return 2
+    return 0 if fact.reason in ASKED else 1
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid

@@ -1,0 +1,264 @@
+"""Storage failed: full, read-only, stale, disconnected, throttled, or an I/O error that was not overcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from tracecore.facts.kubernetes import MountEvent, PodReady
+from tracecore.facts.process import ExceptionRaised, ExitStatus
+from tracecore.facts.storage import StorageError
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+from tracecore.patterns.config import MINUTE, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.storage_failure.outcome import Outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Trouble: TypeAlias = StorageError | MountEvent
+
+#: Errors that do not go away by themselves.
+LASTING = frozenset(
+    {"enospc", "erofs", "estale", "enotconn", "eio", "quota", "evicted", "mount_failed", "shm_exhausted", "lock_lost"}
+)
+#: Errors that clients retry: they count when somebody suffers from them, or when they last.
+PASSING = frozenset({"throttle", "server_error", "not_responding", "timeout"})
+#: Mounts that Kubernetes tries again and again.
+MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume", "FailedMapVolume"})
+
+WORDS = {
+    "enospc": "has no space left",
+    "erofs": "is read-only",
+    "estale": "gave a stale file handle",
+    "enotconn": "is disconnected",
+    "eio": "has I/O errors",
+    "quota": "has its quota used up",
+    "throttle": "throttles its clients",
+    "server_error": "answers with server errors",
+    "not_responding": "does not answer",
+    "evicted": "evicted its client",
+    "timeout": "timed out",
+    "mount_failed": "could not be mounted",
+    "shm_exhausted": "has no shared memory left",
+    "lock_lost": "lost its locks",
+}
+NEXT = {
+    "enospc": "make room: `df -h {path}; df -i {path}`, then remove old checkpoints or enlarge the volume",
+    "erofs": "a file system turns read-only after errors: `dmesg -T | grep -i -E 'remount|ext4|xfs'`, `mount | grep "
+    "{path}`, then repair it (`fsck`) or move the work",
+    "estale": "its export was restarted: `lfs check servers` (Lustre), `mmhealth node show` (GPFS), "
+    "or remount (NFS: `umount -f` and `mount`)",
+    "enotconn": "`mountpoint -q {path} || echo gone`, then restart the FUSE or CSI driver pod and remount",
+    "eio": "`dmesg -T | grep -i -E 'i/o error|nvme|blk_update'` and `smartctl -a {device}`; replace a disk that fails",
+    "quota": "`quota -s` (`lfs quota -h {path}` on Lustre), then remove data or ask for more",
+    "throttle": "fewer requests at once, spread over prefixes, a cache in front; ask for a higher limit",
+    "server_error": "look at the provider's status and the gateway's log; retry with back-off when it is well again",
+    "not_responding": "`showmount -e {device}`, `ping {device}`, `nfsstat -m`: find out whether the server or the "
+    "way to it is down",
+    "evicted": "`lctl get_param *.*.state` and the server's log say why this client was evicted; then remount",
+    "timeout": "test by hand (`time dd if={path} of=/dev/null bs=1M count=100`) and look at the server's load",
+    "mount_failed": "`kubectl describe pod` and the CSI driver's log on the node say why; check secret, export, quota",
+    "shm_exhausted": "`df -h /dev/shm`: give the pod a larger `emptyDir: {medium: Memory}`, or use fewer workers",
+    "lock_lost": "the client lost its lease: look at the server's log and the network, then restart the job",
+}
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: errors of one kind this close to each other are one failure; harm and recovery are looked for as far.
+        patience: a passing error, or a mount that is tried again, that lasts this long counts without visible harm.
+    """
+
+    window: Duration = 10 * MINUTE
+    patience: Duration = MINUTE
+
+
+class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        first: the first error that was not overcome.
+        last: the last of them, the same when there was one.
+        harm: what suffered from it: an exception, a failed checkpoint, a stall, a bad exit.
+        errors: how many lines said so.
+    """
+
+    pattern_id: ClassVar[str] = "20"
+    pattern_name: ClassVar[str] = "storage_failure"
+    role: ClassVar[Role] = "cause"
+
+    first: Trouble
+    last: Trouble
+    harm: Fact | None = None
+    errors: int = 1
+
+    @property
+    def error(self) -> str:
+        return error_of(self.first)
+
+    def _known(self, name: str) -> str | None:
+        value = getattr(self.first, name, None)
+        return value if value and value != "unknown" else None
+
+    def headline(self) -> str:
+        backend, path = self._known("backend"), self._known("path") or self._known("device")
+        what = f"{backend} storage" if backend else "Storage"
+        at = f" at {path}" if path else ""
+        on = f" on {self.first.node}" if self.first.node else ""
+        who = f" of rank {self.first.rank}" if self.first.rank is not None else ""
+        pod = f" for {self.first.pod}" if self.first.pod else ""
+        then = f", and {_harm(self.harm)}" if self.harm is not None else ""
+        return f"{what[0].upper() + what[1:]}{at}{on}{who}{pod} {WORDS[self.error]}{then}"
+
+    def remediation(self) -> str:
+        path = self._known("path") or "PATH"
+        device = self._known("device") or "SERVER"
+        advice = NEXT[self.error].replace("{path}", path).replace("{device}", device)
+        on = f"On {self.first.node}: " if self.first.node else ""
+        return f"{on}{advice}. Then restart the job from its last complete checkpoint."
+
+    def evidence(self) -> Sequence[Fact]:
+        facts: list[Fact] = [self.first]
+        if self.last is not self.first:
+            facts.append(self.last)
+        if self.harm is not None:
+            facts.append(self.harm)
+        return sorted(facts, key=_order)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("exception",) if self.confidence == "partial" else ()
+
+    def fields(self) -> dict[str, Any]:
+        first = self.first
+        fields: dict[str, Any] = {"tracecore.storage.error": self.error, "errors": self.errors}
+        known = {
+            "tracecore.storage.backend": self._known("backend"),
+            "tracecore.storage.path": self._known("path"),
+            "tracecore.storage.device": self._known("device"),
+            "k8s.event.reason": first.reason if isinstance(first, MountEvent) else None,
+            "k8s.node.name": first.node,
+            "k8s.pod.name": first.pod,
+            "gen_ai.training.rank": first.rank,
+            "harm": self.harm.kind if self.harm is not None else None,
+        }
+        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "tracecore.storage.error": self.error,
+            "tracecore.storage.backend": self._known("backend"),
+            "tracecore.storage.path": self._known("path"),
+            "k8s.node.name": self.first.node,
+        }
+
+
+class StorageFailure(Pattern[Config]):
+    """A storage error that was not overcome.
+
+    Overcome means that storage says so, or that the process that met it went on. Errors that clients retry count only
+    when somebody suffers from them, or when they last.
+    """
+
+    id = "20"
+    name = "storage_failure"
+    role = "cause"
+    maturity = "stable"
+    needs = (
+        StorageError,
+        MountEvent,
+        ExceptionRaised,
+        CheckpointPhase,
+        StepStalled,
+        ExitStatus,
+        Progress,
+        RunFinished,
+        PodReady,
+    )
+    triggers = (StorageError, MountEvent)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return 2 * self.config.window + self.config.patience
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, MountEvent) and fact.reason not in MOUNT_REASONS:
+            return ()
+        if fact.node:
+            return ((fact.node, ""),)
+        return (("", fact.pod or ""),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        outcomes = Outcomes(window, self.config.window)
+        found: list[Verdict] = []
+        for chain in self._chains(window, outcomes):
+            first = chain[0]
+            chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
+            harm = next((harm for fact in chain if (harm := outcomes.harm(fact)) is not None), None)
+            if harm is None and not _lasting(first) and now < first.time + self.config.patience:
+                continue
+            found.append(
+                StorageFailureVerdict(
+                    key=window.key,
+                    episode=first.uid,
+                    time=first.time,
+                    confidence="partial" if harm is None else "full",
+                    first=first,
+                    last=chain[-1],
+                    harm=harm,
+                    errors=sum(max(fact.count, 1) for fact in chain),
+                )
+            )
+        found.sort(key=lambda verdict: (verdict.time, verdict.episode))
+        return found
+
+    def due(self, window: Window, now: int) -> int | None:
+        troubles: tuple[Trouble, ...] = (*window.of(StorageError), *window.of(MountEvent))
+        times = (
+            fact.time + self.config.patience for fact in troubles if not _lasting(fact) and error_of(fact) in WORDS
+        )
+        return min((time for time in times if time > now), default=None)
+
+    def _chains(self, window: Window, outcomes: Outcomes) -> list[list[Trouble]]:
+        """Errors that were not overcome, by error and backend, those close to each other together."""
+        troubles: list[Trouble] = sorted((*window.of(StorageError), *window.of(MountEvent)), key=_order)
+        chains: list[list[Trouble]] = []
+        open_: dict[tuple[str, str | None], list[Trouble]] = {}
+        for fact in troubles:
+            error = error_of(fact)
+            if error not in WORDS or outcomes.overcome(fact):
+                continue
+            group = (error, getattr(fact, "backend", None))
+            chain = open_.get(group)
+            if chain is None or fact.time - chain[-1].end > self.config.window:
+                chain = open_[group] = []
+                chains.append(chain)
+            chain.append(fact)
+        return chains
+
+
+def error_of(fact: Trouble) -> str:
+    """What went wrong, in the words of `tracecore.storage.error`."""
+    return "mount_failed" if isinstance(fact, MountEvent) else fact.error
+
+
+def _lasting(fact: Trouble) -> bool:
+    return isinstance(fact, StorageError) and fact.error in LASTING
+
+
+def _harm(fact: Fact | None) -> str:
+    if isinstance(fact, ExceptionRaised):
+        return f"{fact.root_type or fact.type} ended the program" if fact.rank is None else f"rank {fact.rank} raised"
+    if isinstance(fact, CheckpointPhase):
+        return "the checkpoint failed"
+    if isinstance(fact, StepStalled):
+        return "the training stalled"
+    return "the process failed"
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid

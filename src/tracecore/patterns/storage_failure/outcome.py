@@ -1,0 +1,122 @@
+"""What became of a storage error: somebody suffered from it, or it was overcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracecore.facts.kubernetes import MountEvent, PodReady
+from tracecore.facts.process import ExceptionRaised, ExitStatus
+from tracecore.facts.storage import StorageError
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+
+if TYPE_CHECKING:
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Window
+
+#: The machine's own word about storage is nobody's: steps prove it wrong only when they go on for this long.
+SETTLED = 60 * 1_000_000_000
+
+
+class Outcomes:
+    """What the facts of one window say about the consequences of its storage errors.
+
+    Args:
+        window: of one node.
+        reach: how long after an error its consequences are looked for.
+    """
+
+    def __init__(self, window: Window, reach: int) -> None:
+        self.reach = reach
+        self.recoveries = [fact for fact in window.of(StorageError) if fact.error == "recovered"]
+        self.exceptions = window.of(ExceptionRaised)
+        self.checkpoints = window.of(CheckpointPhase)
+        self.stalls = window.of(StepStalled)
+        self.statuses = window.of(ExitStatus)
+        self.progress = window.of(Progress)
+        self.finished = window.of(RunFinished)
+        self.ready = window.of(PodReady)
+
+    def harm(self, fact: Fact) -> Fact | None:
+        """What suffered from this error, the most telling first."""
+        for exception in self.exceptions:
+            if _same_line(exception, fact) or (self._follows(exception, fact) and _same_process(exception, fact)):
+                return exception
+        for phase in self.checkpoints:
+            near = _same_line(phase, fact) or self._follows(phase, fact)
+            if phase.event == "error" and near and _same_process(phase, fact):
+                return phase
+        for stall in self.stalls:
+            if fact.time <= stall.end and stall.time <= fact.end + self.reach and _related(stall, fact):
+                return stall
+        for status in self.statuses:
+            if status.exit_code and self._follows(status, fact) and _related(status, fact):
+                return status
+        return None
+
+    def overcome(self, fact: Fact) -> bool:
+        """Storage said that it is well again, or the process that met the error went on."""
+        if isinstance(fact, StorageError) and any(self._heals(recovery, fact) for recovery in self.recoveries):
+            return True
+        if isinstance(fact, MountEvent) and any(p.pod == fact.pod and self._follows(p, fact) for p in self.ready):
+            return True
+        if any(phase.event == "error" and _same_line(phase, fact) for phase in self.checkpoints):
+            # The steps may go on without it; only a checkpoint that was written is one.
+            return any(
+                phase.event == "end" and phase.rank == fact.rank and self._follows(phase, fact)
+                for phase in self.checkpoints
+            )
+        return self._went_on(fact)
+
+    def _went_on(self, fact: Fact) -> bool:
+        if any(_related(done, fact) and self._follows(done, fact) for done in self.finished):
+            return True
+        codes = {status.exit_code for status in self.statuses if _related(status, fact) and self._reaches(status, fact)}
+        if codes == {0}:
+            return True
+        own = fact.rank is not None or fact.pod is not None
+        for step in self.progress:
+            if step.step is None or not self._follows(step, fact) or not _related(step, fact):
+                continue
+            # Who met the error and goes on has overcome it; what the kernel reports may take a while to be felt.
+            if own or _same_stream(step, fact) or step.time - fact.end >= SETTLED:
+                return True
+        return False
+
+    def _follows(self, later: Fact, fact: Fact) -> bool:
+        """It was said after the error, and soon enough to be about it."""
+        if not self._reaches(later, fact):
+            return False
+        if _same_stream(later, fact) and not later.source.ident and fact.count == 1:
+            return later.source.offset > fact.source.offset
+        return later.time > fact.end or (later.time == fact.end and not isinstance(later, Progress))
+
+    def _reaches(self, later: Fact, fact: Fact) -> bool:
+        return fact.time - self.reach <= later.time <= fact.end + self.reach
+
+    def _heals(self, recovery: StorageError, fact: StorageError) -> bool:
+        if not 0 <= recovery.end - fact.end <= self.reach:
+            return False
+        same = ((recovery.device, fact.device), (recovery.path, fact.path), (recovery.backend, fact.backend))
+        return all(mine is None or its is None or mine == its for mine, its in same)
+
+
+def _same_line(one: Fact, other: Fact) -> bool:
+    return one.source == other.source
+
+
+def _same_stream(one: Fact, other: Fact) -> bool:
+    return one.source.path == other.source.path
+
+
+def _same_process(one: Fact, other: Fact) -> bool:
+    """Nothing tells their processes apart, and they are of one stream where that is all there is to go by."""
+    if not _related(one, other):
+        return False
+    return one.rank is not None or one.pod is not None or _same_stream(one, other)
+
+
+def _related(one: Fact, other: Fact) -> bool:
+    return all(
+        mine is None or its is None or mine == its
+        for mine, its in ((one.rank, other.rank), (one.pod, other.pod), (one.job, other.job))
+    )

@@ -1,0 +1,266 @@
+"""Which failures are a process's own, and which only follow from another's.
+
+When one rank dies, the others lose their connection to it, their watchdogs abort them, and the launcher terminates what
+is left. All of that is loud, and none of it is the cause.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+    signal_name,
+)
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import Progress, RunFinished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Window
+
+#: Signals a process dies of by its own fault, or that nobody sends as a request.
+FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGIOT"})
+ABORT = frozenset({"SIGABRT", "SIGIOT"})
+#: Exceptions by which a launcher, or a process that was told to stop, says so: never the crash itself.
+MESSENGERS = frozenset(
+    {
+        "ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError",
+        "KeyboardInterrupt", "SystemExit", "SIGTERMException", "RayTaskError", "RayActorError", "ActorDiedError",
+        "WorkerCrashedError", "NodeDiedError", "BrokenProcessPool", "TrainingFailedError",
+    }
+)  # fmt: skip
+#: Exceptions of collectives and the store: a peer went away, unless the line says that it was this rank.
+COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
+#: Errors of collectives that are of this rank's own making.
+OWN_COLLECTIVE = frozenset({"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch"})
+#: Lines of a watchdog that ends its own process.
+ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
+WORKER_KILLED = "DataLoader worker killed"
+
+
+class Scene:
+    """The facts of one window, arranged so that a failure can be judged.
+
+    Args:
+        window: of one job.
+        memory: how far from a failure its explanation may be.
+        grace: how long after a stop was asked for a death is part of it.
+    """
+
+    def __init__(self, window: Window, memory: int, grace: int) -> None:
+        self.memory = memory
+        self.grace = grace
+        self.exceptions = window.of(ExceptionRaised)
+        self.signals = window.of(FatalSignal)
+        self.statuses = window.of(ExitStatus)
+        self.launchers = window.of(LauncherFailure)
+        self.loaders = window.of(LoaderError)
+        self.containers = window.of(ContainerTerminated)
+        self.progress = window.of(Progress)
+        self.finished = window.of(RunFinished)
+        self.stops = window.of(PlannedStop)
+        self.peers: list[Fact] = [
+            *(fact for fact in window.of(NcclError) if fact.error not in OWN_COLLECTIVE),
+            *(fact for fact in window.of(WatchdogReport) if fact.report in ABORTING),
+            *(fact for fact in self.exceptions if last_name(fact.type) in COLLECTIVE),
+        ]
+        self.peers.sort(key=_order)
+        self._own_places = {_place(fact) for fact in window.of(NcclError) if fact.error in OWN_COLLECTIVE}
+        self._own_places.update(_place(fact) for fact in window.of(CudaError))
+        self._peer_places = {
+            _place(fact) for kind in (NcclError, WatchdogReport, RendezvousFailure) for fact in window.of(kind)
+        }
+        self._lost = _times(self.peers)
+        self._heard = _times([*self.progress, *self.exceptions, *self.signals])
+        self._steps: dict[int | None, list[Progress]] = {}
+        for step in self.progress:
+            self._steps.setdefault(step.rank, []).append(step)
+        self._pids: dict[int, list[Fact]] = {}
+        for facts in (self.launchers, self.signals, self.exceptions, self.statuses):
+            for fact in facts:
+                if fact.pid is not None and fact.rank is not None:
+                    self._pids.setdefault(fact.pid, []).append(fact)
+
+    def failures(self) -> Iterator[Fact]:
+        """Every fact that says that a process failed of itself."""
+        yield from (fact for fact in self.exceptions if self._raised(fact))
+        yield from (fact for fact in self.signals if self._died(fact, fact.signal))
+        yield from (fact for fact in self.statuses if self._died(fact, fact.signal))
+        yield from (
+            fact for fact in self.containers if fact.exit_code and self._died(fact, signal_name(fact.exit_code))
+        )
+        yield from (fact for fact in self.launchers if self._reported(fact))
+        yield from (fact for fact in self.loaders if fact.error_class == WORKER_KILLED and not self._ended(fact))
+
+    def rank(self, fact: Fact) -> int | None:
+        """Its rank; where the line names only a process, that process's rank."""
+        if fact.rank is not None:
+            return fact.rank
+        known = self._pids.get(getattr(fact, "pid", None) or -1, ())
+        return next((other.rank for other in known if self.near(other, fact)), None)
+
+    def near(self, other: Fact, fact: Fact) -> bool:
+        """Whether the one is close enough in time to bear on the other."""
+        return other.end >= fact.time - self.memory and other.time <= fact.time + self.memory
+
+    def _raised(self, fact: ExceptionRaised) -> bool:
+        kind = last_name(fact.type)
+        if kind in MESSENGERS:
+            return False
+        place = _place(fact)
+        if (kind in COLLECTIVE or place in self._peer_places) and place not in self._own_places:
+            return False
+        return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
+
+    def _died(self, fact: Fact, signal: str | None) -> bool:
+        if signal not in FATAL or self._ended(fact):
+            return False
+        rank = self.rank(fact)
+        if signal in ABORT and isinstance(fact, ExitStatus) and not self._within(self._heard.get(rank), fact):
+            return False  # Why it aborted is in its output, which nobody has seen.
+        return not self._lost_peer(fact, rank)
+
+    def _reported(self, fact: LauncherFailure) -> bool:
+        if fact.signal is not None:
+            return self._died(fact, fact.signal)
+        if not fact.exit_code or self._ended(fact):
+            return False
+        if fact.exception_type is not None and last_name(fact.exception_type) in MESSENGERS | COLLECTIVE:
+            return False
+        return fact.root and not self._lost_peer(fact, self.rank(fact))
+
+    def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
+        """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
+        times = self._lost.get(rank)
+        if fact.approximate or isinstance(fact, LauncherFailure):
+            return self._within(times, fact)
+        return times is not None and _any(times, fact.time - self.memory, fact.end)
+
+    def _within(self, times: list[int] | None, fact: Fact) -> bool:
+        return times is not None and _any(times, fact.time - self.memory, fact.time + self.memory)
+
+    def _ended(self, fact: Fact) -> bool:
+        """Somebody had asked for the end."""
+        return any(
+            0 <= fact.time - stop.time <= self.grace + (stop.end - stop.time)
+            for stop in self.stops
+            if _same(stop.rank, fact.rank) and _same(stop.node, fact.node) and _same(stop.pod, fact.pod)
+        )
+
+    def survived(self, fact: Fact) -> bool:
+        """The same process went on: its step advanced, it finished, or it exited with 0."""
+        if any(done.rank == fact.rank and after(done, fact) and self.near(done, fact) for done in self.finished):
+            return True
+        own = [status.exit_code for status in self.statuses if self._same_process(status, fact) and not status.alive]
+        if own and not any(own) and not any(self.near(report, fact) for report in self.launchers):
+            return True
+        if fact.rank is None:
+            return self._others_went_on(fact)
+        steps = self._steps.get(fact.rank, [])
+        for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
+            step = steps[place]
+            if step.time > fact.time + self.memory:
+                break
+            if step.attempt == fact.attempt and after(step, fact):
+                return True
+        return False
+
+    def _others_went_on(self, fact: Fact) -> bool:
+        """Of several processes in one stream the others may report one more step, and no more, when one is gone."""
+        before = after_it = -1
+        for step in self.progress:
+            if step.step is None or step.attempt != fact.attempt or not self.near(step, fact):
+                continue
+            if after(step, fact):
+                after_it = max(after_it, step.step)
+            else:
+                before = max(before, step.step)
+        return after_it > before + 1 if before >= 0 else after_it >= 0
+
+    def confirmed(self, fact: Fact) -> Fact | None:
+        """What else says that this very process ended badly: its launcher, its exit status, its container."""
+        rank, pid = self.rank(fact), getattr(fact, "pid", None)
+        found: Fact | None = None
+        for report in self.launchers:
+            if report is fact or not report.exit_code or report.signal == "SIGTERM" or report.attempt != fact.attempt:
+                continue
+            if not self.near(report, fact) or report.end < fact.time - self.grace:
+                continue
+            if report.rank is not None and report.rank == rank:
+                return report
+            if report.rank is None and (pid is None or report.pid in (None, pid)):
+                found = found or report
+        if found is not None:
+            return found
+        for status in self.statuses:
+            if status is not fact and status.exit_code and self._same_process(status, fact):
+                return status
+        for end in self.containers:
+            if end is not fact and end.exit_code and end.pod and end.pod == fact.pod and self.near(end, fact):
+                return end
+        return None
+
+    def _same_process(self, status: ExitStatus, fact: Fact) -> bool:
+        if not self.near(status, fact):
+            return False
+        others = {other.rank for other in self.statuses if self.near(other, fact)}
+        if fact.rank is None or status.rank is None:
+            return len(others) == 1  # one process, or one launcher for all of them
+        # A single status beside a launcher is the launcher's own, whatever it is called.
+        return status.rank == fact.rank and not (
+            len(others) == 1 and any(self.near(report, fact) for report in self.launchers)
+        )
+
+
+def after(later: Fact, earlier: Fact) -> bool:
+    """Whether one was said after the other: by its place within one stream, else by its time."""
+    if later.source.path == earlier.source.path and not later.source.ident:
+        return later.source.offset > earlier.source.offset
+    return later.time > earlier.time
+
+
+def last_name(kind: str) -> str:
+    """`DistBackendError` of `torch.distributed.DistBackendError` and of `c10::DistBackendError`."""
+    return kind.rpartition(".")[2].rpartition(":")[2]
+
+
+def _same(one: object, other: object) -> bool:
+    return one is None or other is None or one == other
+
+
+def _place(fact: Fact) -> tuple[str, int, str]:
+    return fact.source.path, fact.source.offset, fact.source.ident
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid
+
+
+def _time(fact: Fact) -> int:
+    return fact.time
+
+
+def _times(facts: Iterable[Fact]) -> dict[int | None, list[int]]:
+    """When facts were stated, by rank, sorted."""
+    times: dict[int | None, list[int]] = {}
+    for fact in facts:
+        times.setdefault(fact.rank, []).append(fact.time)
+    for known in times.values():
+        known.sort()
+    return times
+
+
+def _any(times: list[int], begin: int, end: int) -> bool:
+    place = bisect_left(times, begin)
+    return place < len(times) and times[place] <= end

@@ -1,0 +1,312 @@
+"""One rank raised, crashed or was killed, and the others followed: which one was first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+    signal_name,
+)
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import Progress, RunFinished
+from tracecore.facts.wording import quote
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.scope import job_keys
+from tracecore.patterns.worker_crash.blame import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+#: What to look at after a signal, with where it happened put in.
+NEXT = {
+    "SIGSEGV": "it touched memory that is not its own: run it with `PYTHONFAULTHANDLER=1`, look at "
+    "`dmesg -T | grep -i segfault`{on} and open the core (`coredumpctl gdb`); native extensions come first",
+    "SIGBUS": "a mapped file or shared memory went away beneath it: look at `df -h /dev/shm` and `dmesg -T`{on}",
+    "SIGKILL": "somebody killed it: look for the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), then "
+    "for whoever sent the signal (`journalctl -k`, the scheduler's log)",
+    "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception",
+}
+#: At most this many of those that followed are cited.
+CITED = 3
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: failures this close to each other are one crash, of which the first counts.
+        memory: how far from a failure a watchdog's word, an exit status or a step still bears on it.
+        grace: a death so soon after a stop was asked for is part of that stop.
+    """
+
+    window: Duration = 5 * MINUTE
+    memory: Duration = 30 * MINUTE
+    grace: Duration = 2 * MINUTE
+
+
+class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        failure: the first failure.
+        rank: whose it was; None where nobody says.
+        ranks: all that failed in the very same way, `rank` among them.
+        confirmation: what else says that this process ended badly.
+        followers: of the others' lost connections and aborts, the first few.
+        followed: how many other ranks those are.
+    """
+
+    pattern_id: ClassVar[str] = "17"
+    pattern_name: ClassVar[str] = "worker_crash"
+    role: ClassVar[Role] = "cause"
+
+    failure: Fact
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    confirmation: Fact | None = None
+    followers: tuple[Fact, ...] = ()
+    followed: int = 0
+
+    @property
+    def signal(self) -> str | None:
+        fact = self.failure
+        if isinstance(fact, ContainerTerminated):
+            return signal_name(fact.exit_code or 0)
+        found = getattr(fact, "signal", None)
+        return found if isinstance(found, str) and found.startswith("SIG") else None
+
+    @property
+    def crash(self) -> str:
+        return "signal" if self.signal else "exception"
+
+    @property
+    def exception(self) -> tuple[str, str] | None:
+        """Type and message of the exception that started it."""
+        fact = self.failure
+        if isinstance(fact, ExceptionRaised):
+            kind, message = (fact.root_type, fact.root_message) if fact.root_type else (fact.type, fact.message)
+            return kind, message or ""
+        if isinstance(fact, LauncherFailure) and fact.exception_type:
+            return fact.exception_type, fact.exception_message or ""
+        return None
+
+    @property
+    def exit_code(self) -> int | None:
+        for fact in (self.failure, self.confirmation):
+            code = getattr(fact, "exit_code", None)
+            if isinstance(code, int) and code:
+                return code
+        return None
+
+    @property
+    def who(self) -> str:
+        if len(self.ranks) > 1:
+            shown = ", ".join(map(str, self.ranks[:8])) + (" …" if len(self.ranks) > 8 else "")
+            return f"Ranks {shown}"
+        if self.rank is not None:
+            return f"Rank {self.rank}"
+        return f"Pod {self.failure.pod}" if self.failure.pod else "The training process"
+
+    def headline(self) -> str:
+        on = f" on {self.failure.node}" if self.failure.node else ""
+        then = "" if not self.followed else f"; {_count(self.followed, 'other rank')} followed"
+        if isinstance(self.failure, LoaderError):
+            return f"{self.who}{on} lost a DataLoader worker{f' to {self.signal}' if self.signal else ''}{then}"
+        if self.signal:
+            return f"{self.who}{on} died of {self.signal}{then}"
+        if self.exception is None:
+            return f"{self.who}{on} failed with exit status {self.exit_code}{then}"
+        kind, message = self.exception
+        return f"{self.who}{on} raised {kind}{f': {quote(message, 120)}' if message else ''}{then}"
+
+    def remediation(self) -> str:
+        fact = self.failure
+        on = f" on {fact.node}" if fact.node else ""
+        logs = f"`kubectl logs --previous -n {fact.pod.replace('/', ' ', 1)}`" if fact.pod else f"`{fact.source.path}`"
+        again = "Restart from the last checkpoint once that is settled."
+        if self.signal:
+            advice = NEXT.get(self.signal, "the lines before it in its log say what it was doing").format(on=on)
+            return f"{self.who} died of {self.signal}: {advice}. Its log: {logs}. {again}"
+        where = ""
+        if isinstance(fact, ExceptionRaised) and fact.file and fact.line is not None:
+            where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
+        return (
+            f"Read the traceback of {self.who[0].lower() + self.who[1:]} in {logs} (line {fact.source.line or 1})"
+            f"{where}: "
+            f"the same input raises it again, so fix code or data before restarting. What the other ranks say after "
+            f"it (lost connections, watchdog, SIGTERM) is its consequence."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        facts = [self.failure, *self.followers]
+        if self.confirmation is not None:
+            facts.append(self.confirmation)
+        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("exit_status",) if self.confidence == "partial" else ()
+
+    def suspects(self) -> Suspects:
+        fact = self.failure
+        return Suspects(
+            ranks=self.ranks,
+            nodes=(fact.node,) if fact.node else (),
+            gpus=(fact.gpu,) if fact.gpu else (),
+            pods=(fact.pod,) if fact.pod else (),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        fact = self.failure
+        fields: dict[str, Any] = {"kind": self.crash, "followed": self.followed, "ranks": list(self.ranks)}
+        if self.exception is not None:
+            fields["exception.type"] = quote(self.exception[0], 200) or "unknown"
+            if message := quote(self.exception[1], 200):
+                fields["exception.message"] = message
+        if isinstance(fact, ExceptionRaised) and fact.file and fact.line is not None:
+            fields["frame"] = f"{fact.file}:{fact.line}"
+        known: dict[str, Any] = {
+            "gen_ai.training.rank": self.rank,
+            "tracecore.process.signal": self.signal,
+            "tracecore.process.exit_code": self.exit_code,
+            "gen_ai.training.job_id": fact.job,
+            "k8s.node.name": fact.node,
+            "k8s.pod.name": fact.pod,
+        }
+        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "tracecore.alert.worker_crash.kind": self.crash,
+            "tracecore.alert.worker_crash.followed": self.followed,
+            "gen_ai.training.rank": self.rank,
+            "gen_ai.training.job_id": self.failure.job,
+            "exception.type": self.exception[0] if self.exception else None,
+            "tracecore.process.signal": self.signal,
+            "k8s.node.name": self.failure.node,
+        }
+
+
+class WorkerCrash(Pattern[Config]):
+    """The first failure that no other failure explains.
+
+    An uncaught exception, a fatal signal, or what a launcher calls the root. Lost connections, aborts by the watchdog,
+    a launcher's own exception and deaths after a stop that was asked for are consequences; a traceback after which
+    the step goes on, or the process exits with 0, was survived.
+    """
+
+    id = "17"
+    name = "worker_crash"
+    role = "cause"
+    maturity = "stable"
+    needs = (
+        ExceptionRaised,
+        FatalSignal,
+        ExitStatus,
+        LauncherFailure,
+        LoaderError,
+        ContainerTerminated,
+        CudaError,
+        NcclError,
+        WatchdogReport,
+        RendezvousFailure,
+        PlannedStop,
+        Progress,
+        RunFinished,
+    )
+    triggers = (ExceptionRaised, FatalSignal, ExitStatus, LauncherFailure, LoaderError, ContainerTerminated)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.memory + self.config.window + self.config.grace
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return job_keys(fact)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        scene = Scene(window, self.config.memory, self.config.grace)
+        attempts: dict[int, list[Fact]] = {}
+        for fact in scene.failures():
+            attempts.setdefault(fact.attempt, []).append(fact)
+        found: list[Verdict] = []
+        for failures in attempts.values():
+            failures.sort(key=_order)
+            begin = 0
+            for place in range(1, len(failures) + 1):
+                # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
+                if place == len(failures) or failures[place].time - failures[place - 1].time > self.config.window:
+                    found.append(self._verdict(window, scene, failures[begin:place]))
+                    begin = place
+        found.sort(key=lambda verdict: (verdict.time, verdict.episode))
+        return found
+
+    def _verdict(self, window: Window, scene: Scene, failures: list[Fact]) -> Verdict:
+        start = failures[0]
+        failures = [fact for fact in failures if fact.time - start.time <= self.config.window]
+        ranked = [fact for fact in failures if scene.rank(fact) is not None]
+        roots = {fact.rank for fact in failures if isinstance(fact, LauncherFailure) and fact.root} - {None}
+        # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
+        named = [fact for fact in ranked if scene.rank(fact) in roots] or failures
+        first = min(named, key=_order)
+        rank = scene.rank(first)
+        if rank is not None:
+            first = min((fact for fact in named if scene.rank(fact) == rank), key=_telling)
+        elif isinstance(first, ExceptionRaised):
+            first = min((fact for fact in named if fact.source == first.source), key=_telling)
+        elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
+            first = min(ranked, key=_order)
+            rank = scene.rank(first)
+        ranks = {scene.rank(fact) for fact in ranked if _alike(fact, first)} | ({rank} - {None})
+        confirmation = scene.confirmed(first)
+        followers: dict[int | None, Fact] = {}
+        for fact in scene.peers:
+            if fact.rank not in ranks and fact.attempt == first.attempt and scene.near(fact, first):
+                followers.setdefault(fact.rank, fact)
+        certain = confirmation is not None or followers or not isinstance(first, ExceptionRaised)
+        return WorkerCrashVerdict(
+            key=window.key,
+            episode=f"{start.attempt}:{start.uid}",
+            time=first.time,
+            confidence="full" if certain else "partial",
+            failure=first,
+            rank=rank,
+            ranks=tuple(sorted(known for known in ranks if known is not None)),
+            confirmation=confirmation,
+            followers=tuple(list(followers.values())[:CITED]),
+            followed=len(followers.keys() - {None}),
+        )
+
+
+def _alike(fact: Fact, first: Fact) -> bool:
+    """The same failure of another rank: everybody fails to import it, everybody is killed at once."""
+    if isinstance(fact, ExceptionRaised) and isinstance(first, ExceptionRaised):
+        return (fact.type, fact.file, fact.line) == (first.type, first.file, first.line) and fact.file is not None
+    if type(fact) is type(first) and getattr(fact, "signal", None) is not None:
+        together = fact.approximate or abs(fact.time - first.time) <= SECOND
+        return together and getattr(fact, "signal", None) == getattr(first, "signal", None)
+    return False
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid
+
+
+def _telling(fact: Fact) -> tuple[int, int, str]:
+    told = (LoaderError, ExceptionRaised, FatalSignal, LauncherFailure)
+    place = next((place for place, kind in enumerate(told) if isinstance(fact, kind)), len(told))
+    return place, fact.time, fact.uid
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
