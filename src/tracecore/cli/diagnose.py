@@ -1,0 +1,110 @@
+"""`tracecore diagnose`: what a dead run left behind in, one answer out."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracecore.incidents.diagnosis import Diagnosis
+
+#: Exit status of `--exit-code` when there is an incident.
+FOUND: Final = 10
+
+
+@click.command(
+    "diagnose",
+    help="""Read what a training run left behind and say what broke, by name, with the lines that prove it.
+
+PATH is a file, a directory or an archive with any of: worker logs, Flight Recorder dumps, kernel logs, Kubernetes
+events and pods, Slurm accounting, metrics, exit codes. Files are recognised by their content.
+
+Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
+""",
+)
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True))
+@click.option(
+    "--format", "output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True,
+    help="What to print on standard output.",
+)  # fmt: skip
+@click.option("--report", type=click.Path(dir_okay=False, writable=True), help="Also write one HTML page to FILE.")
+@click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes to read with.")
+@click.option("--exit-code", is_flag=True, help="Exit with 10 when an incident was found.")
+def command(paths: tuple[str, ...], output: str, report: str | None, jobs: int, exit_code: bool) -> int:
+    """Diagnose, print, and say by the exit status how it went."""
+    from tracecore.pipeline.offline import diagnose
+
+    bar = _Bar() if sys.stderr.isatty() else None
+    try:
+        diagnosis = diagnose(paths, jobs=jobs, progress=bar.tell if bar else None)
+    except KeyboardInterrupt:
+        if bar:
+            bar.clear()
+        click.echo("stopped", err=True)
+        raise click.Abort from None
+    if bar:
+        bar.clear()
+    _print(diagnosis, output)
+    if report is not None:
+        from tracecore.incidents.page import page
+
+        try:
+            with open(report, "w", encoding="utf-8") as file:
+                file.write(page(diagnosis))
+        except OSError as error:
+            raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
+        click.echo(f"wrote {report}", err=True)
+    return FOUND if exit_code and diagnosis.incidents else 0
+
+
+def _print(diagnosis: Diagnosis, output: str) -> None:
+    if output == "json":
+        import msgspec
+
+        click.echo(msgspec.json.format(msgspec.json.encode(diagnosis.document()), indent=2).decode())
+    elif output == "html":
+        from tracecore.incidents.page import page
+
+        click.echo(page(diagnosis), nl=False)
+    else:
+        from tracecore.incidents.text import plain, report
+
+        coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        click.echo(report(diagnosis, _paint if coloured else plain), nl=False)
+
+
+def _paint(text: str, meaning: str) -> str:
+    if meaning == "bad":
+        return click.style(text, fg="red", bold=True)
+    return click.style(text, bold=meaning == "strong", dim=meaning == "faint") if meaning else text
+
+
+class _Bar:
+    """Bytes and rate on one line of a terminal, from the first second on."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begin = self._last = clock()
+        self._shown = False
+
+    def tell(self, done: int, total: int) -> None:
+        now = self._clock()
+        if now - self._begin < 1 or now - self._last < 0.1:
+            return
+        self._last = now
+        rate = done / (now - self._begin) / 1e6
+        share = min(done / total, 1.0) if total else 0.0
+        filled = int(share * 30)
+        line = f"[{'#' * filled}{'.' * (30 - filled)}] {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {rate:,.0f} MB/s"
+        click.echo(f"\r{line:<79}", err=True, nl=False)
+        self._shown = True
+
+    def clear(self) -> None:
+        if self._shown:
+            click.echo(f"\r{'':<79}\r", err=True, nl=False)

@@ -1,0 +1,303 @@
+"""From verdicts to incidents: cause before symptom, earliest first, shared entity.
+
+Every verdict of one job and attempt is put beside every other, and the table of `precedence` says which explains
+which. What nothing explains is a root. The first root of an episode is its incident; the others are alternatives that
+lost, or incidents of their own where they are conditions by themselves or the run went on in between.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.facts.wording import seconds
+from tracecore.incidents import precedence
+from tracecore.incidents.gaps import gaps
+from tracecore.incidents.incident import Alternative, Edge, Incident
+from tracecore.incidents.insufficient import unexplained
+from tracecore.incidents.touch import Touch, touch
+from tracecore.patterns.contract import Suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracecore.engine.emission import Emission
+    from tracecore.incidents.run import Attempt, Run
+
+SECOND: Final = 1_000_000_000
+#: A root so long after another, with steps made in between, is another episode.
+EPISODE: Final = 600 * SECOND
+
+_SLOWS: Final = "it slows a run down, and ends no process by itself"
+_ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
+
+
+class Finding(msgspec.Struct):
+    """All incidents, the one that ended the run first, and what is worth saying beside them."""
+
+    incidents: list[Incident]
+    notes: list[str]
+
+
+def arbitrate(emissions: Sequence[Emission], run: Run, layers: Mapping[str, int]) -> Finding:
+    """Decide what happened.
+
+    Args:
+        emissions: the verdicts that stand.
+        run: how the run went.
+        layers: files of each layer that were read.
+    """
+    finding = Finding([], [])
+    touches = _belonging(emissions, run)
+    keys = sorted({(t.job, t.attempt) for t in touches} | set(run.attempts))
+    for job, group in groupby(keys, key=lambda key: key[0]):
+        numbers = [number for _, number in group]
+        found: list[Incident] = []
+        for number in numbers:
+            mine = [t for t in touches if (t.job, t.attempt) == (job, number)]
+            attempt = run.attempts.get((job, number))
+            over = number < numbers[-1]
+            found = [*_attempt(mine, attempt, over, layers, run, finding.notes), *found]
+        last = run.last(job)
+        if last is not None and last.state == "finished" and len(numbers) > 1:
+            kept = [incident for incident in found if incident.attempt == numbers[-1]]
+            for incident in reversed([i for i in found if i not in kept]):
+                finding.notes.append(
+                    f"Attempt {incident.attempt + 1} failed and a later one finished: {incident.headline}"
+                )
+            found = kept
+        finding.incidents += found
+    return finding
+
+
+def _belonging(emissions: Sequence[Emission], run: Run) -> list[Touch]:
+    """Each verdict with the job and attempt it is about."""
+    jobs = run.jobs()
+    touches = []
+    for emission in emissions:
+        evidence = emission.verdict.evidence()
+        named = sorted({fact.job for fact in evidence if fact.job})
+        job = named[0] if named else jobs[0] if len(jobs) == 1 else ""
+        if not named and len(jobs) > 1:
+            job = _job_by_entity(emission, run) or (jobs[0] if "" not in jobs else "")
+        if any(fact.layer in ("stdout", "flight_recorder") for fact in evidence):
+            attempt = max((fact.attempt for fact in evidence if fact.layer in ("stdout", "flight_recorder")), default=0)
+        else:
+            attempt = _attempt_at(run.of(job), emission.verdict.time)
+        touches.append(touch(emission, job, attempt))
+    touches.sort(key=lambda t: (t.first, t.id))
+    return touches
+
+
+def _job_by_entity(emission: Emission, run: Run) -> str | None:
+    """The job whose ranks a verdict without a job names, where only one has them."""
+    ranks = set(emission.verdict.suspects().ranks)
+    mine = [job for job in run.jobs() if ranks and any(ranks <= attempt.ranks for attempt in run.of(job))]
+    return mine[0] if len(mine) == 1 else None
+
+
+def _attempt_at(attempts: Sequence[Attempt], time: int) -> int:
+    """The attempt that was running at this time."""
+    number = attempts[0].number if attempts else 0
+    for attempt in attempts:
+        if attempt.timed and attempt.first <= time:
+            number = attempt.number
+    return number
+
+
+def _attempt(
+    touches: list[Touch],
+    attempt: Attempt | None,
+    over: bool,
+    layers: Mapping[str, int],
+    run: Run,
+    notes: list[str],
+) -> list[Incident]:
+    """The incidents of one attempt, what ended it first."""
+    state = attempt.state if attempt is not None else "unknown"
+    if state == "finished" and not over:
+        survived = [t for t in touches if not _stands(t, attempt)]
+        touches = [t for t in touches if t not in survived]
+        notes += [f"Overcome, the run finished: {t.verdict.headline()}" for t in survived]
+    edges = _edges(touches)
+    explained = {edge.effect for edge in edges}
+    roots = [t for t in touches if t.id not in explained]
+    _adopt(roots, edges)
+    explained = {edge.effect for edge in edges}
+    roots = _ordered([t for t in roots if t.id not in explained])
+    incidents: list[Incident] = []
+    primary: Touch | None = None
+    for root in roots:
+        if root.name in precedence.CONDITIONS:
+            incidents.append(_incident(root, touches, edges, attempt, layers))
+        elif primary is None or _another_episode(primary, root, attempt):
+            incidents.append(_incident(root, touches, edges, attempt, layers))
+            primary = root
+        else:
+            incidents[-1 if incidents[-1].root is primary.emission else _index(incidents, primary)].alternatives.append(
+                Alternative(root.id, root.name, _why_not(root, primary))
+            )
+    # What ended the attempt comes first: the last episode of it, then earlier ones, then conditions.
+    incidents.reverse()
+    incidents.sort(key=lambda i: i.root is not None and i.root.verdict.pattern_name in precedence.CONDITIONS)
+    fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in precedence.CONDITIONS]
+    if attempt is not None and not fatal:
+        left = unexplained(attempt, run, layers, last=not over)
+        if left is not None:
+            left.alternatives += [
+                Alternative(
+                    i.root.id, i.root.verdict.pattern_name, "it slows a run down, and ends no process by itself"
+                )
+                for i in incidents
+                if i.root
+            ]
+            incidents.insert(0, left)
+    return incidents
+
+
+def _index(incidents: list[Incident], primary: Touch) -> int:
+    return next(n for n, incident in enumerate(incidents) if incident.root is primary.emission)
+
+
+def _stands(t: Touch, attempt: Attempt | None) -> bool:
+    """Whether a verdict is worth an incident although the run ended well."""
+    if t.name == "planned_stop":
+        # Who was asked to stop and saved its work exits with 0, too; a program that says it is complete was not cut.
+        return attempt is None or not (attempt.finished or attempt.completed)
+    return t.name in precedence.STANDS_ALONE
+
+
+def _edges(touches: Sequence[Touch]) -> list[Edge]:
+    """What explains what. Where two explain each other, the one that comes first in order does."""
+    place = {t.id: number for number, t in enumerate(_ordered(touches))}
+    edges: dict[tuple[str, str], Edge] = {}
+    for cause in touches:
+        for effect in touches:
+            if cause is not effect and (why := precedence.explanation(cause, effect)) is not None:
+                edges[cause.id, effect.id] = Edge(cause.id, effect.id, why)
+    for one, other in [key for key in edges if key[::-1] in edges]:
+        if (one, other) in edges and (other, one) in edges:
+            del edges[(one, other) if place[one] > place[other] else (other, one)]
+    _break_circles(edges, place)
+    return [edges[key] for key in sorted(edges, key=lambda key: (place[key[0]], place[key[1]]))]
+
+
+def _break_circles(edges: dict[tuple[str, str], Edge], place: dict[str, int]) -> None:
+    """Everybody explained by somebody else in a circle would leave no root: the first of a circle is one."""
+    for name in sorted(place, key=lambda n: place[n]):
+        seen: set[str] = set()
+        stack = [name]
+        while stack:
+            at = stack.pop()
+            for cause, effect in list(edges):
+                if cause != at:
+                    continue
+                if effect == name:
+                    del edges[cause, effect]
+                elif effect not in seen:
+                    seen.add(effect)
+                    stack.append(effect)
+
+
+def _adopt(roots: list[Touch], edges: list[Edge]) -> None:
+    """A symptom or outcome that no rule explains belongs to the earliest cause, where there is one before it."""
+    causes = [t for t in _ordered(roots) if t.verdict.role == "cause" and t.name not in precedence.CONDITIONS]
+    if not causes:
+        return
+    known = frozenset(name for rule in precedence.RULES for name in (*rule.causes, *rule.effects))
+    for t in roots:
+        if t.verdict.role == "cause" or t.name in precedence.CONDITIONS or t.name in known:
+            continue
+        cause = causes[0]
+        if not (cause.timed and t.timed) or cause.first <= t.first + precedence.SLACK:
+            edges.append(Edge(cause.id, t.id, "it came after the cause, in the same job"))
+
+
+def _ordered(touches: Sequence[Touch]) -> list[Touch]:
+    """Causes before symptoms before outcomes; then the earliest, where all times were read; then the table's order."""
+    timed = all(t.timed for t in touches)
+    order = {name: place for place, name in enumerate(precedence.ORDER)}
+
+    def key(t: Touch) -> tuple[int, int, int, int, str]:
+        place = order.get(t.name, len(order))
+        role = _ROLES[t.verdict.role]
+        # A stop that was asked for before anything failed is no lesser an answer than a cause.
+        if t.name == "planned_stop" and t.timed and all(t.first < o.first for o in touches if o.timed and o is not t):
+            role = 0
+        return role, t.first if timed else 0, place, t.first, t.id
+
+    return sorted(touches, key=key)
+
+
+def _another_episode(primary: Touch, later: Touch, attempt: Attempt | None) -> bool:
+    """Whether the run went on after the one before it came to the other."""
+    if not (primary.timed and later.timed) or attempt is None:
+        return False
+    apart = later.first - primary.last
+    return apart > EPISODE and attempt.progress > primary.last + EPISODE // 10
+
+
+def _why_not(root: Touch, primary: Touch) -> str:
+    if _ROLES[root.verdict.role] > _ROLES[primary.verdict.role]:
+        return f"it is a {root.verdict.role}, and {primary.name} is a cause in the same job"
+    if root.timed and primary.timed and root.first > primary.first:
+        return f"it came {seconds(round((root.first - primary.first) / SECOND, 1))} after {primary.name}"
+    if root.verdict.confidence == "partial" and primary.verdict.confidence == "full":
+        return f"a layer of its evidence is missing, and {primary.name} has all of its own"
+    return f"nothing ties it to what failed, and {primary.name} is the more basic failure"
+
+
+def _incident(
+    root: Touch, touches: Sequence[Touch], edges: Sequence[Edge], attempt: Attempt | None, layers: Mapping[str, int]
+) -> Incident:
+    by_id = {t.id: t for t in touches}
+    reached: dict[str, None] = {}
+    used: list[Edge] = []
+    stack = [root.id]
+    while stack:
+        at = stack.pop()
+        for edge in edges:
+            if edge.cause == at and edge.effect != root.id:
+                used.append(edge)
+                if edge.effect not in reached:
+                    reached[edge.effect] = None
+                    stack.append(edge.effect)
+    symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
+    whole = [root, *symptoms]
+    timed = [t for t in whole if t.timed] or whole
+    return Incident(
+        status="diagnosed",
+        headline=root.verdict.headline(),
+        advice=root.verdict.remediation(),
+        root=root.emission,
+        symptoms=[t.emission for t in symptoms],
+        edges=sorted(used, key=lambda e: (e.effect, e.cause)),
+        alternatives=[],
+        gaps=gaps(layers, root.name, root.verdict.missing_layers()),
+        suspects=_suspects(root, symptoms, attempt),
+        job=root.job,
+        attempt=root.attempt,
+        first=min(t.first for t in timed),
+        last=max(t.last for t in timed),
+        timed=any(t.timed for t in whole),
+        evidence=root.evidence,
+    )
+
+
+def _suspects(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None) -> Suspects:
+    """Whom the root names, or a symptom of the same event where it names nobody; and when all are named, nobody is."""
+    suspects = root.suspects
+    ranks = suspects.ranks
+    if not ranks:
+        for t in symptoms:
+            if t.name == "worker_crash" and t.ranks and precedence.same_event(root, t):
+                ranks = t.suspects.ranks
+                break
+    if root.name == "planned_stop":
+        ranks = ()
+    world = attempt.ranks if attempt is not None else set()
+    if ranks and world and set(ranks) >= world:
+        ranks = ()
+    return msgspec.structs.replace(suspects, ranks=tuple(ranks))

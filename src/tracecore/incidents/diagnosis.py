@@ -1,0 +1,47 @@
+"""A diagnosis: all incidents of a bundle, with what they rest on."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from tracecore.engine.emission import Emission
+from tracecore.facts.fact import Fact
+from tracecore.incidents.incident import Incident
+from tracecore.incidents.run import Run
+from tracecore.signals.bundle.discovery import Bundle, Coverage
+
+SCHEMA: Final = "tracecore/diagnosis/v1"
+
+
+class Diagnosis(msgspec.Struct, kw_only=True):
+    """What a bundle says.
+
+    Args:
+        incidents: what ended the run first; empty for a healthy one.
+        verdicts: all that stand, in order of time.
+        coverage: what was read and what was not.
+        notes: what is worth a line beside the incidents.
+        run: how the processes ended.
+        facts: all facts, folded, by time; what a timeline is drawn from.
+        bundle: to quote from.
+    """
+
+    incidents: list[Incident]
+    verdicts: list[Emission]
+    coverage: Coverage
+    notes: list[str]
+    run: Run
+    facts: list[Fact]
+    bundle: Bundle
+
+    def document(self) -> dict[str, Any]:
+        """As `docs/diagnosis.schema.json` describes it."""
+        return {
+            "schema": SCHEMA,
+            "incidents": [incident.document() for incident in self.incidents],
+            "verdicts": [emission.document() for emission in self.verdicts],
+            "coverage": self.coverage,
+            "notes": self.notes,
+        }

@@ -1,0 +1,116 @@
+"""What an incident is: one root cause, what it explains, what was not measured."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from tracecore.patterns.contract import Suspects, rfc3339
+
+if TYPE_CHECKING:
+    from tracecore.engine.emission import Emission
+    from tracecore.facts.fact import Fact
+
+Status: TypeAlias = Literal["diagnosed", "insufficient_evidence"]
+
+
+class Edge(msgspec.Struct, frozen=True):
+    """One verdict explains another, and why."""
+
+    cause: str
+    effect: str
+    reason: str
+
+
+class Alternative(msgspec.Struct, frozen=True):
+    """A verdict that could have been the root, and why it is not."""
+
+    verdict: str
+    pattern: str
+    reason: str
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A layer that nobody measured, and how to have it next time."""
+
+    layer: str
+    enable: str
+
+
+class Incident(msgspec.Struct, kw_only=True):
+    """The verdicts of one job in one episode, arbitrated.
+
+    Args:
+        root: the verdict that names the cause; None where the evidence does not.
+        symptoms: the verdicts it explains, directly or through another, in order of time.
+        edges: what explains what.
+        alternatives: what else was considered.
+        gaps: layers that were not measured.
+        suspects: whom to look at first.
+        attempt: which start of the job.
+        first, last: nanoseconds of the first and the last evidence.
+        timed: these times were read, not inferred.
+        evidence: facts to show where there is no root.
+        advice: what to do, in a sentence or two.
+        failure: class, suggestion and retry decision, filled in by whoever classifies.
+    """
+
+    status: Status
+    headline: str
+    advice: str
+    root: Emission | None
+    symptoms: list[Emission]
+    edges: list[Edge]
+    alternatives: list[Alternative]
+    gaps: list[Gap]
+    suspects: Suspects
+    job: str = ""
+    attempt: int = 0
+    first: int = 0
+    last: int = 0
+    timed: bool = True
+    evidence: tuple[Fact, ...] = ()
+    failure: dict[str, Any] | None = None
+
+    @property
+    def id(self) -> str:
+        """Deterministic: the root verdict's identity, or what is left unexplained."""
+        what = self.root.id if self.root else f"{self.headline}\x00{self.first}"
+        name = "\x00".join((self.job, str(self.attempt), what))
+        return f"incident-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
+
+    def document(self) -> dict[str, Any]:
+        """As `docs/diagnosis.schema.json` describes it."""
+        document: dict[str, Any] = {
+            "id": self.id,
+            "status": self.status,
+            "headline": self.headline,
+            "root_cause": None
+            if self.root is None
+            else {"pattern": self.root.verdict.pattern_name, "verdict": self.root.id},
+            "suspects": {
+                "ranks": list(self.suspects.ranks),
+                "nodes": list(self.suspects.nodes),
+                "gpus": list(self.suspects.gpus),
+                "pods": list(self.suspects.pods),
+            },
+            "explains": [emission.id for emission in self.symptoms],
+            "not_measured": [gap.layer for gap in self.gaps],
+            "failure": self.failure or {"class": "unknown"},
+            "first_seen": rfc3339(self.first),
+            "last_seen": rfc3339(self.last),
+            "remediation": self.advice,
+            "edges": [{"cause": e.cause, "effect": e.effect, "reason": e.reason} for e in self.edges],
+            "alternatives": [
+                {"verdict": a.verdict, "pattern": a.pattern, "reason": a.reason} for a in self.alternatives
+            ],
+            "how_to_measure": {gap.layer: gap.enable for gap in self.gaps},
+            "attempt": self.attempt,
+        }
+        if self.job:
+            document["job"] = self.job
+        if not self.timed:
+            document["times_inferred"] = True
+        return document

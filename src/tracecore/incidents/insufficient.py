@@ -1,0 +1,135 @@
+"""The honest answer: something failed or hung, and nothing read here says why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import signal_name
+from tracecore.facts.training import StepStalled
+from tracecore.facts.wording import seconds
+from tracecore.incidents.gaps import gaps
+from tracecore.incidents.incident import Incident
+from tracecore.patterns.contract import Suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.incidents.incident import Gap
+    from tracecore.incidents.run import Attempt, Run
+
+SECOND: Final = 1_000_000_000
+#: A run whose last step is this close to the end of the recording was at work.
+AT_WORK: Final = 60 * SECOND
+#: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
+_FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
+_SHOWN: Final = 6
+
+
+def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: bool) -> Incident | None:
+    """An incident without a root, where this attempt failed or hung and no verdict says why; None where it did not.
+
+    Args:
+        last: no attempt came after this one.
+    """
+    state = attempt.state
+    if not last and state == "unknown":
+        state = "failed"  # something made it start again
+    if state == "failed":
+        headline, suspects, evidence = _failed(attempt)
+    elif state == "unended" and (hung := _hung(attempt, run)) is not None:
+        headline, suspects, evidence = hung
+    elif state == "unknown" and attempt.stalls:
+        headline, suspects, evidence = _stalled(attempt)
+    else:
+        return None
+    missing = gaps(layers, None)
+    times = [fact for fact in evidence if not fact.approximate]
+    first = min((f.time for f in times or evidence), default=attempt.first or run.end)
+    return Incident(
+        status="insufficient_evidence",
+        headline=headline,
+        advice=_advice(missing, state),
+        root=None,
+        symptoms=[],
+        edges=[],
+        alternatives=[],
+        gaps=missing,
+        suspects=suspects,
+        job=attempt.job,
+        attempt=attempt.number,
+        first=first,
+        last=max((f.end for f in times or evidence), default=first),
+        timed=bool(times),
+        evidence=tuple(evidence[:_SHOWN]),
+    )
+
+
+def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
+    statuses = {rank: s for rank, s in sorted(attempt.ended.items()) if s.exit_code}
+    if not statuses:
+        facts = sorted(attempt.bad, key=lambda f: (f.time, f.uid))
+        what = facts[0].describe() if facts else "the job was started again"
+        return f"Something failed, and nothing read here says why: {what}", Suspects.of(facts[:1]), facts
+    words = Counter(_ending(status.exit_code or 0) for status in statuses.values())
+    how = ", ".join(f"{number} with {what}" if len(words) > 1 else what for what, number in words.most_common(4))
+    total = len(attempt.ranks) or len(attempt.ended)
+    # Who ended in a way of its own is looked at first.
+    own = [r for r, s in statuses.items() if r >= 0 and signal_name(s.exit_code or 0) not in _FOLLOWING]
+    ranks = own if 0 < len(own) < total else []
+    if list(statuses) == [-1] or total == 1:
+        headline = f"The job ended with {how}, and nothing read here says why"
+    else:
+        headline = f"{len(statuses)} of {total} ranks ended badly ({how}), and nothing read here says why"
+    evidence = [statuses[rank] for rank in ranks or statuses]
+    return headline, Suspects(ranks=tuple(ranks)), [*evidence, *attempt.bad]
+
+
+def _ending(code: int) -> str:
+    name = signal_name(code)
+    return name or f"exit status {code}"
+
+
+def _hung(attempt: Attempt, run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Processes that had not ended: hung, unless they were just making steps or have said that they are done."""
+    if attempt.finished:
+        return None
+    if attempt.stalls:
+        return _stalled(attempt)
+    steps = attempt.last_steps
+    if attempt.timed and attempt.progress and run.end - attempt.progress < AT_WORK and len(attempt.alive) > 0:
+        return None
+    alive = len(attempt.alive)
+    who = "The process was" if alive == 1 else f"{alive} processes were"
+    last = f"; the last step reported is {max(s.step for s in steps.values() if s.step is not None)}" if any(
+        s.step is not None for s in steps.values()
+    ) else ""  # fmt: skip
+    headline = f"{who} still running when this was recorded, hung or at work: nothing read here tells which{last}"
+    evidence = [attempt.ended[rank] for rank in sorted(attempt.ended) if attempt.ended[rank].alive]
+    return headline, Suspects(), [*sorted(steps.values(), key=lambda s: (s.time, s.uid))[-2:], *evidence]
+
+
+def _stalled(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
+    stalls = [fact for fact in attempt.stalls if isinstance(fact, StepStalled)]
+    facts = sorted(stalls or attempt.stalls, key=lambda f: (f.time, f.uid))
+    if stalls:
+        longest = max(stalls, key=lambda s: s.no_progress_s)
+        step = f" past step {longest.step}" if longest.step is not None else ""
+        headline = f"No progress{step} for {seconds(longest.no_progress_s)}, and nothing read here says why"
+    else:
+        waiting = sorted({f.rank for f in facts if f.rank is not None})
+        report = next(f for f in facts if isinstance(f, WatchdogReport))
+        what = f"{report.op or 'a collective'}{f' seq {report.seq}' if report.seq is not None else ''}"
+        headline = f"{len(waiting) or 'Some'} ranks waited too long in {what}, and nothing read here says for whom"
+    return headline, Suspects(), facts
+
+
+def _advice(missing: Sequence[Gap], state: str) -> str:
+    if state == "unended":
+        now = "If it still hangs, `py-spy dump --pid PID` on each host shows where every rank is. "
+    else:
+        now = ""
+    steps = "; ".join(gap.enable for gap in missing[:3])
+    return f"{now}To know next time: {steps}." if steps else f"{now}All layers were there, and none of them names it."

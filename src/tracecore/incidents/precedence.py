@@ -1,0 +1,367 @@
+"""What explains what: the table that arbitration reads, by pattern name.
+
+A rule says that a verdict of one of its causes explains a verdict of one of its effects when they belong to the same
+job and attempt, share one of the bonds, and the cause did not come too late. Rules are tried in order and the first
+that holds gives the reason. A name that no installed pattern has simply never occurs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.incidents.touch import share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracecore.incidents.touch import Touch
+
+SECOND: Final = 1_000_000_000
+#: How much later than its effect a cause may be dated: clocks differ, and logs are written late.
+SLACK: Final = 5 * SECOND
+
+#: Failures of the machine under the job.
+MACHINE: Final = (
+    "gpu_fault", "hbm_ecc", "pcie_aer", "nvlink_degradation", "ib_link_flap", "host_lost", "xid_correlation",
+)  # fmt: skip
+#: Failures that take a process with them.
+FATAL: Final = (
+    "cuda_oom", "host_oom", "storage_failure", "gpu_fault", "gpu_app_fault", "hbm_ecc", "pod_evicted", "host_lost",
+    "training_divergence", "xid_correlation", "worker_crash",
+)  # fmt: skip
+#: Patterns that are worth saying of a run that finished well: it was slow, wrong, or ran on ailing hardware.
+STANDS_ALONE: Final = frozenset({
+    "straggler", "training_divergence", "thermal_throttle", "hbm_ecc", "gpu_fault", "pcie_aer", "nvlink_degradation",
+    "ib_link_flap", "silent_data_corruption", "planned_stop", "host_lost",
+})  # fmt: skip
+#: Conditions that slow a run down or spoil it, and by themselves end no process.
+CONDITIONS: Final = frozenset({"straggler", "thermal_throttle", "silent_data_corruption"})
+
+#: Where times do not tell, this order does: the machine, what ran out or broke, the program, symptoms, outcomes.
+ORDER: Final = (
+    "host_lost", "gpu_fault", "hbm_ecc", "pcie_aer", "nvlink_degradation", "ib_link_flap", "xid_correlation",
+    "host_oom", "pod_evicted", "storage_failure", "cuda_oom", "gpu_app_fault", "training_divergence",
+    "collective_mismatch", "checkpointer_hang", "dataloader_hang", "worker_crash", "thermal_throttle",
+    "silent_data_corruption", "nccl_bootstrap", "nccl_hang", "straggler", "planned_stop",
+)  # fmt: skip
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the table.
+
+    Args:
+        causes, effects: pattern names.
+        bonds: any of which the two must share (see `touch.share`).
+        reason: why the effect follows, as a sentence; `{cause}` and `{effect}` are who they are about.
+        test: a further condition on (cause, effect).
+        before: the cause must not be later than the effect.
+    """
+
+    causes: tuple[str, ...]
+    effects: tuple[str, ...]
+    bonds: tuple[str, ...]
+    reason: str
+    test: Callable[[Touch, Touch], bool] | None = None
+    before: bool = True
+
+
+# -- conditions --------------------------------------------------------------------------------------------------------
+
+
+def _killed(cause: Touch, effect: Touch) -> bool:
+    """The crash is a kill, not an exception of the program's own: by signal, or a DataLoader worker's."""
+    return bool(_signal(effect)) or bool(cause.pids & effect.pids)
+
+
+def _asked(cause: Touch, effect: Touch) -> bool:
+    """The process died of being told to."""
+    if _signal(effect) in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+        return True
+    kind = str(effect.fields.get("exception.type") or "").rpartition(".")[2]
+    return kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
+
+
+def _signal(effect: Touch) -> str:
+    found = effect.fields.get("tracecore.process.signal") or effect.fields.get("signal") or ""
+    return str(found)
+
+
+def _not_waiting(cause: Touch, effect: Touch) -> bool:
+    """Who failed is not among those that waited, and the wait had not ended when it failed."""
+    waiting = set(effect.fields.get("hanging_ranks") or ())
+    if cause.ranks and cause.ranks <= waiting:
+        return False
+    if not (cause.timed and effect.timed):
+        return True
+    return cause.first <= _gave_up(effect) + SLACK
+
+
+def _gave_up(hang: Touch) -> int:
+    """When the waiting ranks were told that they hang; the far future where nobody told them."""
+    reports = [f.time for f in hang.evidence if f.kind == "nccl_watchdog" and not f.approximate]
+    return min(reports, default=1 << 62)
+
+
+def _was_waiting(cause: Touch, effect: Touch) -> bool:
+    """The rank that ended is one of those that hung."""
+    waiting = set(cause.fields.get("hanging_ranks") or ())
+    return bool(effect.ranks) and effect.ranks <= waiting
+
+
+def _same_group(cause: Touch, effect: Touch) -> bool:
+    """The hang is in the group of the mismatch, at or after it; or in another group, behind it."""
+    if cause.fields.get("nccl.fr.pg_id") != effect.fields.get("nccl.fr.pg_id"):
+        return True
+    mine, its = cause.fields.get("nccl.fr.collective_seq_id"), effect.fields.get("nccl.fr.collective_seq_id")
+    return not isinstance(mine, int) or not isinstance(its, int) or mine <= its
+
+
+def _cascade(cause: Touch, effect: Touch) -> bool:
+    """One hang holds up another: the second begins behind the first, or waits for the same ranks with fewer facts."""
+    origin = effect.fields.get("origin")
+    if isinstance(origin, dict):
+        group = cause.fields.get("pg_desc") or f"group {cause.fields.get('nccl.fr.pg_id')}"
+        return "origin" not in cause.fields and origin.get("group") == group
+    if "origin" in cause.fields:
+        return False
+    mine, its = set(cause.fields.get("culprit_ranks") or ()), set(effect.fields.get("culprit_ranks") or ())
+    if mine and (not its or its <= set(cause.fields.get("hanging_ranks") or ())):
+        return True
+    return bool(mine) and mine == its and _place(cause) < _place(effect)
+
+
+def _place(hang: Touch) -> tuple[bool, int, int, str]:
+    """The order of two hangs with the same culprits: the one in which more ranks wait, then the earlier, is first."""
+    waiting = len(hang.fields.get("hanging_ranks") or ())
+    return not hang.fields.get("culprit_ranks"), -waiting, hang.first if hang.timed else 0, hang.id
+
+
+def _missing(cause: Touch, effect: Touch) -> bool:
+    """Who crashed did not do so because it could not join."""
+    return not any(f.kind == "rendezvous_failure" for f in cause.evidence) and not _joined(cause, effect)
+
+
+def _joined(cause: Touch, effect: Touch) -> bool:
+    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in cause.places for b in effect.places)
+
+
+def _is_late(cause: Touch, effect: Touch) -> bool:
+    """The stop came after something had failed already."""
+    return not (cause.timed and effect.timed) or cause.first < effect.first
+
+
+# -- the table ---------------------------------------------------------------------------------------------------------
+
+RULES: Final[tuple[Rule, ...]] = (
+    # One event seen twice: the pattern that knows more about it is the cause.
+    Rule(
+        causes=("hbm_ecc",),
+        effects=("gpu_fault", "gpu_app_fault", "xid_correlation"),
+        bonds=("gpu", "record"),
+        reason="it is the same memory error, seen by the driver",
+    ),
+    Rule(
+        causes=("gpu_fault",),
+        effects=("gpu_app_fault", "xid_correlation", "nvlink_degradation", "pcie_aer"),
+        bonds=("gpu", "record"),
+        reason="the GPU itself had failed",
+    ),
+    Rule(
+        causes=("gpu_app_fault", "gpu_fault"),
+        effects=("xid_correlation",),
+        bonds=("record", "gpu", "node"),
+        reason="it is the same driver error, and the eviction followed it",
+    ),
+    Rule(
+        causes=("xid_correlation",),
+        effects=("pod_evicted",),
+        bonds=("pod", "record"),
+        reason="the pod was evicted seconds after the driver error on its node",
+    ),
+    Rule(
+        causes=("cuda_oom", "storage_failure", "gpu_app_fault", "gpu_fault", "training_divergence", "nccl_bootstrap"),
+        effects=("worker_crash",),
+        bonds=("record",),
+        reason="it is the same exception",
+        before=False,
+    ),
+    Rule(
+        causes=("host_oom",),
+        effects=("worker_crash", "dataloader_hang"),
+        bonds=("pid",),
+        reason="the process that died is the one that was killed for memory",
+        before=False,
+    ),
+    Rule(
+        causes=("host_oom", "pod_evicted"),
+        effects=("worker_crash",),
+        bonds=("pod", "rank", "node?"),
+        reason="its process was killed by that",
+        test=_killed,
+    ),
+    Rule(
+        causes=("storage_failure",),
+        effects=("dataloader_hang", "checkpointer_hang"),
+        bonds=("pod", "rank?", "node", "record"),
+        reason="the storage it reads from or writes to had failed",
+    ),
+    Rule(
+        causes=("gpu_fault", "gpu_app_fault", "hbm_ecc"),
+        effects=("worker_crash",),
+        bonds=("pid", "gpu", "rank", "node?"),
+        reason="its GPU had stopped working for it",
+    ),
+    Rule(
+        causes=("cuda_oom", "storage_failure", "training_divergence"),
+        effects=("worker_crash",),
+        bonds=("rank", "pid"),
+        reason="the same rank had reported it before it ended",
+    ),
+    Rule(
+        causes=("planned_stop",),
+        effects=("worker_crash", "nccl_hang", "dataloader_hang", "checkpointer_hang", "nccl_bootstrap"),
+        bonds=("job",),
+        reason="the process ended because it was told to",
+        test=lambda cause, effect: effect.name != "worker_crash" or _asked(cause, effect),
+    ),
+    # The program disagrees with itself.
+    Rule(
+        causes=("collective_mismatch",),
+        effects=("nccl_hang",),
+        bonds=("job",),
+        reason="ranks called different collectives, so none of them can end",
+        test=_same_group,
+        before=False,
+    ),
+    Rule(
+        causes=("collective_mismatch",),
+        effects=("worker_crash",),
+        bonds=("job",),
+        reason="the collectives did not match, and the library gave up",
+        test=lambda cause, effect: (
+            any(f.kind in ("nccl_error", "nccl_watchdog") for f in effect.evidence)
+            or "Dist" in str(effect.fields.get("exception.type"))
+        ),
+        before=False,
+    ),
+    # A hang behind a hang, and the end of those that hung.
+    Rule(
+        causes=("nccl_hang",),
+        effects=("nccl_hang",),
+        bonds=("job",),
+        reason="it waits behind the first hang",
+        test=_cascade,
+        before=False,
+    ),
+    # One rank or machine is gone, the others wait for it.
+    Rule(
+        causes=FATAL,
+        effects=("nccl_hang",),
+        bonds=("job",),
+        reason="{cause} was gone, and the others waited for it in their next collective",
+        test=_not_waiting,
+        before=False,
+    ),
+    Rule(
+        causes=("nccl_hang",),
+        effects=("worker_crash",),
+        bonds=("job",),
+        reason="the watchdog ended the ranks that hung",
+        test=_was_waiting,
+        before=False,
+    ),
+    Rule(
+        causes=(*FATAL, "planned_stop"),
+        effects=("nccl_bootstrap",),
+        bonds=("job",),
+        reason="{cause} failed before it could join the others",
+        test=_missing,
+    ),
+    Rule(
+        causes=("checkpointer_hang", "dataloader_hang"),
+        effects=("nccl_hang", "straggler"),
+        bonds=("rank?",),
+        reason="a rank that is stuck there cannot join the collective",
+        before=False,
+    ),
+    Rule(
+        causes=("nvlink_degradation", "ib_link_flap", "pcie_aer"),
+        effects=("nccl_hang", "worker_crash", "straggler", "nccl_bootstrap"),
+        bonds=("node?",),
+        reason="collectives cross the link that failed",
+        test=lambda cause, effect: (
+            effect.name != "worker_crash" or any(f.kind in ("nccl_error", "nccl_watchdog") for f in effect.evidence)
+        ),
+    ),
+    Rule(
+        causes=("thermal_throttle",),
+        effects=("straggler",),
+        bonds=("rank", "node?"),
+        reason="a GPU that slows itself down makes its rank late",
+        before=False,
+    ),
+    Rule(
+        causes=("straggler",),
+        effects=("nccl_hang",),
+        bonds=("rank",),
+        reason="the rank that was late all along did not come at all",
+    ),
+    Rule(
+        causes=MACHINE,
+        effects=("worker_crash", "cuda_oom", "dataloader_hang", "checkpointer_hang", "storage_failure", "pod_evicted"),
+        bonds=("node", "gpu", "pod"),
+        reason="the machine under it had failed",
+    ),
+    Rule(
+        causes=FATAL,
+        effects=("worker_crash",),
+        bonds=("job",),
+        reason="one rank failed first, and the others lost their connections to it",
+        test=lambda cause, effect: (
+            cause.name != "worker_crash"
+            and cause.timed
+            and effect.timed
+            and bool(cause.ranks)
+            and not cause.ranks & effect.ranks
+        ),
+    ),
+    Rule(
+        causes=FATAL,
+        effects=("planned_stop",),
+        bonds=("job",),
+        reason="the stop came after the failure",
+        test=_is_late,
+    ),
+)
+
+
+def explanation(cause: Touch, effect: Touch) -> str | None:
+    """Why the first explains the second; None where it does not."""
+    for rule in RULES:
+        if cause.name not in rule.causes or effect.name not in rule.effects:
+            continue
+        if rule.before and cause.timed and effect.timed and cause.first > effect.last + SLACK:
+            continue
+        if not any(share(cause, effect, bond) for bond in rule.bonds):
+            continue
+        if rule.test is None or rule.test(cause, effect):
+            return rule.reason.format(cause=who(cause), effect=who(effect))
+    return None
+
+
+def who(touch: Touch) -> str:
+    """Whom a verdict is about, in two words."""
+    if touch.ranks and len(touch.ranks) <= 4:
+        ranks = ", ".join(map(str, sorted(touch.ranks)))
+        return f"rank {ranks}" if len(touch.ranks) == 1 else f"ranks {ranks}"
+    for names in (touch.gpus, touch.nodes, touch.pods):
+        if len(names) == 1:
+            return next(iter(names))
+    return "a process"
+
+
+def same_event(one: Touch, other: Touch) -> bool:
+    """Whether two verdicts speak of one and the same failure of a process."""
+    return share(one, other, "record") or share(one, other, "pid")

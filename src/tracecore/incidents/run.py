@@ -1,0 +1,174 @@
+"""How a run went, from facts alone: its jobs, their attempts, who took part, and how each process ended.
+
+Arbitration asks this before it blames anybody: a failure of a run that went on and finished is no incident.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.host import SlurmState
+from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
+from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure
+from tracecore.facts.training import Progress, RunFinished, StepStalled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: finished: it says so, or every process ended well; failed: something ended badly; unended: processes were alive
+#: when last looked at; unknown: nothing tells.
+State: TypeAlias = Literal["finished", "failed", "unended", "unknown"]
+
+_BAD_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"})
+_STOPPED_STATES = frozenset({"CANCELLED", "PREEMPTED", "REQUEUED", "REVOKED"})
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One start of a job.
+
+    Args:
+        number: 0 the first.
+        first, last: times of its facts, nanoseconds; 0 where it has none.
+        ranks: ranks seen in it.
+        ended: how each process ended, by rank; -1 for one whose rank is not known (a launcher).
+        bad: facts that say it failed.
+        stalls: facts that say it stopped making progress.
+        finished: the program says that it is complete.
+        timed: times were read, not inferred.
+        progress: last time a step was reported.
+    """
+
+    job: str
+    number: int
+    first: int = 0
+    last: int = 0
+    ranks: set[int] = msgspec.field(default_factory=set)
+    ended: dict[int, ExitStatus] = msgspec.field(default_factory=dict)
+    bad: list[Fact] = msgspec.field(default_factory=list)
+    stalls: list[Fact] = msgspec.field(default_factory=list)
+    finished: bool = False
+    completed: bool = False
+    timed: bool = False
+    progress: int = 0
+    last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
+
+    @property
+    def alive(self) -> list[int]:
+        """Ranks that had not ended when they were looked at."""
+        return sorted(rank for rank, status in self.ended.items() if status.alive)
+
+    @property
+    def failed_ranks(self) -> list[int]:
+        return sorted(rank for rank, status in self.ended.items() if status.exit_code)
+
+    @property
+    def state(self) -> State:
+        codes = [status.exit_code for status in self.ended.values()]
+        if any(codes):
+            return "failed"
+        if any(status.alive for status in self.ended.values()):
+            # A launcher that outlived its workers' last failure has not ended well.
+            return "failed" if self.bad else "unended"
+        if codes or self.completed:
+            return "finished"
+        if self.bad:
+            return "failed"
+        return "finished" if self.finished else "unknown"
+
+
+class Run(msgspec.Struct, kw_only=True):
+    """All attempts of all jobs of a bundle, by job, then number."""
+
+    attempts: dict[tuple[str, int], Attempt]
+    end: int
+
+    def jobs(self) -> list[str]:
+        return sorted({job for job, _ in self.attempts})
+
+    def of(self, job: str) -> list[Attempt]:
+        return [self.attempts[key] for key in sorted(self.attempts) if key[0] == job]
+
+    def last(self, job: str) -> Attempt | None:
+        attempts = self.of(job)
+        return attempts[-1] if attempts else None
+
+
+def look(facts: Iterable[Fact], end: int) -> Run:
+    """What these facts, ordered by time, say about the run.
+
+    Args:
+        end: end of the recording.
+    """
+    facts = list(facts)
+    names = sorted({fact.job for fact in facts if fact.job})
+    # Facts that do not know their job are about the only one there is, else about one without a name.
+    default = names[0] if len(names) == 1 else ""
+    attempts: dict[tuple[str, int], Attempt] = {}
+    endings: list[Fact] = []
+    for fact in facts:
+        job = fact.job or default
+        if isinstance(fact, ExitStatus | SlurmState | ContainerTerminated):
+            endings.append(fact)
+            continue
+        if fact.layer not in ("stdout", "flight_recorder"):
+            continue
+        attempt = attempts.setdefault((job, fact.attempt), Attempt(job=job, number=fact.attempt))
+        _take(attempt, fact)
+    for fact in endings:
+        job = fact.job or default
+        mine = [number for name, number in attempts if name == job]
+        # Who watches from outside sees the end of the last attempt.
+        number = max(mine, default=0) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
+        _end(attempts.setdefault((job, number), Attempt(job=job, number=number)), fact)
+    for attempt in attempts.values():
+        _settle(attempt)
+    return Run(attempts=attempts, end=end)
+
+
+def _take(attempt: Attempt, fact: Fact) -> None:
+    if fact.rank is not None:
+        attempt.ranks.add(fact.rank)
+    if not fact.approximate:
+        attempt.timed = True
+        attempt.first = min(attempt.first or fact.time, fact.time)
+        attempt.last = max(attempt.last, fact.end)
+    if isinstance(fact, Progress):
+        attempt.progress = max(attempt.progress, fact.end)
+        attempt.last_steps[-1 if fact.rank is None else fact.rank] = fact
+    elif isinstance(fact, RunFinished):
+        attempt.finished = True
+    elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure | ExceptionRaised):
+        attempt.bad.append(fact)
+    elif isinstance(fact, StepStalled) or (isinstance(fact, WatchdogReport) and fact.report == "timeout"):
+        attempt.stalls.append(fact)
+
+
+def _end(attempt: Attempt, fact: Fact) -> None:
+    if isinstance(fact, ExitStatus):
+        rank = -1 if fact.rank is None else fact.rank
+        before = attempt.ended.get(rank)
+        # The later word counts; of two at once, the one that says it ended.
+        if before is None or (fact.time, not fact.alive) >= (before.time, not before.alive):
+            attempt.ended[rank] = fact
+    elif isinstance(fact, SlurmState):
+        if fact.state == "COMPLETED":
+            attempt.completed = True
+        elif fact.state in _BAD_STATES:
+            attempt.bad.append(fact)
+    elif isinstance(fact, ContainerTerminated) and fact.exit_code:
+        attempt.bad.append(fact)
+
+
+def _settle(attempt: Attempt) -> None:
+    """A single status beside several ranks is the launcher's, not rank 0's."""
+    if set(attempt.ended) == {0} and attempt.ranks - {0}:
+        attempt.ended = {-1: attempt.ended[0]}
+    attempt.ranks |= {rank for rank in attempt.ended if rank >= 0}
+    if all(isinstance(fact, ExceptionRaised) for fact in attempt.bad):
+        # A traceback by itself is no end: it may have been survived.
+        endless = not attempt.ended and not attempt.finished and not attempt.completed
+        attempt.bad = [fact for fact in attempt.bad if endless and fact.end >= attempt.progress]

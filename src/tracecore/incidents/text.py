@@ -1,0 +1,236 @@
+"""A diagnosis for a terminal: the answer in three lines, then what proves it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from tracecore.facts.wording import size
+from tracecore.incidents.excerpt import Excerpt, excerpt, harmless
+from tracecore.incidents.timeline import Moment, runs, timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.incidents.diagnosis import Diagnosis
+    from tracecore.incidents.incident import Incident
+    from tracecore.patterns.contract import Suspects
+
+WIDTH: Final = 80
+#: Pieces of evidence quoted.
+_QUOTED: Final = 3
+_SKIPPED: Final = 8
+_SECOND: Final = 1_000_000_000
+
+#: Puts a colour on words: (text, meaning) → text. Meanings: bad, strong, faint.
+Paint: TypeAlias = Callable[[str, str], str]
+
+
+def plain(text: str, meaning: str) -> str:
+    return text
+
+
+def report(diagnosis: Diagnosis, paint: Paint = plain) -> str:
+    """The whole report, lines of at most 80 columns but for quotations' paths."""
+    return "\n".join(_report(diagnosis, paint)) + "\n"
+
+
+def _report(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+    incidents = diagnosis.incidents
+    if not incidents:
+        yield from _healthy(diagnosis, paint)
+    for number, incident in enumerate(incidents):
+        if number:
+            yield ""
+        if len(incidents) > 1:
+            yield paint(f"Incident {number + 1} of {len(incidents)}{_attempt(diagnosis, incident)}", "strong")
+        same = next((k for k, other in enumerate(incidents[:number]) if _alike(other, incident)), None)
+        yield from _answer(incident, paint)
+        if same is not None:
+            yield f"       The same failure as incident {same + 1}, in another attempt."
+            continue
+        yield from _evidence(diagnosis, incident, paint)
+        yield from _timeline(diagnosis, incident, paint)
+        yield from _explains(diagnosis, incident, paint)
+        yield from _gaps(incident, paint)
+    if diagnosis.notes:
+        yield ""
+        yield paint("Notes", "strong")
+        for note in diagnosis.notes:
+            yield from _wrap(harmless(note), "  ", "  ")
+    yield ""
+    yield from _coverage(diagnosis, paint)
+
+
+def _attempt(diagnosis: Diagnosis, incident: Incident) -> str:
+    total = len(diagnosis.run.of(incident.job))
+    return f", attempt {incident.attempt + 1} of {total}" if total > 1 else ""
+
+
+def _alike(one: Incident, other: Incident) -> bool:
+    if one.root is None or other.root is None:
+        return False
+    return (one.headline, one.suspects) == (other.headline, other.suspects) and one.attempt != other.attempt
+
+
+def _healthy(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+    states = {attempt.state for job in diagnosis.run.jobs() if (attempt := diagnosis.run.last(job)) is not None}
+    ranks = {rank for attempt in diagnosis.run.attempts.values() for rank in attempt.ranks}
+    who = f" {len(ranks)} ranks were seen." if len(ranks) > 1 else ""
+    if states == {"finished"}:
+        yield from _wrap(f"Nothing failed: the run ended well.{who}", "", paint("", "strong"))
+    elif not diagnosis.facts:
+        yield from _wrap("No incident: nothing in these files speaks of a training run's failure.", "", "")
+    else:
+        yield from _wrap(f"No incident found in what was read.{who}", "", "")
+
+
+def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
+    insufficient = incident.status == "insufficient_evidence"
+    yield from _wrap(harmless(incident.headline), " " * 7, "What   ", paint, "strong" if insufficient else "bad")
+    yield from _wrap(harmless(where(incident.suspects)), " " * 7, "Where  ", paint, "strong")
+    yield from _wrap(harmless(incident.advice), " " * 7, "Do     ", paint, "strong")
+    failure = incident.failure or {}
+    if failure.get("class"):
+        retry = failure.get("retry") or {}
+        words = f"failure class {failure['class']}"
+        if retry.get("decision"):
+            words += f"; retry: {retry['decision']}" + (f" ({retry['reason']})" if retry.get("reason") else "")
+        yield from _wrap(words, " " * 7, "Class  ", paint, "strong")
+
+
+def where(suspects: Suspects) -> str:
+    """Whom to look at, in words."""
+    parts = []
+    if suspects.ranks:
+        parts.append(f"{'rank' if len(suspects.ranks) == 1 else 'ranks'} {runs(suspects.ranks)}")
+    for word, names in (("GPU", suspects.gpus), ("node", suspects.nodes), ("pod", suspects.pods)):
+        if names:
+            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+            parts.append(f"{word}{'s' if len(names) > 1 else ''} {', '.join(names[:4])}{more}")
+    return ", ".join(parts) or "no rank, node or GPU in particular"
+
+
+def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> list[tuple[Fact, Excerpt | None]]:
+    """The evidence to quote: what the suspects said first, one of each kind before a second of any."""
+    suspects = set(incident.suspects.ranks)
+    facts = sorted(
+        incident.evidence,
+        key=lambda f: (bool(suspects) and f.rank not in suspects, f.source.line == 0, f.time, f.uid),
+    )
+    chosen: list[Fact] = []
+    for again in (False, True):
+        for fact in facts:
+            if len(chosen) >= count or fact in chosen:
+                continue
+            if any(_same_place(fact, other) for other in chosen):
+                continue
+            if again or all((fact.kind, fact.rank in suspects) != (o.kind, o.rank in suspects) for o in chosen):
+                chosen.append(fact)
+    return [(fact, excerpt(diagnosis.bundle, fact.source)) for fact in chosen]
+
+
+def _same_place(one: Fact, other: Fact) -> bool:
+    return one.source.line > 0 and (one.source.path, one.source.offset) == (other.source.path, other.source.offset)
+
+
+def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:
+    quoted = decisive(diagnosis, incident)
+    if not quoted:
+        return
+    yield ""
+    yield paint("Evidence", "strong")
+    for fact, found in quoted:
+        if found is None:
+            yield f"  {harmless(fact.source.place)}"
+            yield from _wrap(harmless(fact.describe()), "    ", "    ")
+            continue
+        more = f" (the last lines of a block that begins at line {fact.source.line})" if found.left_out else ""
+        yield f"  {harmless(found.place)}{more}"
+        for line in found.lines:
+            for piece in textwrap.wrap(line, WIDTH - 6, drop_whitespace=False, break_on_hyphens=False)[:4] or [""]:
+                yield f"    | {piece.rstrip()}"
+    rest = len(incident.evidence) - len(quoted)
+    if rest > 0:
+        yield paint(f"  and {rest} more in --format json", "faint")
+
+
+def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:
+    rows = timeline(diagnosis, incident)
+    if len(rows) < 2:
+        return
+    yield ""
+    if any(row.timed for row in rows):
+        zone = datetime.fromtimestamp(rows[0].time // _SECOND).astimezone().strftime("%Z")
+        about = "; ~ means the log has no time here" if any(not row.timed for row in rows) else ""
+        yield paint("Timeline", "strong") + f" ({zone}{about})"
+    else:
+        yield paint("Order", "strong") + " (these logs have no times)"
+    for row in rows:
+        head = f"  {_moment(row)}  {row.who:<12} "
+        mark = "bad" if row.role == "cause" else ""
+        lines = textwrap.wrap(
+            harmless(row.text), WIDTH, initial_indent=head, subsequent_indent=" " * 17, max_lines=3, placeholder=" …",
+            break_on_hyphens=False,
+        )  # fmt: skip
+        if mark and lines:
+            lines[0] = head + paint(lines[0][len(head) :], mark)
+        yield from lines
+
+
+def _moment(row: Moment) -> str:
+    clock = datetime.fromtimestamp(row.time // _SECOND).strftime("%H:%M:%S") + f".{row.time % _SECOND // 10**8}"
+    return f" {clock}" if row.timed else "~" + " " * 10
+
+
+def _explains(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:
+    verdicts = {emission.id: emission for emission in diagnosis.verdicts}
+    if incident.symptoms:
+        yield ""
+        yield paint("Explains", "strong")
+        for emission in incident.symptoms:
+            why = next((edge.reason for edge in incident.edges if edge.effect == emission.id), "")
+            text = f"{emission.verdict.pattern_name}: {emission.verdict.headline()}"
+            yield from _wrap(harmless(text), "    ", "  ")
+            if why:
+                yield from _wrap(f"because {harmless(why)}", "    ", "    ")
+    if incident.alternatives:
+        yield ""
+        yield paint("Also considered", "strong")
+        for other in incident.alternatives:
+            headline = verdicts[other.verdict].verdict.headline() if other.verdict in verdicts else other.pattern
+            yield from _wrap(harmless(f"{other.pattern}: {headline}"), "    ", "  ")
+            yield from _wrap(f"not the root: {harmless(other.reason)}", "    ", "    ")
+
+
+def _gaps(incident: Incident, paint: Paint) -> Iterator[str]:
+    if incident.gaps:
+        yield ""
+        yield paint("Not measured", "strong")
+        for gap in incident.gaps:
+            yield from _wrap(gap.enable, " " * 4, f"  {gap.layer}: ")
+
+
+def _coverage(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+    coverage = diagnosis.coverage
+    layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
+    text = f"Read {coverage['files_read']} files, {size(coverage['bytes_read'])}" + (f" ({layers})" if layers else "")
+    yield from _wrap(text + ".", "", "")
+    skipped = coverage["skipped"]
+    for item in skipped[:_SKIPPED]:
+        yield from _wrap(harmless(f"Not read: {item['path']}: {item['reason']}"), "  ", "")
+    if len(skipped) > _SKIPPED:
+        yield f"and {len(skipped) - _SKIPPED} more files not read; --format json lists them"
+
+
+def _wrap(text: str, indent: str, head: str, paint: Paint = plain, meaning: str = "") -> Sequence[str]:
+    """Lines of at most 80 columns; `head` begins the first of them, painted."""
+    lines = textwrap.wrap(
+        text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [head.rstrip()]  # fmt: skip
+    if meaning and head.strip():
+        lines[0] = paint(head.rstrip(), meaning) + lines[0][len(head.rstrip()) :]
+    return lines

@@ -1,0 +1,131 @@
+"""A small timeline of an incident across ranks and layers: what a person would have noted down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.facts.process import ExitStatus
+from tracecore.facts.training import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.incidents.diagnosis import Diagnosis
+    from tracecore.incidents.incident import Incident
+
+SECOND: Final = 1_000_000_000
+#: The same statement of several ranks within this time is one row.
+_TOGETHER: Final = 2 * SECOND
+#: Facts of one incident that are looked at.
+_FACTS: Final = 20_000
+
+
+class Moment(msgspec.Struct, kw_only=True):
+    """One row.
+
+    Args:
+        time: of the first fact of the row.
+        timed: it was read, not inferred.
+        layer: of evidence.
+        role: `cause` for evidence of the root about the suspects, `symptom` for what it explains, else empty.
+        ranks: who said it.
+        where: node, pod or GPU where no rank says it.
+        text: what was seen, without the place.
+    """
+
+    time: int
+    timed: bool
+    layer: str
+    role: str
+    ranks: list[int]
+    where: str
+    text: str
+
+    @property
+    def who(self) -> str:
+        if self.ranks:
+            return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {runs(self.ranks)}"
+        return self.where or {"scheduler": "launcher", "kernel": "kernel"}.get(self.layer, "job")
+
+
+def timeline(diagnosis: Diagnosis, incident: Incident, limit: int = 12) -> list[Moment]:
+    """The rows of an incident in order: last steps, its evidence, what it explains, how processes ended."""
+    attempt = diagnosis.run.attempts.get((incident.job, incident.attempt))
+    roles: dict[tuple[str, str], tuple[Fact, str]] = {}
+
+    def note(facts: Iterable[Fact], role: str) -> None:
+        for fact in facts:
+            if len(roles) < _FACTS:
+                roles.setdefault((type(fact).__name__, fact.uid), (fact, role))
+
+    suspects = set(incident.suspects.ranks)
+    if incident.root is not None:
+        whole = incident.evidence
+        own = [f for f in whole if not suspects or f.rank is None or f.rank in suspects]
+        note(own, "cause")
+        note(whole, "symptom")
+    else:
+        note(incident.evidence, "")
+    for emission in incident.symptoms:
+        note(emission.verdict.evidence(), "symptom")
+    if attempt is not None:
+        note(attempt.last_steps.values(), "")
+        note(attempt.ended.values(), "")
+        note(attempt.bad, "")
+    rows: list[Moment] = []
+    for fact, role in sorted(roles.values(), key=lambda item: _order(item[0])):
+        _row(rows, fact, role)
+    return _shorten(rows, limit)
+
+
+def _order(fact: Fact) -> tuple[bool, int, str]:
+    # How processes ended was looked at last, whatever time that is given.
+    return isinstance(fact, ExitStatus) and fact.approximate, fact.time, fact.uid
+
+
+def _row(rows: list[Moment], fact: Fact, role: str) -> None:
+    bare = msgspec.structs.replace(fact, rank=None, node=None, pod=None, gpu=None)
+    text = bare.describe()
+    if isinstance(fact, Progress):
+        text = f"last step reported: {fact.step}" if fact.step is not None else "last report of progress"
+    for row in reversed(rows[-64:]):
+        near = fact.time - row.time <= _TOGETHER or not row.timed
+        if row.text == text and row.layer == fact.layer and near and row.ranks and fact.rank is not None:
+            row.ranks = sorted({*row.ranks, fact.rank})
+            row.role = "cause" if "cause" in (role, row.role) else role or row.role
+            return
+    rows.append(
+        Moment(
+            time=fact.time,
+            timed=not fact.approximate,
+            layer=fact.layer,
+            role=role,
+            ranks=[] if fact.rank is None else [fact.rank],
+            where=fact.gpu or fact.node or fact.pod or "",
+            text=text,
+        )
+    )
+
+
+def _shorten(rows: list[Moment], limit: int) -> list[Moment]:
+    """Of a long list the rows that matter most, in their order: causes, then the first and last of the rest."""
+    if len(rows) <= limit:
+        return rows
+    weight = {"cause": 0, "symptom": 1, "": 1}
+    order = sorted(range(len(rows)), key=lambda n: (weight[rows[n].role], min(n, len(rows) - 1 - n)))
+    return [rows[n] for n in sorted(order[:limit])]
+
+
+def runs(numbers: Sequence[int]) -> str:
+    """`0-3, 5`: neighbours are folded, and a long list is cut."""
+    folded: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if folded and number == folded[-1][1] + 1:
+            folded[-1] = (folded[-1][0], number)
+        else:
+            folded.append((number, number))
+    words = [str(low) if low == high else f"{low}-{high}" for low, high in folded]
+    return ", ".join(words[:12]) + (f" … ({len(set(numbers))} in all)" if len(words) > 12 else "")

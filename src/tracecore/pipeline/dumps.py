@@ -1,0 +1,87 @@
+"""Flight Recorder dumps of a bundle as facts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.signals.bundle import archive
+
+if TYPE_CHECKING:
+    from tracecore.facts.fact import Fact
+    from tracecore.signals.bundle.discovery import Bundle
+    from tracecore.signals.flight_recorder.dump import Dump
+    from tracecore.signals.flight_recorder.reading import Skipped
+    from tracecore.signals.stream import Stream
+
+_COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".zstd")
+
+
+class Dumps(msgspec.Struct):
+    """What the dumps of a bundle say.
+
+    Args:
+        end: the latest time in any of them; 0 where there are none.
+        skipped: (path, reason) of what gave no dump.
+    """
+
+    facts: list[Fact] = []
+    end: int = 0
+    bytes_read: int = 0
+    skipped: list[tuple[str, str]] = []
+
+
+def gather(bundle: Bundle, jobs: int = 1) -> Dumps:
+    """Read, join and type all dumps of a bundle, those inside archives included."""
+    streams = bundle.of("flight_recorder")
+    found = Dumps()
+    if not streams:
+        return found
+    # numpy and the readers are needed only where there are dumps.
+    from tracecore.facts.collective import facts_of
+    from tracecore.signals.flight_recorder.join import join
+    from tracecore.signals.flight_recorder.reading import entry_at, load, one_for_each_rank, sets_of
+
+    plain = [stream for stream in streams if _is_file(stream)]
+    loaded = load([stream.path for stream in plain], jobs)
+    skipped: list[Skipped] = loaded.skipped
+    dumps = loaded.dumps
+    if len(plain) < len(streams):
+        dumps = [*dumps, *_packed([stream for stream in streams if not _is_file(stream)], skipped)]
+        dumps = one_for_each_rank(dumps, skipped)
+    for together in sets_of(dumps):
+        joined = join(together)
+        found.end = max(found.end, joined.end)
+        found.facts += facts_of(joined, entry_at)
+    found.bytes_read = sum(stream.size or 0 for stream in streams)
+    found.skipped = sorted((item.path, f"{item.reason.replace('_', ' ')}: {item.detail}") for item in skipped)
+    return found
+
+
+def _is_file(stream: Stream) -> bool:
+    return "!/" not in stream.path and not stream.path.endswith(_COMPRESSED)
+
+
+def _packed(streams: list[Stream], skipped: list[Skipped]) -> list[Dump]:
+    """Dumps inside archives, or compressed by themselves."""
+    from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+    from tracecore.signals.flight_recorder.reading import Skipped, read_dump
+
+    limits = Limits()
+    dumps: list[Dump] = []
+    for stream in streams:
+        try:
+            with stream.open() as file:
+                data = file.read(limits.file_bytes + 1)
+            dumps.append(read_dump(data, _named(stream.path), limits))
+        except DumpError as error:
+            skipped.append(Skipped(stream.path, error.reason, error.detail))
+        except archive.ERRORS as error:
+            skipped.append(Skipped(stream.path, "unreadable", archive.reason(error)))
+    return dumps
+
+
+def _named(path: str) -> str:
+    """Without the suffix of a compression: the rank is at the end of the name."""
+    return next((path[: -len(suffix)] for suffix in _COMPRESSED if path.endswith(suffix)), path)

@@ -1,0 +1,94 @@
+"""An offline diagnosis: what a dead run left behind in, incidents out.
+
+    discover → read and stamp → facts → fold → bridges → engine → arbitrate → classify
+
+The same code as the agent's from facts on. The same directory gives the same bytes, in whatever order its files were
+written and with any number of jobs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracecore.engine.emission import standing
+from tracecore.engine.engine import Engine
+from tracecore.facts import progress as progress_bridge
+from tracecore.facts import silence as silence_bridge
+from tracecore.facts.fold import fold
+from tracecore.incidents import run as runs
+from tracecore.incidents.arbitration import arbitrate
+from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.patterns import catalogue
+from tracecore.pipeline import dumps
+from tracecore.pipeline import facts as reading
+from tracecore.pipeline.failure import failure_of
+from tracecore.signals.bundle.discovery import discover
+from tracecore.signals.stream import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from tracecore.facts.fact import Fact
+
+
+def diagnose(
+    paths: Sequence[str | Path],
+    *,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    config: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Diagnosis:
+    """Say what broke.
+
+    Args:
+        paths: files, directories, archives.
+        jobs: processes to read with.
+        progress: told now and then how many bytes of how many have been read.
+        config: settings of patterns, by name.
+
+    Raises:
+        FileNotFoundError: a given path does not exist.
+        patterns.ConfigError: a setting is wrong.
+    """
+    patterns = catalogue(config)
+    bundle = discover(paths)
+    recorded = dumps.gather(bundle, jobs)
+    if recorded.end and (recorded.end > bundle.clock.latest or not bundle.clock.exact):
+        bundle.clock = Clock(recorded.end, True)
+    total = sum(stream.size or 0 for stream in bundle.streams)
+    part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
+    for path, reason in (*recorded.skipped, *part.skipped):
+        bundle.skip(path, reason)
+    facts = fold((*part.facts, *recorded.facts))
+    end = max([bundle.clock.latest, *(fact.end for fact in facts)])
+    facts = sorted((*facts, *_bridged(facts, end)), key=_order)
+    engine = Engine(patterns, strict=False)
+    verdicts = standing(engine.replay(facts, until=end))
+    verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
+    run = runs.look(facts, end)
+    finding = arbitrate(verdicts, run, bundle.layers())
+    for incident in finding.incidents:
+        attempt = run.attempts.get((incident.job, incident.attempt))
+        incident.failure = failure_of(incident, attempt)
+    counters = part.counters
+    counters.bytes_read += recorded.bytes_read
+    notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]
+    return Diagnosis(
+        incidents=finding.incidents,
+        verdicts=verdicts,
+        coverage=bundle.coverage(counters),
+        notes=notes,
+        run=run,
+        facts=facts,
+        bundle=bundle,
+    )
+
+
+def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:
+    """Facts that follow from others and the clock: steps that no longer advance, nodes that fell silent."""
+    return [*progress_bridge.stalls(facts, end), *silence_bridge.silences(facts, end)]
+
+
+def _order(fact: Fact) -> tuple[int, str, str]:
+    return fact.time, fact.uid, type(fact).__name__
