@@ -59,11 +59,12 @@ def mixed(number: int, spread: int) -> Iterator[Fact]:
                     subtype="double_bit",
                     persistence="volatile",
                 )
+            case _ if index % 100 == 9:
+                yield PodEvicted(time=time_, source=source, node=node, pod=f"train/p-{index}", reason="Evicted")
+            case _ if index % 200 == 19:
+                yield NodePressure(time=time_, source=source, node=node, condition="MemoryPressure")
             case _:
-                if index % 20 == 9:
-                    yield NodePressure(time=time_, source=source, node=node, condition="MemoryPressure")
-                else:
-                    yield PodEvicted(time=time_, source=source, node=node, pod=f"train/p-{index}", reason="Evicted")
+                yield Progress(time=time_, source=source, node=node, job=f"job-{place // 64}", rank=place, step=index)
 
 
 def live(number: int) -> float:
@@ -108,7 +109,7 @@ def hold(number: int) -> None:
     before = _resident()
     batch: list[Fact] = []
     held = 0
-    for fact in mixed(5 * number, 60 * SECOND):
+    for fact in mixed(9 * number, 60 * SECOND):
         if not isinstance(fact, needed) or (isinstance(fact, EccDelta) and fact.error_type == "corrected"):
             continue
         batch.append(fact)
