@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
 from tracecore.patterns.config import ConfigError, load
 from tracecore.patterns.contract import Pattern
+from tracecore.patterns.cuda_oom.detector import CudaOomPattern
 from tracecore.patterns.gpu_app_fault.detector import GpuAppFault
 from tracecore.patterns.gpu_fault.detector import GpuFault
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
@@ -32,6 +33,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     CollectiveMismatch,
     GpuFault,
     GpuAppFault,
+    CudaOomPattern,
     StorageFailure,
     WorkerCrash,
     PlannedStopPattern,
