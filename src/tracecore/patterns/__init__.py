@@ -19,6 +19,7 @@ from tracecore.patterns.nccl_hang.detector import NcclHang
 from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
 from tracecore.patterns.storage_failure.detector import StorageFailure
+from tracecore.patterns.straggler.detector import Straggler
 from tracecore.patterns.worker_crash.detector import WorkerCrash
 from tracecore.patterns.xid_correlation.detector import XidCorrelation
 
@@ -37,6 +38,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     StorageFailure,
     WorkerCrash,
     PlannedStopPattern,
+    Straggler,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

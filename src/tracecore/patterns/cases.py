@@ -57,6 +57,8 @@ _ENTRY = re2.compile(
     r"(?: +x(?P<times>[0-9]{1,6})(?: +every +(?P<every>[0-9][0-9a-z.]*))?)?"
     r"(?: +arrives +(?P<arrives>t(?:[+-][0-9][0-9a-z.]*)?))?$"
 )
+#: `{i+5}` as a whole value is a number: 5, 6, 7 …
+_COUNTED = re2.compile(r"^\{i\+([0-9]{1,9})\}$")
 
 
 class CaseError(ValueError):
@@ -287,6 +289,8 @@ class _Reader:
         from tracecore.facts.catalog import TIME_FIELDS
 
         if isinstance(value, str):
+            if (counted := _COUNTED.match(value)) is not None:
+                return number + int(counted.group(1))
             value = value.replace("{i}", str(number))
             if field in TIME_FIELDS and value.startswith("t"):
                 return moment(value, self.start)

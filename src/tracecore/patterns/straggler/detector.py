@@ -1,0 +1,309 @@
+"""One rank is persistently last: by the times it reports itself, or by when it comes to collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from tracecore.facts.collective import Arrival
+from tracecore.facts.training import Progress
+from tracecore.patterns.config import HOUR, MILLISECOND, Count, Duration, Factor, Fraction, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.scope import job_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Part: TypeAlias = Literal["data", "compute", "unknown"]
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: the decisive steps, of all ranks, lie within this time.
+        factor: how many times the median of its cohort a slow rank takes.
+        cohort: ranks of one step without which nobody can be told from the others.
+        steps: in so many consecutive steps.
+        crowd: when more than this share of the cohort is slow, nobody is named.
+        warmup: steps with a lower number do not count.
+        share: a wait for data, or a late arrival, matters from this share of the step on.
+        least_ms: nothing matters below so many milliseconds.
+    """
+
+    window: Duration = HOUR
+    factor: Factor = 1.5
+    cohort: Count = 4
+    steps: Count = 5
+    crowd: Fraction = 0.25
+    warmup: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 2
+    share: Fraction = 0.2
+    least_ms: Annotated[float, msgspec.Meta(ge=0.0, le=3_600_000.0)] = 5.0
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """One rank's report of a step in which it was slow, beside the middle of its cohort."""
+
+    report: Progress
+    peer: Progress
+    took: float
+    usual: float
+    part: Part
+    ranks: int
+
+
+class StragglerVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        rank: the straggler.
+        lags: the decisive steps, by its own times; empty where arrivals decide.
+        arrivals: the collectives it came last to; empty where its own times decide.
+    """
+
+    pattern_id: ClassVar[str] = "6"
+    pattern_name: ClassVar[str] = "straggler"
+    role: ClassVar[Role] = "symptom"
+
+    rank: int
+    lags: tuple[Lag, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
+
+    @property
+    def part(self) -> Part:
+        parts = [lag.part for lag in self.lags] or ["unknown"]
+        return max(("data", "compute", "unknown"), key=parts.count)
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the middle rank's time; the median over the decisive steps."""
+        ratios = sorted(lag.took / lag.usual for lag in self.lags if lag.usual > 0)
+        return round(ratios[len(ratios) // 2], 2) if ratios else None
+
+    @property
+    def _place(self) -> str:
+        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
+        return f" on {fact.node}" if fact.node else f" in {fact.pod}" if fact.pod else ""
+
+    def headline(self) -> str:
+        who = f"Rank {self.rank}{self._place}"
+        if self.arrivals:
+            first, late = self.arrivals[0], min(arrival.lateness for arrival in self.arrivals) / MILLISECOND
+            return (
+                f"{who} comes last to {len(self.arrivals)} steps in a row of group {first.pg_desc or first.pg}, "
+                f"from seq {first.seq}, at least {late:.0f} ms after the middle rank"
+            )
+        first_step, last = self.lags[0].report.step, self.lags[-1]
+        what = {"data": "waits for data", "compute": "computes", "unknown": "works"}[self.part]
+        times = f"{self.ratio:g} times as long as" if self.ratio is not None else "longer than"
+        return (
+            f"{who} {what} {times} the median of {last.ranks} ranks, in {len(self.lags)} steps in a row "
+            f"from step {first_step}"
+        )
+
+    def remediation(self) -> str:
+        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
+        on = f"On {fact.node}" if fact.node else f"Where rank {self.rank} runs"
+        gpu = f" -i {fact.gpu}" if fact.gpu else ""
+        stack = f"`py-spy dump --pid PID` of rank {self.rank}"
+        loader = (
+            f"look at its input: {stack} and of its DataLoader workers shows where they wait; `iostat -x 5 3`, "
+            f"`nfsiostat 5 3` and `top` show a slow mount or a CPU that others use. Compare its number of workers and "
+            f"its shard with another rank's"
+        )
+        device = (
+            f"look at its GPU: `nvidia-smi -q -d PERFORMANCE,CLOCK,TEMPERATURE,POWER{gpu}` (throttled, lower clocks, a "
+            f"power cap), `nvidia-smi` (a second process on it), and `top -H` for its CPU"
+        )
+        cordon = f"keep work off {fact.node} (`kubectl cordon {fact.node}`)" if fact.node else "keep work off that node"
+        then = (
+            f" Then start rank {self.rank} on another node: if it stays slow its share of the work is larger, if it "
+            f"does not, {cordon}."
+        )
+        if self.part == "data":
+            return f"{on}, {loader}.{then}"
+        if self.part == "compute":
+            return f"{on}, {device}.{then}"
+        return f"{on}, first {stack} in the middle of a step: in the loader, {loader}; in the model, {device}.{then}"
+
+    def evidence(self) -> Sequence[Fact]:
+        if self.arrivals:
+            return self.arrivals
+        reports: list[Progress] = [lag.report for lag in self.lags]
+        return sorted([*reports, self.lags[-1].peer], key=lambda report: (report.time, report.step or 0, report.uid))
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"gen_ai.training.rank": self.rank, "part": self.part}
+        if self.ratio is not None:
+            fields["ratio"] = self.ratio
+        if self.lags:
+            fields |= {"steps": [lag.report.step for lag in self.lags], "cohort": self.lags[-1].ranks}
+        else:
+            fields |= {"sequences": [arrival.seq for arrival in self.arrivals], "cohort": self.arrivals[-1].ranks}
+        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
+        if fact.node:
+            fields["k8s.node.name"] = fact.node
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        fact: Fact = self.lags[-1].report if self.lags else self.arrivals[-1]
+        return {
+            "gen_ai.training.rank": self.rank,
+            "k8s.node.name": fact.node,
+            "tracecore.alert.straggler.part": self.part,
+            "tracecore.alert.straggler.ratio": self.ratio,
+        }
+
+    def suspects(self) -> Suspects:
+        return Suspects.of([lag.report for lag in self.lags] or self.arrivals)
+
+
+class Straggler(Pattern[Config]):
+    """The same rank is slow in several consecutive steps, or comes last to them, and few others are.
+
+    In data-parallel training a collective makes everybody as slow as the slowest, so equal step times say nothing:
+    what tells the ranks apart is the time a rank spends by itself (waiting for data, computing) or when it arrives.
+    """
+
+    id = "6"
+    name = "straggler"
+    role = "symptom"
+    maturity = "stable"
+    needs = (Progress, Arrival)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if fact.rank is None:
+            return ()
+        if isinstance(fact, Arrival):
+            return job_keys(fact) if fact.ranks >= self.config.cohort else ()
+        return job_keys(fact) if isinstance(fact, Progress) and self._counts(fact) else ()
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        named: dict[int, StragglerVerdict] = {}
+        # A rank's own times say which part of it is slow; arrivals only that it is.
+        for verdict in (*self._by_times(window), *self._by_arrivals(window)):
+            named.setdefault(verdict.rank, verdict)
+        return [named[rank] for rank in sorted(named, key=lambda rank: (named[rank].time, rank))]
+
+    def _counts(self, report: Progress) -> bool:
+        """First steps and evaluation do not count."""
+        timed = report.iter_time_s is not None or report.data_time_s is not None
+        trains = report.phase is None or report.phase == "train"
+        return timed and trains and report.step is not None and report.step >= self.config.warmup
+
+    # -- by what ranks say of themselves --------------------------------------------------------------------------
+
+    def _by_times(self, window: Window) -> Iterator[StragglerVerdict]:
+        steps: dict[tuple[int, float, int], dict[int, Progress]] = {}
+        for report in window.of(Progress):
+            if report.rank is not None and report.step is not None:
+                epoch = -1.0 if report.epoch is None else report.epoch
+                steps.setdefault((report.attempt, epoch, report.step), {})[report.rank] = report
+        runs: dict[int, list[Lag]] = {}
+        named: set[int] = set()
+        attempt = None
+        for step in sorted(steps):
+            cohort = steps[step]
+            if step[0] != attempt:
+                attempt, runs = step[0], {}
+            if len(cohort) < self.config.cohort:
+                continue
+            slow = self._slow(cohort)
+            if len(slow) > self.config.crowd * len(cohort):
+                slow = {}
+            for rank in cohort.keys() - named:
+                if rank not in slow:
+                    runs.pop(rank, None)
+                    continue
+                run = runs.setdefault(rank, [])
+                run.append(slow[rank])
+                del run[: -self.config.steps]
+                if len(run) == self.config.steps:
+                    latest = max(report.time for report in cohort.values())
+                    if latest - min(lag.report.time for lag in run) <= self.config.window:
+                        named.add(rank)
+                        yield StragglerVerdict(
+                            key=window.key,
+                            episode=f"rank {rank}",
+                            time=max(lag.report.time for lag in run),
+                            rank=rank,
+                            lags=tuple(run),
+                        )
+
+    def _slow(self, cohort: Mapping[int, Progress]) -> dict[int, Lag]:
+        """Who is slow in this step, in whole or in the part it measured itself."""
+        steps = self._ahead(cohort, [(r.iter_time_s, rank) for rank, r in cohort.items() if r.iter_time_s is not None])
+        waits = self._ahead(cohort, [(r.data_time_s, rank) for rank, r in cohort.items() if r.data_time_s is not None])
+        slow: dict[int, Lag] = {}
+        for rank, (took, usual, peer) in steps.items():
+            wait = waits.get(rank)
+            part: Part = "unknown" if cohort[rank].data_time_s is None else "compute"
+            if wait is not None and wait[0] - wait[1] >= (took - usual) / 2:
+                part = "data"
+            slow[rank] = Lag(cohort[rank], cohort[peer], took, usual, part, len(cohort))
+        for rank, (took, usual, peer) in waits.items():
+            whole = cohort[rank].iter_time_s
+            if rank not in slow and (whole is None or took - usual >= self.config.share * whole):
+                slow[rank] = Lag(cohort[rank], cohort[peer], took, usual, "data", len(cohort))
+        return slow
+
+    def _ahead(
+        self, cohort: Mapping[int, Progress], values: list[tuple[float, int]]
+    ) -> dict[int, tuple[float, float, int]]:
+        """Ranks whose value is far above the median: (value, median, the rank in the middle)."""
+        if len(values) < self.config.cohort:
+            return {}
+        values.sort()
+        middle = values[(len(values) - 1) // 2]
+        usual = (middle[0] + values[len(values) // 2][0]) / 2
+        least = self.config.least_ms / 1000
+        return {
+            rank: (value, usual, middle[1])
+            for value, rank in values
+            if value >= self.config.factor * usual and value - usual >= least and rank != middle[1]
+        }
+
+    # -- by when they come to collectives -------------------------------------------------------------------------
+
+    def _by_arrivals(self, window: Window) -> Iterator[StragglerVerdict]:
+        groups: dict[tuple[int, str], list[Arrival]] = {}
+        for arrival in window.of(Arrival):
+            groups.setdefault((arrival.attempt, arrival.pg), []).append(arrival)
+        for group in sorted(groups):
+            run: list[Arrival] = []
+            for arrival, took in _steps(sorted(groups[group], key=lambda arrival: (arrival.seq, arrival.time))):
+                least = max(self.config.least_ms * MILLISECOND, self.config.share * took)
+                if arrival.lateness < least:
+                    run = []
+                    continue
+                run = [*run[1 - self.config.steps :], arrival] if run and run[-1].rank == arrival.rank else [arrival]
+                last = len(run) == self.config.steps and arrival.time - run[0].time <= self.config.window
+                if last and arrival.rank is not None:
+                    yield StragglerVerdict(
+                        key=window.key,
+                        episode=f"rank {arrival.rank}",
+                        time=arrival.time,
+                        rank=arrival.rank,
+                        arrivals=tuple(run),
+                    )
+
+
+def _steps(arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, int]]:
+    """The first collective of each step, and how long after the end of the step before its last rank came.
+
+    Collectives come in bursts, and whoever is late to the first of a burst is late to all. A new step begins where the
+    middle rank comes after everybody had come to the one before. The first there is has nothing before it.
+    """
+    released: int | None = None
+    for arrival in arrivals:
+        if released is not None and arrival.time - arrival.lateness > released:
+            yield arrival, arrival.time - released
+        released = arrival.time if released is None else max(released, arrival.time)
