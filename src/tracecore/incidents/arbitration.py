@@ -68,8 +68,24 @@ def arbitrate(emissions: Sequence[Emission], run: Run, layers: Mapping[str, int]
                     f"Attempt {incident.attempt + 1} failed and a later one finished: {incident.headline}"
                 )
             found = kept
-        finding.incidents += found
+        finding.incidents += _worst_first(found, run)
     return finding
+
+
+def _worst_first(incidents: list[Incident], run: Run) -> list[Incident]:
+    """What ended the run first. A restart that never made a step only shows what the attempt before it died of."""
+
+    def key(incident: Incident) -> tuple[int, int]:
+        root = incident.root
+        if root is not None and root.verdict.pattern_name in precedence.CONDITIONS:
+            return 3, -incident.attempt
+        attempt = run.attempts.get((incident.job, incident.attempt))
+        started = attempt is not None and attempt.progress > 0
+        if root is None or (root.verdict.role == "symptom" and not started):
+            return 1 if root is not None or started else 2, -incident.attempt
+        return 0, -incident.attempt
+
+    return sorted(incidents, key=key)
 
 
 def _belonging(emissions: Sequence[Emission], run: Run) -> list[Touch]:
@@ -299,5 +315,6 @@ def _suspects(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None) -
         ranks = ()
     world = attempt.ranks if attempt is not None else set()
     if ranks and world and set(ranks) >= world:
-        ranks = ()
+        # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
+        ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
     return msgspec.structs.replace(suspects, ranks=tuple(ranks))

@@ -21,7 +21,9 @@ _WIDTH: Final = 400
 _REACH: Final = 256 << 20
 
 _ESCAPES: Final = re2.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])")
-_CONTROL: Final = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 9}
+_CONTROL: Final[dict[int, str | None]] = {
+    code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 9
+}
 #: Marks that turn the direction of text around would let a log line dress up as another.
 _CONTROL.update(dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)))
 

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tracecore.incidents.incident import Gap
     from tracecore.incidents.run import Attempt, Run
 
-SECOND: Final = 1_000_000_000
-#: A run whose last step is this close to the end of the recording was at work.
-AT_WORK: Final = 60 * SECOND
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
 _SHOWN: Final = 6
@@ -39,7 +36,7 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
         state = "failed"  # something made it start again
     if state == "failed":
         headline, suspects, evidence = _failed(attempt)
-    elif state == "unended" and (hung := _hung(attempt, run)) is not None:
+    elif state == "unended" and (hung := _hung(attempt)) is not None:
         headline, suspects, evidence = hung
     elif state == "unknown" and attempt.stalls:
         headline, suspects, evidence = _stalled(attempt)
@@ -84,7 +81,8 @@ def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     else:
         headline = f"{len(statuses)} of {total} ranks ended badly ({how}), and nothing read here says why"
     evidence = [statuses[rank] for rank in ranks or statuses]
-    return headline, Suspects(ranks=tuple(ranks)), [*evidence, *attempt.bad]
+    said = [fact for fact in attempt.exceptions if fact.end >= attempt.progress][-2:]
+    return headline, Suspects(ranks=tuple(ranks)), [*said, *evidence, *attempt.bad]
 
 
 def _ending(code: int) -> str:
@@ -92,23 +90,30 @@ def _ending(code: int) -> str:
     return name or f"exit status {code}"
 
 
-def _hung(attempt: Attempt, run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
-    """Processes that had not ended: hung, unless they were just making steps or have said that they are done."""
+def _hung(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Processes that had not ended: hung or at work. Their own logs cannot tell, since silence has no line."""
     if attempt.finished:
         return None
+    alive = len(attempt.alive)
+    if attempt.saving:
+        ranks = sorted(rank for rank in attempt.saving if rank >= 0)
+        facts: list[Fact] = [attempt.saving[rank] for rank in sorted(attempt.saving)]
+        who = f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks[:8]))}" if ranks else "the process"
+        what = f"the last word of {who} is that a checkpoint began"
+        # Where all of them say so, the lowest rank writes and the others wait for it, as nearly every program has it.
+        suspects = Suspects(ranks=tuple(ranks) if len(ranks) < len(attempt.ranks) else tuple(ranks[:1]))
+        return f"{_alive(alive)} still running when this was recorded, and {what}", suspects, facts
     if attempt.stalls:
         return _stalled(attempt)
-    steps = attempt.last_steps
-    if attempt.timed and attempt.progress and run.end - attempt.progress < AT_WORK and len(attempt.alive) > 0:
-        return None
-    alive = len(attempt.alive)
-    who = "The process was" if alive == 1 else f"{alive} processes were"
-    last = f"; the last step reported is {max(s.step for s in steps.values() if s.step is not None)}" if any(
-        s.step is not None for s in steps.values()
-    ) else ""  # fmt: skip
-    headline = f"{who} still running when this was recorded, hung or at work: nothing read here tells which{last}"
-    evidence = [attempt.ended[rank] for rank in sorted(attempt.ended) if attempt.ended[rank].alive]
-    return headline, Suspects(), [*sorted(steps.values(), key=lambda s: (s.time, s.uid))[-2:], *evidence]
+    steps = sorted(attempt.last_steps.values(), key=lambda step: (step.time, step.uid))
+    reached = max((step.step for step in steps if step.step is not None), default=None)
+    last = f"; the last step reported is {reached}" if reached is not None else ""
+    headline = f"{_alive(alive)} still running when this was recorded, hung or at work: nothing here tells which{last}"
+    return headline, Suspects(), [*steps[-2:], *(attempt.ended[rank] for rank in attempt.alive)]
+
+
+def _alive(count: int) -> str:
+    return "The process was" if count == 1 else f"{count} processes were"
 
 
 def _stalled(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:

@@ -14,7 +14,7 @@ from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure
-from tracecore.facts.training import Progress, RunFinished, StepStalled
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -40,6 +40,9 @@ class Attempt(msgspec.Struct, kw_only=True):
         finished: the program says that it is complete.
         timed: times were read, not inferred.
         progress: last time a step was reported.
+        last_steps: the last report of each rank.
+        saving: ranks that began a phase of a checkpoint and have not said that it ended.
+        exceptions: what was printed as a traceback, survived or not.
     """
 
     job: str
@@ -55,6 +58,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     timed: bool = False
     progress: int = 0
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
+    saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
+    exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
 
     @property
     def alive(self) -> list[int]:
@@ -98,12 +103,13 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 def look(facts: Iterable[Fact], end: int) -> Run:
-    """What these facts, ordered by time, say about the run.
+    """What these facts say about the run.
 
     Args:
         end: end of the recording.
     """
-    facts = list(facts)
+    # Within a second, the order of lines in their file counts.
+    facts = sorted(facts, key=lambda fact: (fact.time, fact.source.path, fact.source.offset))
     names = sorted({fact.job for fact in facts if fact.job})
     # Facts that do not know their job are about the only one there is, else about one without a name.
     default = names[0] if len(names) == 1 else ""
@@ -138,10 +144,20 @@ def _take(attempt: Attempt, fact: Fact) -> None:
         attempt.last = max(attempt.last, fact.end)
     if isinstance(fact, Progress):
         attempt.progress = max(attempt.progress, fact.end)
-        attempt.last_steps[-1 if fact.rank is None else fact.rank] = fact
+        rank = -1 if fact.rank is None else fact.rank
+        attempt.last_steps[rank] = fact
+        attempt.saving.pop(rank, None)
+    elif isinstance(fact, CheckpointPhase):
+        rank = -1 if fact.rank is None else fact.rank
+        if fact.event == "begin":
+            attempt.saving[rank] = fact
+        else:
+            attempt.saving.pop(rank, None)
     elif isinstance(fact, RunFinished):
         attempt.finished = True
-    elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure | ExceptionRaised):
+    elif isinstance(fact, ExceptionRaised):
+        attempt.exceptions.append(fact)
+    elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure):
         attempt.bad.append(fact)
     elif isinstance(fact, StepStalled) or (isinstance(fact, WatchdogReport) and fact.report == "timeout"):
         attempt.stalls.append(fact)
@@ -168,7 +184,6 @@ def _settle(attempt: Attempt) -> None:
     if set(attempt.ended) == {0} and attempt.ranks - {0}:
         attempt.ended = {-1: attempt.ended[0]}
     attempt.ranks |= {rank for rank in attempt.ended if rank >= 0}
-    if all(isinstance(fact, ExceptionRaised) for fact in attempt.bad):
-        # A traceback by itself is no end: it may have been survived.
-        endless = not attempt.ended and not attempt.finished and not attempt.completed
-        attempt.bad = [fact for fact in attempt.bad if endless and fact.end >= attempt.progress]
+    if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
+        # A traceback by itself is no end: it may have been survived. The last word of a log it is.
+        attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tracecore.facts.wording import size
 from tracecore.incidents.excerpt import Excerpt, excerpt, harmless
-from tracecore.incidents.timeline import Moment, runs, timeline
+from tracecore.incidents.timeline import Moment, runs, timeline, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -126,7 +126,7 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
         for fact in facts:
             if len(chosen) >= count or fact in chosen:
                 continue
-            if any(_same_place(fact, other) for other in chosen):
+            if any(_same_place(fact, other) or _same_words(fact, other) for other in chosen):
                 continue
             if again or all((fact.kind, fact.rank in suspects) != (o.kind, o.rank in suspects) for o in chosen):
                 chosen.append(fact)
@@ -135,6 +135,11 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
 
 def _same_place(one: Fact, other: Fact) -> bool:
     return one.source.line > 0 and (one.source.path, one.source.offset) == (other.source.path, other.source.offset)
+
+
+def _same_words(one: Fact, other: Fact) -> bool:
+    """Two ranks say the same: one of them is enough."""
+    return type(one) is type(other) and words(one) == words(other)
 
 
 def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:

@@ -87,10 +87,7 @@ def _order(fact: Fact) -> tuple[bool, int, str]:
 
 
 def _row(rows: list[Moment], fact: Fact, role: str) -> None:
-    bare = msgspec.structs.replace(fact, rank=None, node=None, pod=None, gpu=None)
-    text = bare.describe()
-    if isinstance(fact, Progress):
-        text = f"last step reported: {fact.step}" if fact.step is not None else "last report of progress"
+    text = words(fact)
     for row in reversed(rows[-64:]):
         near = fact.time - row.time <= _TOGETHER or not row.timed
         if row.text == text and row.layer == fact.layer and near and row.ranks and fact.rank is not None:
@@ -108,6 +105,13 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
             text=text,
         )
     )
+
+
+def words(fact: Fact) -> str:
+    """What was seen, without whom and where."""
+    if isinstance(fact, Progress):
+        return f"last step reported: {fact.step}" if fact.step is not None else "last report of progress"
+    return msgspec.structs.replace(fact, rank=None, node=None, pod=None, gpu=None).describe()
 
 
 def _shorten(rows: list[Moment], limit: int) -> list[Moment]:

@@ -235,6 +235,9 @@ class _Search:
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_smi"):
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
             self.stamps.extend(last)
+            if stream.first_stamp is not None and not stream.first_stamp.missing:
+                # The end of a log may have times without a year, where its beginning has whole ones.
+                self.stamps.append(stream.first_stamp)
         elif found.format in ("kubernetes_json", "kubernetes_yaml", "journal_json", "journal_export"):
             self.stamps.extend(Stamp(time) for time in recorded_times(head + b"\n" + tail))
         if found.format in ("dmesg", "syslog"):
