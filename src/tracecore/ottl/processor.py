@@ -105,6 +105,67 @@ def compile_group(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class GroupSource:
+    """A group of statements as a configuration has it; the arguments are those of `compile_group`."""
+
+    signal: str
+    statements: tuple[str, ...]
+    context: str = ""
+    conditions: tuple[str, ...] = ()
+    error_mode: str = "ignore"
+    shared_cache: bool = False
+
+    def compile(self) -> Group:
+        return compile_group(
+            self.statements,
+            signal=self.signal,
+            context=self.context,
+            conditions=self.conditions,
+            error_mode=self.error_mode,
+            shared_cache=self.shared_cache,
+        )
+
+
+def read_config(config: Mapping[str, Any]) -> tuple[GroupSource, ...]:
+    """The groups of a `transform:` mapping, in order; see `Processor`.
+
+    Raises:
+        ValueError: the mapping is not such a configuration.
+    """
+    _only(config, _CONFIG_KEYS, "transform")
+    error_mode = check_error_mode(config.get("error_mode") or "ignore")
+    return tuple(
+        source
+        for key, signal in STATEMENT_KEYS.items()
+        for source in _sources(key, signal, config.get(key) or (), error_mode)
+    )
+
+
+def _sources(key: str, signal: str, entries: Any, error_mode: str) -> Iterator[GroupSource]:
+    if not isinstance(entries, (list, tuple)):
+        raise ValueError(f"{key} must be a list")
+    flat = tuple(entry for entry in entries if isinstance(entry, str))
+    if flat:
+        if len(flat) != len(entries):
+            raise ValueError(f"{key} must be a list of statements or a list of groups, not both")
+        yield GroupSource(signal, flat, error_mode=error_mode)
+        return
+    for number, entry in enumerate(entries):
+        where = f"{key}[{number}]"
+        if not isinstance(entry, Mapping):
+            raise ValueError(f"{where} must be a statement or a group")
+        _only(entry, _GROUP_KEYS, where)
+        yield GroupSource(
+            signal,
+            _texts(entry.get("statements"), f"{where}.statements"),
+            entry.get("context") or "",
+            _texts(entry.get("conditions"), f"{where}.conditions"),
+            check_error_mode(entry.get("error_mode") or error_mode),
+            bool(entry.get("shared_cache")),
+        )
+
+
 class Processor:
     """A configured transform processor.
 
@@ -119,36 +180,14 @@ class Processor:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        _only(config, _CONFIG_KEYS, "transform")
+        sources = read_config(config)
         self.error_mode: ErrorMode = check_error_mode(config.get("error_mode") or "ignore")
         self.groups: dict[str, tuple[Group, ...]] = {
-            signal: tuple(self._groups(key, signal, config.get(key) or ())) for key, signal in STATEMENT_KEYS.items()
+            signal: tuple(source.compile() for source in sources if source.signal == signal)
+            for signal in STATEMENT_KEYS.values()
         }
         #: Statements and conditions that failed and were passed over, since the start.
         self.failures = 0
-
-    def _groups(self, key: str, signal: str, entries: Any) -> Iterator[Group]:
-        if not isinstance(entries, (list, tuple)):
-            raise ValueError(f"{key} must be a list")
-        flat = [entry for entry in entries if isinstance(entry, str)]
-        if flat:
-            if len(flat) != len(entries):
-                raise ValueError(f"{key} must be a list of statements or a list of groups, not both")
-            yield compile_group(flat, signal=signal, error_mode=self.error_mode)
-            return
-        for number, entry in enumerate(entries):
-            where = f"{key}[{number}]"
-            if not isinstance(entry, Mapping):
-                raise ValueError(f"{where} must be a statement or a group")
-            _only(entry, _GROUP_KEYS, where)
-            yield compile_group(
-                _texts(entry.get("statements"), f"{where}.statements"),
-                signal=signal,
-                context=entry.get("context") or "",
-                conditions=_texts(entry.get("conditions"), f"{where}.conditions"),
-                error_mode=entry.get("error_mode") or self.error_mode,
-                shared_cache=bool(entry.get("shared_cache")),
-            )
 
     def process_logs(self, payload: dict[str, Any]) -> dict[str, Any]:
         """Run the log statements over `{"resource_logs": [{"resource", "scope_logs": [{"scope", "log_records"}]}]}`.
@@ -289,8 +328,8 @@ def _only(mapping: Mapping[str, Any], known: Sequence[str], where: str) -> None:
             raise ValueError(f'{where} has no "{key}"' + (f": {hint}" if hint else ""))
 
 
-def _texts(value: Any, where: str) -> list[str]:
+def _texts(value: Any, where: str) -> tuple[str, ...]:
     entries = [] if value is None else value
     if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, str) for entry in entries):
         raise ValueError(f"{where} must be a list of strings")
-    return list(entries)
+    return tuple(entries)

@@ -1,0 +1,90 @@
+"""Guards: constant `IsMatch(body, "…")` conditions without which a statement does nothing.
+
+A guard is a set of patterns. Where none of them matches the body, the condition is false, and evaluating it has no
+other effect: nothing before the guard could have failed.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from tracecore.ottl import tree
+
+#: Patterns one of which has to match; None where nothing is known.
+Guard: TypeAlias = frozenset[str] | None
+
+#: Paths of a log record that can be read, and with a constant key indexed, without failing.
+_QUIET: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
+_BODY: Final = ("body", "log.body")
+
+
+def guard(condition: tree.Condition | None) -> Guard:
+    """The guard of a condition in a log's context."""
+    match condition:
+        case tree.Call() if (pattern := _pattern(condition)) is not None:
+            return frozenset({pattern})
+        case tree.And(operands):
+            for operand in operands:
+                found = guard(operand)
+                if found is not None:
+                    return found
+                if not _quiet(operand):
+                    return None
+        case tree.Or(operands):
+            guards = [guard(operand) for operand in operands]
+            known = [found for found in guards if found is not None]
+            return frozenset().union(*known) if len(known) == len(guards) else None
+    return None
+
+
+def changes_body(statement: tree.Statement) -> bool:
+    """Whether later guards may see another body than earlier ones."""
+    arguments = statement.editor.arguments
+    if not arguments:
+        return False
+    target = arguments[0].value
+    return not isinstance(target, tree.Path) or "body" in [segment.name for segment in target.segments]
+
+
+def stays_inside(statement: tree.Statement) -> bool:
+    """Whether a statement changes nothing but the record itself (not the resource and scope it shares with others)."""
+    arguments = statement.editor.arguments
+    target = arguments[0].value if arguments else None
+    if not isinstance(target, tree.Path):
+        return target is None
+    return target.segments[0].name not in ("resource", "scope", "instrumentation_scope")
+
+
+def _pattern(call: tree.Call) -> str | None:
+    """The pattern of `IsMatch(body, "…")`."""
+    if call.name != "IsMatch" or call.keys or len(call.arguments) != 2 or any(a.name for a in call.arguments):
+        return None
+    subject, pattern = call.arguments[0].value, call.arguments[1].value
+    if not isinstance(subject, tree.Path) or tree.path_text(subject) not in _BODY:
+        return None
+    return pattern.value if isinstance(pattern, tree.Literal) and isinstance(pattern.value, str) else None
+
+
+def _quiet(condition: tree.Condition) -> bool:
+    """Whether a condition cannot fail on a log whose body is a string and whose attributes are a map."""
+    match condition:
+        case tree.Call():
+            return _pattern(condition) is not None
+        case tree.Comparison(op, left, right):
+            literal = isinstance(left, tree.Literal) or isinstance(right, tree.Literal)
+            return op in ("==", "!=") and literal and _readable(left) and _readable(right)
+        case tree.Not(operand):
+            return _quiet(operand)
+        case tree.And(operands) | tree.Or(operands):
+            return all(_quiet(operand) for operand in operands)
+    return isinstance(condition, tree.Literal)
+
+
+def _readable(expression: tree.Expression) -> bool:
+    if not isinstance(expression, tree.Path):
+        return isinstance(expression, tree.Literal)
+    *before, last = expression.segments
+    name = ".".join(segment.name for segment in expression.segments)
+    keys = last.keys
+    constant = len(keys) == 1 and isinstance(keys[0], tree.Literal) and isinstance(keys[0].value, str)
+    return name in _QUIET and constant and not any(segment.keys for segment in before)

@@ -1,0 +1,159 @@
+"""Candidate lines of raw blocks: those that hold what some guard needs, found by one scan before anything is parsed.
+
+Around the text of a line there may be a container runtime's wrapping, a launcher's prefix, terminal codes and JSON
+escapes. Prefixes are allowed for in what is searched for (`widening.for_lines`). Codes and escapes are taken out of the
+block first; that moves bytes but no line ends, so that a line is found again by its number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+import re2
+
+from tracecore.ottl.planner.database import FOLDING, Database, Search, search
+from tracecore.ottl.planner.widening import LINE_BREAK
+from tracecore.signals.logs.selector import ALWAYS
+
+#: Longer lines are candidates: runtimes cut them, and readers keep only parts of them.
+LONG_LINE: Final = 16 * 1024
+#: Hyperscan is given pieces that stay in the cache of one core.
+PIECE: Final = 1 << 17
+
+_BACKSLASH: Final = b"\xff\xfe"
+_BREAK: Final = bytes((LINE_BREAK,))
+#: JSON escapes; the backslash itself comes first and last.
+_ESCAPES: Final = (
+    (b"\\\\", _BACKSLASH),
+    (b"\\n", _BREAK),
+    (b"\\r", _BREAK),
+    (b'\\"', b'"'),
+    (b"\\t", b"\t"),
+    (b"\\/", b"/"),
+    (b"\\u001b", b"\x1b"),
+    (b"\\u001B", b"\x1b"),
+    (b"\\u0000", b""),
+    (b"\\u003c", b"<"),
+    (b"\\u003e", b">"),
+    (b"\\u0026", b"&"),
+    (b"\\u0027", b"'"),
+)
+_ANSI = re2.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
+#: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
+_OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
+
+
+class LineSearch(msgspec.Struct, frozen=True):
+    """What to search for in raw lines.
+
+    Args:
+        search: entries for the patterns.
+        everything: some pattern cannot be searched for, so that every line is a candidate.
+    """
+
+    search: Search
+    everything: bool
+
+
+def line_search(patterns: Sequence[str]) -> LineSearch:
+    """What raw lines must have so that one of the patterns can match their text."""
+    found = search(patterns, lines=True, extra=(*FOLDING, *ALWAYS), opaque=_OPAQUE)
+    return LineSearch(found, bool(found.open))
+
+
+class Selector:
+    """Picks the lines in which a guard can match. One for each reader: a scan needs memory of its own.
+
+    Args:
+        database: of a `LineSearch`'s entries, reporting every match; None picks every line.
+        escaped: lines are JSON.
+    """
+
+    def __init__(self, database: Database | None, *, escaped: bool = False) -> None:
+        self._database = database
+        self._escaped = escaped
+
+    def __call__(self, block: bytes) -> Sequence[int] | None:
+        if self._database is None:
+            return None
+        text = plain(block, self._escaped or b'{"log":"' in block[:64])
+        found = self.scan(text)
+        long = long_lines(text)
+        if long:
+            found = [*found, *long]
+        if not found:
+            return found
+        found.sort()
+        return found if text is block else _mapped(text, found, block)
+
+    def scan(self, text: bytes) -> list[int]:
+        """The last byte of every match."""
+        database = self._database
+        found: list[int] = []
+        assert database is not None
+        if len(text) <= PIECE:
+            database.scan(text, _collect, (found, -1))
+            return found
+        start = 0
+        while start < len(text):
+            end = len(text)
+            if end - start > PIECE:
+                end = text.rfind(b"\n", start, start + PIECE) + 1 or text.find(b"\n", start + PIECE) + 1 or end
+            database.scan(text[start:end], _collect, (found, start - 1))
+            start = end
+        return found
+
+
+def _collect(number: int, start: int, end: int, flags: int, context: tuple[list[int], int]) -> None:
+    context[0].append(context[1] + end)
+
+
+def plain(block: bytes, escaped: bool) -> bytes:
+    """A block without JSON escapes, terminal codes and NULs; with the same lines."""
+    if escaped and b"\\" in block:
+        for escape, text in _ESCAPES:
+            block = block.replace(escape, text)
+        block = block.replace(_BACKSLASH, b"\\")
+    if b"\x1b" in block:
+        block = _ANSI.sub(b"", block)
+    if b"\x00" in block:
+        block = block.replace(b"\x00", b"")
+    return block
+
+
+def ends(block: bytes) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """Where lines end: newlines and carriage returns."""
+    array = np.frombuffer(block, np.uint8)
+    found = array == 10
+    if b"\r" in block:
+        found |= array == 13
+    return np.flatnonzero(found)
+
+
+def long_lines(block: bytes) -> list[int]:
+    """A place in every line that is long."""
+    if len(block) < LONG_LINE:
+        return []
+    # No line is long where every stretch of half that length has an end.
+    at = 0
+    found = []
+    while at + LONG_LINE <= len(block):
+        last = block.rfind(b"\n", at, at + LONG_LINE)
+        if last < 0:
+            found.append(at)
+            last = block.find(b"\n", at + LONG_LINE)
+            if last < 0:
+                break
+        at = last + 1
+    return found
+
+
+def _mapped(text: bytes, found: Iterable[int], block: bytes) -> list[int]:
+    """Places of a changed block as ends of the same lines in the block itself."""
+    lines = np.unique(np.searchsorted(ends(text), np.fromiter(found, np.intp)))
+    borders = ends(block)
+    last = len(block) - 1
+    return [int(borders[line]) if line < len(borders) else last for line in lines.tolist()]

@@ -1,0 +1,209 @@
+"""From a tree to the expression Hyperscan searches for: in the body of one record, or in raw lines of a file."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from tracecore.ottl.planner.expressions import (
+    EMPTY,
+    HIGH,
+    Byte,
+    Choice,
+    Node,
+    Place,
+    Repeat,
+    Sequence,
+    Unreadable,
+    Wide,
+    parse,
+)
+
+#: Longer counted repetitions are searched for without their bound: an automaton has to count them out.
+MAX_COUNT: Final = 4
+#: Stands for the line ends inside a text whose raw form has them escaped (see `selection`).
+LINE_BREAK: Final = 0x1E
+
+_BREAKS: Final = 1 << 10 | 1 << 13
+_NOT_BREAKS: Final = ((1 << 256) - 1) & ~_BREAKS
+_WORD_BYTES: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+_NOT_WORD: Final = sum(1 << byte for byte in range(256) if byte not in _WORD_BYTES) & _NOT_BREAKS
+_TRAILING: Final = 1 << 9 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 32 | 1 << LINE_BREAK
+
+
+def for_text(pattern: str) -> bytes | None:
+    """What to search for in a record's text, encoded as UTF-8; None where nothing narrower than everything is known."""
+    try:
+        node = _trimmed(parse(pattern), keep_places=True)
+    except (Unreadable, RecursionError):
+        return None
+    return None if _nullable(node) else _written(node, lines=False)
+
+
+def for_lines(pattern: str) -> bytes | None:
+    """What to search for in raw lines, where prefixes, quotes and white space may stand around the text.
+
+    A text of several lines is there as several lines: what the pattern asks of one of them is searched for.
+    """
+    try:
+        node = _trimmed(one_line(parse(pattern)), keep_places=False)
+    except (Unreadable, RecursionError):
+        return None
+    return None if _nullable(node) else _written(node, lines=True)
+
+
+def _nullable(node: Node) -> bool:
+    """Whether it may match without a single character."""
+    match node:
+        case Byte() | Wide():
+            return False
+        case Sequence(parts):
+            return all(_nullable(part) for part in parts)
+        case Choice(parts):
+            return any(_nullable(part) for part in parts)
+        case Repeat(part, least, _):
+            return least == 0 or _nullable(part)
+    return True
+
+
+def _trimmed(node: Node, *, keep_places: bool, start: bool = True, end: bool = True) -> Node:
+    """Without what an unanchored search does not need: optional things at either end, repetitions of the last thing."""
+    match node:
+        case Repeat(part, least, _):
+            if least == 0:
+                return EMPTY
+            return (
+                _trimmed(part, keep_places=keep_places, start=start, end=end)
+                if least == 1
+                else Repeat(part, least, least)
+            )
+        case Choice(parts):
+            return Choice(tuple(_trimmed(part, keep_places=keep_places, start=start, end=end) for part in parts))
+        case Sequence(parts):
+            kept = list(parts)
+            while start and kept and isinstance(kept[0], Repeat) and kept[0].least == 0:
+                kept.pop(0)
+            while end and kept and isinstance(kept[-1], Repeat) and kept[-1].least == 0:
+                kept.pop()
+            if kept and start:
+                kept[0] = _trimmed(kept[0], keep_places=keep_places, end=end and len(kept) == 1)
+            if len(kept) > 1 and end:
+                kept[-1] = _trimmed(kept[-1], keep_places=keep_places, start=False)
+            return Sequence(tuple(kept))
+    return node
+
+
+def one_line(node: Node) -> Node:
+    """The part of an expression that one line of the text has to match."""
+    match node:
+        case Byte(mask) if not mask & _NOT_BREAKS:
+            return _BREAK
+        case Sequence(parts):
+            pieces: list[list[Node]] = [[]]
+            for part in map(one_line, parts):
+                if part is _BREAK:
+                    pieces.append([Place("line start")])
+                else:
+                    pieces[-1].append(part)
+            whole = [Sequence(tuple(piece)) for piece in pieces]
+            return next((piece for piece in whole if not _nullable(piece)), whole[-1])
+        case Choice(parts):
+            return Choice(tuple(Place("line start") if part is _BREAK else part for part in map(one_line, parts)))
+        case Repeat(part, least, most):
+            inner = one_line(part)
+            return Repeat(EMPTY, 0, 1) if inner is _BREAK else Repeat(inner, least, most)
+    return node
+
+
+#: A line break that must be there.
+_BREAK: Final = Place("line end")
+
+
+def _written(node: Node, *, lines: bool, first: bool = True) -> bytes:
+    match node:
+        case Byte(mask):
+            return _class(_lined(mask) if lines else mask)
+        case Wide(mask):
+            return _class((_lined(mask) if lines else mask) | HIGH) + b"{1,4}"
+        case Sequence(parts):
+            return b"".join(
+                _group(part, lines, first and not at)
+                if isinstance(part, Choice)
+                else _written(part, lines=lines, first=first and not at)
+                for at, part in enumerate(parts)
+            )
+        case Choice(parts):
+            return b"|".join(_written(part, lines=lines, first=first) for part in parts)
+        case Repeat(part, least, most):
+            return _repeat(part, least, most, lines=lines)
+        case Place(kind):
+            return _place(kind, lines=lines, first=first)
+    raise TypeError(f"not a node: {node!r}")
+
+
+def _group(node: Node, lines: bool, first: bool) -> bytes:
+    return b"(?:" + _written(node, lines=lines, first=first) + b")"
+
+
+def _repeat(part: Node, least: int, most: int | None, *, lines: bool) -> bytes:
+    if isinstance(part, Place) or part == EMPTY:
+        return b"" if least == 0 else _written(part, lines=lines, first=False)
+    least = min(least, MAX_COUNT)
+    if isinstance(part, Wide):
+        written = _class((_lined(part.mask) if lines else part.mask) | HIGH)
+        most = None if most is None else most * 4
+    else:
+        written = _written(part, lines=lines) if isinstance(part, Byte) else _group(part, lines, False)
+    if most is not None and most > MAX_COUNT:
+        most = None
+    if most == 0:
+        return b""
+    bounds = {(0, None): b"*", (1, None): b"+", (0, 1): b"?", (1, 1): b""}.get((least, most))
+    if bounds is None:
+        bounds = b"{%d,%s}" % (least, b"" if most is None else b"%d" % most)
+    return written + bounds
+
+
+def _place(kind: str, *, lines: bool, first: bool) -> bytes:
+    """A position, as far as Hyperscan knows it: the start of something only as the first thing of an expression."""
+    if kind.endswith("start") and not first:
+        return b""
+    if not lines:
+        return {
+            "text start": b"\\A",
+            "text end": b"\\z",
+            "line start": b"(?m:^)",
+            "line end": b"(?m:$)",
+            "word": b"\\b",
+            "inside": b"\\B",
+        }[kind]
+    if kind in ("text start", "line start"):
+        return b"(?:^|%s)" % _class(_NOT_WORD | 1 << 13)
+    if kind in ("text end", "line end"):
+        return b'%s*(?:$|["\\r%s])' % (_class(_TRAILING), bytes((LINE_BREAK,)))
+    return b"\\b" if kind == "word" else b""
+
+
+def _lined(mask: int) -> int:
+    """A set of bytes as it is in raw lines: line ends inside the text have a stand-in."""
+    return (mask & _NOT_BREAKS) | (1 << LINE_BREAK if mask & _BREAKS else 0)
+
+
+@lru_cache(maxsize=4096)
+def _class(mask: int) -> bytes:
+    members = [byte for byte in range(256) if mask >> byte & 1]
+    if len(members) == 1:
+        return _byte(members[0])
+    out = []
+    at = 0
+    while at < len(members):
+        last = at
+        while last + 1 < len(members) and members[last + 1] == members[last] + 1:
+            last += 1
+        out.append(_byte(members[at]) if last == at else _byte(members[at]) + b"-" + _byte(members[last]))
+        at = last + 1
+    return b"[" + b"".join(out) + b"]"
+
+
+def _byte(byte: int) -> bytes:
+    return bytes((byte,)) if byte in _WORD_BYTES else b"\\x%02x" % byte
