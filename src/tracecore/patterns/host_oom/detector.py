@@ -1,0 +1,299 @@
+"""The kernel, a cgroup or a scheduler killed a process because the host's memory ran out."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
+from tracecore.facts.memory import MemoryKillReport, OomKill
+from tracecore.facts.process import LoaderError
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.wording import size
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.scope import namespace, pod_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Report: TypeAlias = MemoryKillReport | ContainerTerminated
+
+#: The kernel prints the lines about one kill in one go.
+BLOCK = SECOND
+#: Facts of one episode that are kept as evidence.
+SHOWN = 8
+KILLED = 137
+_time = attrgetter("time")
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how far apart the kill and the reports about it may be, and two kills of one episode.
+    """
+
+    window: Duration = 2 * MINUTE
+
+
+class HostOomVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        kills: what the kernel said, oldest first; empty where only others reported it.
+        reports: what Kubernetes, a scheduler or the program said.
+        loaders: DataLoader workers whose death this explains.
+    """
+
+    pattern_id: ClassVar[str] = "15"
+    pattern_name: ClassVar[str] = "host_oom"
+    role: ClassVar[Role] = "cause"
+
+    kills: tuple[OomKill, ...] = ()
+    reports: tuple[Report, ...] = ()
+    loaders: tuple[LoaderError, ...] = ()
+
+    def headline(self) -> str:
+        name, pid = self._kernel("victim_name"), self._kernel("victim_pid")
+        process = f"process {name}" if name else "a process" if pid is not None else self._reported_process()
+        if pid is not None:
+            process += f" (pid {pid})"
+        held = self._kernel("rss_kb")
+        limit = self._kernel("limit_kb")
+        text = f"{process[0].upper()}{process[1:]}{f' of {self._pod()}' if self._pod() else ''}"
+        what = "was probably killed for memory" if self.confidence == "partial" else "was killed for memory"
+        if self._reporter() == "stdout":
+            what = "could get no more host memory"
+        text += f" {what}{f' on {self._node()}' if self._node() else ''}"
+        if held is not None:
+            text += f", holding {size(held * 1024)}"
+        if limit is not None and self._kernel("constraint") != "none":
+            text += f" {'at' if held is None else 'of'} a limit of {size(limit * 1024)}"
+        return text
+
+    def remediation(self) -> str:
+        node = self._node() or "NODE"
+        workers = (
+            "The victim is a DataLoader worker: lower `num_workers` or `prefetch_factor`, and look for a dataset that "
+            "keeps growing lists. "
+            if self.loaders or str(self._kernel("victim_name") or "").startswith("pt_data_worker")
+            else ""
+        )
+        if self._kernel("constraint") == "none":
+            where = (
+                f"The whole machine was out of memory. See who holds it on {node} "
+                f"(`ps -eo pid,rss,comm --sort=-rss | head`), and give every job on it a memory limit"
+            )
+        elif pod := self._pod():
+            where = (
+                f"Look at `kubectl -n {namespace(pod)} describe pod {pod_name(pod)}` and `kubectl top pod -n "
+                f"{namespace(pod)} {pod_name(pod)} --containers`; raise `resources.limits.memory` or use less"
+            )
+        elif cgroup := self._kernel("cgroup"):
+            where = f"Look at `cat /sys/fs/cgroup{cgroup}/memory.max` on {node}; raise that limit or use less"
+        elif self._reporter() == "slurm":
+            job = self.reports[0].job or "JOB"
+            where = f"`sacct -j {job} --format=JobID,State,ReqMem,MaxRSS` shows the peak; ask for more with `--mem`"
+        else:
+            where = f"Look for the kill on {node} (`dmesg -T | grep -i 'killed process'`) and at `free -g`"
+        return f"{workers}{where}. Then restart the job from its last checkpoint."
+
+    def evidence(self) -> Sequence[Fact]:
+        return sorted((*self.kills, *self.reports, *self.loaders), key=lambda fact: (fact.time, fact.uid))
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("kernel",) if self.confidence == "partial" else ()
+
+    def fields(self) -> dict[str, Any]:
+        known: dict[str, Any] = {
+            f"kernelevents.oom.{name}": self._kernel(name)
+            for name in ("victim_name", "victim_pid", "cgroup", "constraint", "rss_kb", "limit_kb")
+        }
+        known["reporter"] = self._reporter()
+        known["k8s.node.name"] = self._node()
+        if pod := self._pod():
+            known |= {"k8s.pod.name": pod_name(pod), "k8s.namespace.name": namespace(pod)}
+        return {name: value for name, value in known.items() if value is not None and value != ""}
+
+    def promoted(self) -> dict[str, Any]:
+        fields = self.fields()
+        return {
+            "tracecore.alert.host_oom.reporter": self._reporter(),
+            **{
+                name: fields.get(name)
+                for name in (
+                    "kernelevents.oom.victim_name",
+                    "kernelevents.oom.victim_pid",
+                    "kernelevents.oom.limit_kb",
+                    "k8s.pod.name",
+                    "k8s.namespace.name",
+                    "k8s.node.name",
+                )
+            },
+        }
+
+    def _kernel(self, name: str) -> Any:
+        """What the kernel said first about this, on whichever line."""
+        return next((value for kill in self.kills if (value := getattr(kill, name)) is not None), None)
+
+    def _node(self) -> str | None:
+        return next((fact.node for fact in (*self.kills, *self.reports) if fact.node), None)
+
+    def _pod(self) -> str | None:
+        return next((fact.pod for fact in (*self.kills, *self.reports, *self.loaders) if fact.pod), None)
+
+    def _reporter(self) -> str:
+        if self.kills:
+            return "kernel"
+        first = self.reports[0]
+        return first.reporter or "unknown" if isinstance(first, MemoryKillReport) else "kubernetes"
+
+    def _reported_process(self) -> str:
+        for report in self.reports:
+            if isinstance(report, ContainerTerminated) and report.container:
+                return f"container {report.container}"
+            if isinstance(report, MemoryKillReport) and report.pid is not None:
+                return f"process {report.pid}"
+        rank = next((report.rank for report in self.reports if report.rank is not None), None)
+        return "a process" if rank is None else f"rank {rank}"
+
+
+class _Episode:
+    """Kills of one cgroup, or reports about one pod, that follow each other within the window."""
+
+    __slots__ = ("kills", "last", "loaders", "reports", "time")
+
+    def __init__(self, time: int) -> None:
+        self.time = time
+        self.last = time
+        self.kills: list[OomKill] = []
+        self.reports: list[Report] = []
+        self.loaders: list[LoaderError] = []
+
+
+class HostOom(Pattern[Config]):
+    """A memory kill stated by the kernel, Kubernetes or a scheduler; an exit status or a failed allocation is partial.
+
+    The kernel's lines, and the reports near them, are one kill. A SIGKILL that somebody asked for is none.
+    """
+
+    id = "15"
+    name = "host_oom"
+    role = "cause"
+    maturity = "experimental"
+    needs = (OomKill, MemoryKillReport, ContainerTerminated, LoaderError, PlannedStop, PodEvicted)
+    triggers = (OomKill, MemoryKillReport, ContainerTerminated)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, ContainerTerminated) and fact.reason != "OOMKilled" and fact.exit_code != KILLED:
+            return ()
+        if isinstance(fact, LoaderError) and fact.signal != "SIGKILL":
+            return ()
+        return ((fact.node or "", "" if fact.node else fact.pod or ""),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        episodes = self._kills(window)
+        anchors = list(episodes)
+        self._reports(window, episodes, anchors)
+        for loader in window.of(LoaderError):
+            if (near := self._nearest(anchors, loader, loader.worker_pid)) is not None:
+                near.loaders.append(loader)
+        episodes.sort(key=lambda episode: (episode.time, episode.kills[0].uid if episode.kills else ""))
+        return [self._verdict(window, episode) for episode in episodes]
+
+    def _kills(self, window: Window) -> list[_Episode]:
+        episodes: list[_Episode] = []
+        scopes: dict[str | None, _Episode] = {}
+        latest: _Episode | None = None
+        for kill in window.of(OomKill):
+            # Lines of one block: only some of them name the cgroup.
+            if latest is not None and kill.time - latest.last <= BLOCK and _one_kill(latest.kills[-1], kill):
+                episode: _Episode | None = latest
+            else:
+                episode = scopes.get(kill.cgroup)
+                if episode is not None and kill.time - episode.last > self.config.window:
+                    episode = None
+            if episode is None:
+                episode = _Episode(kill.time)
+                episodes.append(episode)
+            episode.kills.append(kill)
+            episode.last = max(episode.last, kill.end)
+            scopes[kill.cgroup] = latest = episode
+        return episodes
+
+    def _reports(self, window: Window, episodes: list[_Episode], kills: list[_Episode]) -> None:
+        reports: Sequence[Report] = window.of(MemoryKillReport)
+        if terminated := window.of(ContainerTerminated):
+            reports = sorted((*reports, *terminated), key=lambda fact: (fact.time, fact.uid))
+        alone: dict[tuple[str | None, str | None], _Episode] = {}
+        for report in reports:
+            if _by_status(report) and self._asked_for(window, report):
+                continue
+            pid = report.pid if isinstance(report, MemoryKillReport) else None
+            episode = self._nearest(kills, report, pid)
+            if episode is None:
+                who = (report.pod, report.job)
+                episode = alone.get(who)
+                if episode is None or report.time - episode.last > self.config.window:
+                    episode = alone[who] = _Episode(report.time)
+                    episodes.append(episode)
+                episode.last = max(episode.last, report.end)
+            episode.reports.append(report)
+
+    def _nearest(self, kills: list[_Episode], fact: Fact, pid: int | None) -> _Episode | None:
+        """The kill this speaks of: the one of its pid, else the nearest in time that is no other pod's."""
+        lower = bisect_left(kills, fact.time - self.config.window, key=lambda episode: episode.last)
+        upper = bisect_right(kills, fact.end + self.config.window, key=_time)
+        best: _Episode | None = None
+        for episode in kills[lower : min(upper, lower + SHOWN)]:
+            if pid is not None and any(kill.victim_pid == pid for kill in episode.kills):
+                return episode
+            pods = {kill.pod for kill in episode.kills} | {report.pod for report in episode.reports}
+            if fact.pod is not None and not pods <= {None, fact.pod}:
+                continue
+            if best is None or abs(fact.time - episode.time) < abs(fact.time - best.time):
+                best = episode
+        return best
+
+    def _asked_for(self, window: Window, report: Report) -> bool:
+        """A stop or an eviction shortly before explains a SIGKILL better."""
+        for kind in (PlannedStop, PodEvicted):
+            for stop in window.of(kind):
+                if 0 <= report.time - stop.time <= self.config.window and stop.pod in (None, report.pod):
+                    return True
+        return False
+
+    def _verdict(self, window: Window, episode: _Episode) -> Verdict:
+        kills, reports = tuple(episode.kills[:SHOWN]), tuple(episode.reports[:SHOWN])
+        first: Fact = kills[0] if kills else reports[0]
+        return HostOomVerdict(
+            key=window.key,
+            episode=first.source,
+            time=first.time,
+            confidence="full" if kills or not all(map(_by_status, reports)) else "partial",
+            kills=kills,
+            reports=reports,
+            loaders=tuple(episode.loaders[:SHOWN]),
+        )
+
+
+def _by_status(report: Report) -> bool:
+    """An exit status, or an allocation that failed: nobody says that memory was the reason for a kill."""
+    if isinstance(report, ContainerTerminated):
+        return report.reason != "OOMKilled"
+    return report.reporter == "stdout"
+
+
+def _one_kill(one: OomKill, other: OomKill) -> bool:
+    return all(
+        mine is None or its is None or mine == its
+        for mine, its in ((one.victim_pid, other.victim_pid), (one.cgroup, other.cgroup))
+    )
