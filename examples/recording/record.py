@@ -43,9 +43,26 @@ SCENARIOS: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
     "loader_slow": (4, "plain", ["nccl_hang"], [1], HANG),
     "slow_rank": (8, "plain", ["straggler"], [6], ["none"]),
     "all_slow": (8, "plain", [], [], ["none"]),
+    "assert_in_one": (4, "plain", ["gpu_app_fault", "worker_crash"], [3], ["code"]),
+    "early_exit": (4, "plain", ["nccl_hang"], [2], HANG),
+    "uneven_gather": (4, "plain", ["collective_mismatch"], [3], ["code"]),
+    "killed_one": (4, "torchrun", ["worker_crash"], [2], ["infrastructure"]),
+    "aborted_one": (4, "plain", ["worker_crash"], [0], ["code", "infrastructure", "unknown"]),
+    "nobody_listens": (3, "plain", ["nccl_bootstrap"], [], ["infrastructure", "resource"]),
+    "corrupt_checkpoint": (2, "torchrun", ["worker_crash", "storage_failure"], [], ["data"]),
+    "missing_data": (2, "torchrun", ["worker_crash", "storage_failure"], [1], ["data", "code"]),
+    "read_only": (2, "plain", ["storage_failure"], [0], ["resource", "infrastructure"]),
+    "oom_survived": (1, "plain", [], [], ["none"]),
+    "interrupted": (2, "torchrun", ["planned_stop"], [], ["infrastructure", "none", "unknown"]),
+    "exploding": (2, "plain", ["training_divergence"], [], ["code", "data", "unknown", "none"]),
+    "hf_runs": (1, "plain", [], [], ["none"]),
+    "hf_bad_row": (1, "plain", ["worker_crash"], [], ["data", "code"]),
+    "hf_nan": (1, "plain", ["training_divergence"], [], ["code", "data", "unknown", "none"]),
+    "pl_runs": (1, "plain", [], [], ["none"]),
+    "pl_raises": (1, "plain", ["worker_crash"], [], ["code"]),
     "survived": (2, "plain", [], [], ["none"]),
 }
-LIMIT = 75
+LIMIT = int(os.environ.get("RECORD_SECONDS", "75"))
 
 
 def environment(place: Path, port: int) -> dict[str, str]:
@@ -81,6 +98,9 @@ def record(name: str, out: Path, port: int) -> str:
     (place / "scratch" / "small").mkdir(parents=True, exist_ok=True)
     if name == "checkpoint_full":
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place / "scratch/small"], check=True)
+    if name == "read_only":
+        (place / "scratch" / "ro").mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=8m", "tmpfs", place / "scratch/ro"], check=True)
     env = environment(place, port)
     before = kernel_log()
     script = str(HERE / "train.py")
@@ -113,6 +133,9 @@ def record(name: str, out: Path, port: int) -> str:
     if name == "preempted":
         time.sleep(22)
         children["0"].send_signal(signal.SIGTERM)
+    if name == "interrupted":
+        time.sleep(22)
+        children["0"].send_signal(signal.SIGINT)
     deadline = time.time() + LIMIT
     while time.time() < deadline and any(child.poll() is None for child in children.values()):
         time.sleep(0.5)
@@ -127,6 +150,8 @@ def record(name: str, out: Path, port: int) -> str:
         (place / "dmesg.txt").write_text(fresh)
     if name == "checkpoint_full":
         subprocess.run(["umount", place / "scratch/small"], check=False)
+    if name == "read_only":
+        subprocess.run(["umount", place / "scratch/ro"], check=False)
     subprocess.run(["rm", "-rf", place / "scratch"], check=False)
     if not any((place / "fr").iterdir()):
         (place / "fr").rmdir()

@@ -293,6 +293,184 @@ def survived() -> None:
     finish()
 
 
+def assert_in_one() -> None:
+    """An index past the end of an embedding: the GPU's own assert, in one of several ranks."""
+    start()
+    table = torch.nn.Embedding(100, 16).cuda()
+    for n in range(6):
+        step(n)
+    if RANK == 3:
+        table(torch.tensor([5, 100], device="cuda")).sum().item()
+    step(6)
+    finish()
+
+
+def early_exit() -> None:
+    """One rank has fewer batches than the others and leaves the loop first."""
+    start()
+    for n in range(8 if RANK == 2 else 12):
+        step(n)
+    if RANK == 2:
+        say("rank 2 | dataset exhausted after 8 batches")
+        time.sleep(600)
+    finish()
+
+
+def uneven_gather() -> None:
+    start()
+    for n in range(6):
+        step(n)
+    size = 2 << 20 if RANK == 3 else 1 << 20
+    parts = [torch.empty(size, device="cuda") for _ in range(WORLD)]
+    dist.all_gather(parts, torch.ones(size, device="cuda"))
+    torch.cuda.synchronize()
+    step(6)
+    finish()
+
+
+def killed_one() -> None:
+    start()
+    for n in range(6):
+        step(n)
+    if RANK == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(6)
+    finish()
+
+
+def aborted_one() -> None:
+    start()
+    for n in range(6):
+        step(n)
+    if RANK == 0:
+        os.abort()
+    step(6)
+    finish()
+
+
+def nobody_listens() -> None:
+    """The address of rank 0 is wrong, so nobody meets."""
+    os.environ["MASTER_PORT"] = "1"
+    if RANK == 0:
+        time.sleep(40)
+        sys.exit(0)
+    start()
+
+
+def corrupt_checkpoint() -> None:
+    path = f"{SCRATCH}/step_100.pt"
+    if RANK == 0:
+        torch.save({"w": torch.zeros(1 << 20)}, path)
+        with open(path, "r+b") as file:
+            file.truncate(100_000)
+    start()
+    dist.barrier()
+    say(f"rank {RANK} | loading checkpoint {path}")
+    torch.load(path)
+    finish()
+
+
+def missing_data() -> None:
+    start()
+    for n in range(3):
+        step(n)
+    if RANK == 1:
+        with open("/data/pile/shard_00042.bin", "rb") as file:
+            file.read()
+    step(3)
+    finish()
+
+
+def read_only() -> None:
+    start()
+    for n in range(3):
+        step(n)
+    if RANK == 0:
+        say(f"rank 0 | saving checkpoint to {SCRATCH}/ro/step_3.pt")
+        torch.save({"w": torch.zeros(1024)}, f"{SCRATCH}/ro/step_3.pt")
+    dist.barrier()
+    finish()
+
+
+def oom_survived() -> None:
+    """Out of memory, caught; the batch is halved and the run goes on."""
+    held = 400 << 30
+    for n in range(20):
+        while True:
+            try:
+                block = torch.empty(held, dtype=torch.uint8, device="cuda")
+                break
+            except torch.OutOfMemoryError as error:
+                print(f"WARNING: {error}", flush=True)
+                held //= 4
+                say(f"reducing batch: retrying with {held >> 30} GiB")
+        del block
+        say(f"step {n} | loss {1 / (n + 1):.4f} | iter_time 0.100")
+    say("training finished")
+
+
+def interrupted() -> None:
+    start()
+    for n in range(400):
+        step(n, work=0.1)
+    finish()
+
+
+def exploding() -> None:
+    start()
+    for n in range(40):
+        step(n, loss=2.0 if n < 20 else 2.0 * 3 ** (n - 19), work=0.02)
+    finish()
+
+
+def hugging_face() -> None:
+    """A real Trainer on a tiny model: finishes, meets a bad row, or runs out of memory."""
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    class Text(torch.utils.data.Dataset):
+        def __len__(self) -> int:
+            return 200
+
+        def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+            if SCENARIO == "hf_bad_row" and index == 137:
+                raise KeyError("labels")
+            ids = torch.randint(0, 500, (64,))
+            return {"input_ids": ids, "labels": ids}
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=500, n_positions=64, n_embd=64, n_layer=2, n_head=2))
+    rate = 1e6 if SCENARIO == "hf_nan" else 1e-3
+    arguments = TrainingArguments(
+        output_dir=f"{SCRATCH}/hf", per_device_train_batch_size=4, num_train_epochs=2, logging_steps=5, save_steps=20,
+        eval_strategy="steps", eval_steps=20, report_to=[], learning_rate=rate, max_grad_norm=0 if rate > 1 else 1.0,
+    )  # fmt: skip
+    Trainer(model=model, args=arguments, train_dataset=Text(), eval_dataset=Text()).train()
+
+
+def lightning() -> None:
+    """A real Lightning run: finishes, or raises in a training step."""
+    import pytorch_lightning as pl
+
+    class Model(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 1)
+
+        def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
+            if SCENARIO == "pl_raises" and number == 25:
+                raise RuntimeError("mat1 and mat2 shapes cannot be multiplied (32x16 and 17x1)")
+            loss = self.layer(batch).pow(2).mean()
+            self.log("train_loss", loss, prog_bar=True)
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    rows = torch.utils.data.DataLoader(torch.ones(2048, 16), batch_size=32)
+    pl.Trainer(max_epochs=2, default_root_dir=f"{SCRATCH}/pl", log_every_n_steps=5).fit(Model(), rows)
+
+
+WHOLE = {"hf_runs": hugging_face, "hf_bad_row": hugging_face, "hf_nan": hugging_face}
+WHOLE |= {"pl_runs": lightning, "pl_raises": lightning}
 LOADERS = ("loader_segfault", "loader_bad_row", "loader_slow")
 if __name__ == "__main__":
-    loader() if SCENARIO in LOADERS else globals()[SCENARIO]()
+    WHOLE.get(SCENARIO, loader if SCENARIO in LOADERS else globals().get(SCENARIO))()
