@@ -20,6 +20,8 @@ _WIDTH: Final = 400
 #: Bytes passed over to reach a quotation in a file that cannot be entered in the middle.
 _REACH: Final = 256 << 20
 
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_BETWEEN: Final = ("The above exception", "During handling of the above")
 _ESCAPES: Final = re2.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _CONTROL: Final[dict[int, str | None]] = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 9
@@ -32,40 +34,67 @@ class Excerpt(msgspec.Struct, frozen=True):
     """Lines of a file.
 
     Args:
-        place: `file:line` of the first line shown.
-        lines: harmless on a screen, long ones cut.
-        left_out: lines of the same record before these that are not shown.
+        path: the file as the user named it.
+        lines: (line number, text), harmless on a screen, long ones cut; not always in one piece.
+        first: line on which the record begins.
     """
 
-    place: str
-    lines: tuple[str, ...]
-    left_out: int = 0
+    path: str
+    lines: tuple[tuple[int, str], ...]
+    first: int
+
+    @property
+    def place(self) -> str:
+        """`file:line` of the first line shown."""
+        return f"{self.path}:{self.lines[0][0] if self.lines else self.first}"
 
 
-def excerpt(bundle: Bundle, source: Source) -> Excerpt | None:
-    """The lines at this source, of a long block the last; None where it is no text or can no longer be read."""
+def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | None:
+    """The lines at this source, of a long block those that say what happened.
+
+    None where it is no text, or can no longer be read.
+    """
     if not source.line or source.length <= 0:
         return None
     stream = next((stream for stream in bundle.streams if stream.path == source.path), None)
     if stream is None:
         return None
-    length = min(source.length, 1 << 22)
-    begin = source.offset + max(0, length - _BYTES)
+    begin = source.offset + max(0, source.length - _BYTES)
     try:
         with stream.open() as file:
             before = _enter(file, source.offset, begin)
-            raw = _exactly(file, min(length, _BYTES))
+            raw = _exactly(file, min(source.length, _BYTES))
     except archive.ERRORS:
         return None
-    lines = harmless(raw.decode("utf-8", "replace")).split("\n")
     number = source.line + before
-    if begin > source.offset and len(lines) > 1:
-        lines, number = lines[1:], number + 1
-    while len(lines) > 1 and not lines[-1].strip():
-        lines.pop()
-    left_out = max(0, len(lines) - _LINES)
-    lines, number = lines[left_out:], number + left_out
-    return Excerpt(f"{source.path}:{number}", tuple(line[:_WIDTH].rstrip() for line in lines), number - source.line)
+    lines = [line[:_WIDTH].rstrip() for line in harmless(raw.decode("utf-8", "replace")).split("\n")]
+    numbered = [(number + place, line) for place, line in enumerate(lines) if line.strip()]
+    if begin > source.offset:
+        numbered = numbered[1:]
+    return Excerpt(source.path, tuple(_telling(numbered, most)), source.line)
+
+
+def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
+    """Of a traceback the exceptions and the frame above each, of another long block the beginning and the end."""
+    if len(lines) <= most and not any(_TRACEBACK in line for _, line in lines):
+        return lines
+    column = next((line.find(_TRACEBACK) for _, line in lines if _TRACEBACK in line), -1)
+    if column < 0:
+        half = most // 2
+        return [*lines[: most - half], *lines[-half:]]
+    lines = [(number, line) for number, line in lines if line[column:].strip(" ^~")]
+    raised = [
+        place
+        for place, (_, line) in enumerate(lines)
+        if line[column : column + 1].strip() and _TRACEBACK not in line and not line[column:].startswith(_BETWEEN)
+    ]
+    kept: dict[int, None] = {}
+    # The last exception is what ended it, the first is where it began; then the frames above them.
+    for distance in (0, 2, 1):
+        for place in dict.fromkeys((*raised[-1:], *raised[:1], *raised)):
+            if len(kept) < most and place - distance >= 0:
+                kept.setdefault(place - distance)
+    return [lines[place] for place in sorted(kept)] or lines[-most:]
 
 
 def _enter(file: BinaryIO, start: int, begin: int) -> int:

@@ -34,7 +34,9 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
     state = attempt.state
     if not last and state == "unknown":
         state = "failed"  # something made it start again
-    if state == "failed":
+    if state == "failed" and (gone := _gone(attempt)) is not None:
+        headline, suspects, evidence = gone
+    elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
     elif state == "unended" and (hung := _hung(attempt)) is not None:
         headline, suspects, evidence = hung
@@ -48,7 +50,7 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
     return Incident(
         status="insufficient_evidence",
         headline=headline,
-        advice=_advice(missing, state),
+        advice=_advice(missing, state, suspects),
         root=None,
         symptoms=[],
         edges=[],
@@ -83,6 +85,17 @@ def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     evidence = [statuses[rank] for rank in ranks or statuses]
     said = [fact for fact in attempt.exceptions if fact.end >= attempt.progress][-2:]
     return headline, Suspects(ranks=tuple(ranks)), [*said, *evidence, *attempt.bad]
+
+
+def _gone(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Everybody who said something lost a connection: whoever said nothing was at the other end of it."""
+    silent = attempt.unseen | {rank for rank in attempt.ranks if rank not in attempt.lost and rank not in attempt.ended}
+    others = {fact.rank for fact in (*attempt.bad, *attempt.exceptions)} - attempt.lost.keys() - {None}
+    if not attempt.lost or others or not 0 < len(silent) <= len(attempt.lost):
+        return None
+    names = [", ".join(map(str, sorted(ranks)[:8])) for ranks in (attempt.lost, silent)]
+    headline = f"Ranks {names[0]} lost their connections, and rank {names[1]} left nothing to read"
+    return headline, Suspects(ranks=tuple(sorted(silent))), [attempt.lost[rank] for rank in sorted(attempt.lost)]
 
 
 def _ending(code: int) -> str:
@@ -131,10 +144,15 @@ def _stalled(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     return headline, Suspects(), facts
 
 
-def _advice(missing: Sequence[Gap], state: str) -> str:
+def _advice(missing: Sequence[Gap], state: str, suspects: Suspects) -> str:
+    parts = []
     if state == "unended":
-        now = "If it still hangs, `py-spy dump --pid PID` on each host shows where every rank is. "
-    else:
-        now = ""
-    steps = "; ".join(gap.enable for gap in missing[:3])
-    return f"{now}To know next time: {steps}." if steps else f"{now}All layers were there, and none of them names it."
+        parts.append("If it still hangs, `py-spy dump --pid PID` on each host shows where every rank is.")
+    if suspects.ranks:
+        who = (
+            f"rank {suspects.ranks[0]}" if len(suspects.ranks) == 1 else f"ranks {', '.join(map(str, suspects.ranks))}"
+        )
+        parts.append(f"Look at {who} first: its output, its exit status, and the kernel log of its host.")
+    if missing:
+        parts.append("To know next time: " + "; ".join(gap.enable for gap in missing[:3]) + ".")
+    return " ".join(parts) or "All layers were there, and none of them names it."

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
+from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import ContainerTerminated
-from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 State: TypeAlias = Literal["finished", "failed", "unended", "unknown"]
 
 _BAD_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"})
-_STOPPED_STATES = frozenset({"CANCELLED", "PREEMPTED", "REQUEUED", "REVOKED"})
+#: Errors that say a peer is gone, and nothing about the one that says so.
+_LOST = frozenset({"remote_error", "connection_closed", "connection_reset", "gloo_connection_closed"})
 
 
 class Attempt(msgspec.Struct, kw_only=True):
@@ -43,6 +45,8 @@ class Attempt(msgspec.Struct, kw_only=True):
         last_steps: the last report of each rank.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
+        lost: ranks that lost a connection to another one.
+        unseen: ranks that must exist and left nothing to read.
     """
 
     job: str
@@ -60,6 +64,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
+    lost: dict[int, NcclError] = msgspec.field(default_factory=dict)
+    unseen: set[int] = msgspec.field(default_factory=set)
 
     @property
     def alive(self) -> list[int]:
@@ -155,6 +161,11 @@ def _take(attempt: Attempt, fact: Fact) -> None:
             attempt.saving.pop(rank, None)
     elif isinstance(fact, RunFinished):
         attempt.finished = True
+    elif isinstance(fact, GroupProgress):
+        attempt.unseen.update(fact.absent)
+    elif isinstance(fact, NcclError):
+        if fact.rank is not None and fact.error in _LOST:
+            attempt.lost.setdefault(fact.rank, fact)
     elif isinstance(fact, ExceptionRaised):
         attempt.exceptions.append(fact)
     elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure):
@@ -184,6 +195,11 @@ def _settle(attempt: Attempt) -> None:
     if set(attempt.ended) == {0} and attempt.ranks - {0}:
         attempt.ended = {-1: attempt.ended[0]}
     attempt.ranks |= {rank for rank in attempt.ended if rank >= 0}
+    numbered = set(range(max(attempt.ranks, default=-1) + 1))
+    if len(numbered) <= 2 * len(attempt.ranks):
+        # A gap in the numbering is a rank, where the set is nearly whole.
+        attempt.unseen |= numbered
+    attempt.unseen -= attempt.ranks
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
         # A traceback by itself is no end: it may have been survived. The last word of a log it is.
         attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]

@@ -23,6 +23,8 @@ WIDTH: Final = 80
 #: Pieces of evidence quoted.
 _QUOTED: Final = 3
 _SKIPPED: Final = 8
+#: Of one quoted line.
+_QUOTE: Final = 4 * (WIDTH - 6)
 _SECOND: Final = 1_000_000_000
 
 #: Puts a colour on words: (text, meaning) → text. Meanings: bad, strong, faint.
@@ -153,11 +155,14 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
             yield f"  {harmless(fact.source.place)}"
             yield from _wrap(harmless(fact.describe()), "    ", "    ")
             continue
-        more = f" (the last lines of a block that begins at line {fact.source.line})" if found.left_out else ""
-        yield f"  {harmless(found.place)}{more}"
-        for line in found.lines:
-            for piece in textwrap.wrap(line, WIDTH - 6, drop_whitespace=False, break_on_hyphens=False)[:4] or [""]:
-                yield f"    | {piece.rstrip()}"
+        yield f"  {harmless(found.place)}"
+        before = found.lines[0][0] if found.lines else 0
+        for number, line in found.lines:
+            if number > before + 1:
+                yield "    | …"
+            before = number
+            for start in range(0, min(len(line), _QUOTE) or 1, WIDTH - 6):
+                yield f"    | {line[start : start + WIDTH - 6]}".rstrip()
     rest = len(incident.evidence) - len(quoted)
     if rest > 0:
         yield paint(f"  and {rest} more in --format json", "faint")
@@ -224,7 +229,8 @@ def _coverage(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
     text = f"Read {coverage['files_read']} files, {size(coverage['bytes_read'])}" + (f" ({layers})" if layers else "")
     yield from _wrap(text + ".", "", "")
-    skipped = coverage["skipped"]
+    # The same dump in another format is no loss.
+    skipped = [item for item in coverage["skipped"] if not item["reason"].startswith("duplicate")]
     for item in skipped[:_SKIPPED]:
         yield from _wrap(harmless(f"Not read: {item['path']}: {item['reason']}"), "  ", "")
     if len(skipped) > _SKIPPED:
