@@ -11,7 +11,7 @@ from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, La
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.scope import namespace
+from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,8 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
             "requester": self.requester,
             "gen_ai.training.job_id": self.stop.job,
             "k8s.node.name": self.stop.node,
-            "k8s.pod.name": self.stop.pod,
+            "k8s.pod.name": pod_name(self.stop.pod) if self.stop.pod else None,
+            "k8s.namespace.name": namespace(self.stop.pod) if self.stop.pod else None,
         }
         fields.update({name: value for name, value in known.items() if value})
         return fields

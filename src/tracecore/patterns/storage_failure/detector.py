@@ -10,6 +10,7 @@ from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.scope import namespace, pod_name
 from tracecore.patterns.storage_failure.outcome import Outcomes
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
             "tracecore.storage.device": self._known("device"),
             "k8s.event.reason": first.reason if isinstance(first, MountEvent) else None,
             "k8s.node.name": first.node,
-            "k8s.pod.name": first.pod,
+            "k8s.pod.name": pod_name(first.pod) if first.pod else None,
+            "k8s.namespace.name": namespace(first.pod) if first.pod else None,
             "gen_ai.training.rank": first.rank,
             "harm": self.harm.kind if self.harm is not None else None,
         }

@@ -76,11 +76,9 @@ class Scene:
             *(fact for fact in self.exceptions if last_name(fact.type) in COLLECTIVE),
         ]
         self.peers.sort(key=_order)
-        self._own_places = {_place(fact) for fact in window.of(NcclError) if fact.error in OWN_COLLECTIVE}
-        self._own_places.update(_place(fact) for fact in window.of(CudaError))
-        self._peer_places = {
-            _place(fact) for kind in (NcclError, WatchdogReport, RendezvousFailure) for fact in window.of(kind)
-        }
+        own = [fact for fact in window.of(NcclError) if fact.error in OWN_COLLECTIVE]
+        self._own_lines = _Lines([*own, *window.of(CudaError)])
+        self._peer_lines = _Lines([*window.of(NcclError), *window.of(WatchdogReport), *window.of(RendezvousFailure)])
         self._lost = _times(self.peers)
         self._heard = _times([*self.progress, *self.exceptions, *self.signals])
         self._steps: dict[int | None, list[Progress]] = {}
@@ -118,8 +116,7 @@ class Scene:
         kind = last_name(fact.type)
         if kind in MESSENGERS:
             return False
-        place = _place(fact)
-        if (kind in COLLECTIVE or place in self._peer_places) and place not in self._own_places:
+        if (kind in COLLECTIVE or self._peer_lines.hold(fact)) and not self._own_lines.hold(fact):
             return False
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
 
@@ -220,6 +217,21 @@ class Scene:
         # A single status beside a launcher is the launcher's own, whatever it is called.
         return status.rank == fact.rank and not (
             len(others) == 1 and any(self.near(report, fact) for report in self.launchers)
+        )
+
+
+class _Lines:
+    """Lines that facts were read from; a folded fact stands for lines of its stream that nobody remembers."""
+
+    def __init__(self, facts: list[Fact]) -> None:
+        self.places = {_place(fact) for fact in facts}
+        self.folds = [fact for fact in facts if fact.count > 1]
+
+    def hold(self, fact: Fact) -> bool:
+        """Whether this fact was read from one of them."""
+        return _place(fact) in self.places or any(
+            fold.time <= fact.time <= fold.end and fold.rank == fact.rank and fold.source.path == fact.source.path
+            for fold in self.folds
         )
 
 

@@ -20,7 +20,7 @@ from tracecore.facts.training import Progress, RunFinished
 from tracecore.facts.wording import quote
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.scope import job_keys
+from tracecore.patterns.scope import job_keys, namespace, pod_name
 from tracecore.patterns.worker_crash.blame import Scene
 
 if TYPE_CHECKING:
@@ -132,19 +132,26 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         fact = self.failure
         on = f" on {fact.node}" if fact.node else ""
-        logs = f"`kubectl logs --previous -n {fact.pod.replace('/', ' ', 1)}`" if fact.pod else f"`{fact.source.path}`"
+        whose = self.who[0].lower() + self.who[1:]
+        logs = f"the log of {whose}"
+        if fact.pod:
+            logs += f" (`kubectl logs --previous -n {namespace(fact.pod)} {pod_name(fact.pod)}`)"
         again = "Restart from the last checkpoint once that is settled."
         if self.signal:
-            advice = NEXT.get(self.signal, "the lines before it in its log say what it was doing").format(on=on)
-            return f"{self.who} died of {self.signal}: {advice}. Its log: {logs}. {again}"
+            who = f"A DataLoader worker of {whose}" if isinstance(fact, LoaderError) else self.who
+            advice = NEXT.get(self.signal, "the lines before it say what it was doing").format(on=on)
+            return f"{who} died of {self.signal}: {advice}. Read the end of {logs}. {again}"
+        if not isinstance(fact, ExceptionRaised):
+            file = getattr(fact, "error_file", None)
+            error = f" and `{file}`" if file and file.startswith("/") else ""
+            return f"Read the end of {logs}{error}: what it printed before it ended is the cause. {again}"
+        place = f"`{fact.source.path}`" + (f", line {fact.source.line}" if fact.source.line else "")
         where = ""
-        if isinstance(fact, ExceptionRaised) and fact.file and fact.line is not None:
+        if fact.file and fact.line is not None:
             where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
         return (
-            f"Read the traceback of {self.who[0].lower() + self.who[1:]} in {logs} (line {fact.source.line or 1})"
-            f"{where}: "
-            f"the same input raises it again, so fix code or data before restarting. What the other ranks say after "
-            f"it (lost connections, watchdog, SIGTERM) is its consequence."
+            f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data before "
+            f"restarting. What other ranks say after it (lost connections, watchdog, SIGTERM) is its consequence."
         )
 
     def evidence(self) -> Sequence[Fact]:
@@ -180,7 +187,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             "tracecore.process.exit_code": self.exit_code,
             "gen_ai.training.job_id": fact.job,
             "k8s.node.name": fact.node,
-            "k8s.pod.name": fact.pod,
+            "k8s.pod.name": pod_name(fact.pod) if fact.pod else None,
+            "k8s.namespace.name": namespace(fact.pod) if fact.pod else None,
         }
         fields.update({name: value for name, value in known.items() if value is not None and value != ""})
         return fields
