@@ -613,6 +613,11 @@ def test_a_reported_nan_is_told_from_a_complaint() -> None:
     report = project(signal({"tracecore.training.non_finite": "loss", "gen_ai.training.step": 3}))
     assert of(NonFinite, report).explicit is False
     assert of(Progress, report).loss is None
+    complaint = {"tracecore.training.non_finite": "loss", "tracecore.training.non_finite.explicit": True}
+    facts = project(signal({**complaint, "gen_ai.training.step": 3, "gen_ai.training.phase": "eval"}))
+    assert {type(f) for f in facts} == {NonFinite}
+    assert of(NonFinite, facts).explicit is True
+    assert (of(NonFinite, facts).step, of(NonFinite, facts).phase) == (3, "eval")
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ class NonFinite(Fact, frozen=True, kw_only=True):
     Args:
         what: loss, grad_norm, gradient, activation or parameter.
         explicit: the program itself stopped or warned because of it, rather than printing the value in a report.
+        phase: train, eval …; None when not known.
     """
 
     kind: ClassVar[str] = "non_finite"
@@ -110,6 +111,7 @@ class NonFinite(Fact, frozen=True, kw_only=True):
     what: str
     step: int | None = None
     explicit: bool = False
+    phase: str | None = None
 
     def describe(self) -> str:
         step = f" at step {self.step}" if self.step is not None else ""

@@ -21,6 +21,7 @@ from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
 from tracecore.patterns.storage_failure.detector import StorageFailure
 from tracecore.patterns.straggler.detector import Straggler
+from tracecore.patterns.training_divergence.detector import TrainingDivergence
 from tracecore.patterns.worker_crash.detector import WorkerCrash
 from tracecore.patterns.xid_correlation.detector import XidCorrelation
 
@@ -41,6 +42,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     WorkerCrash,
     PlannedStopPattern,
     Straggler,
+    TrainingDivergence,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

@@ -9,13 +9,14 @@ from tracecore.facts.training import CheckpointPhase, EvalAccuracy, NonFinite, P
 
 _STALL = "tracecore.alert.training_step_stalled.no_progress_seconds"
 _CHECKPOINT = "tracecore.training.checkpoint.phase"
+_EXPLICIT = "tracecore.training.non_finite.explicit"
 _EVENTS = frozenset({"begin", "end", "error"})
 
 
 def progress(record: Stamped) -> Progress | None:
     # These lines mention a step without having made one.
     get = record.get
-    if get(_STALL) is not None or get(_CHECKPOINT) is not None:
+    if get(_STALL) is not None or get(_CHECKPOINT) is not None or get(_EXPLICIT) is not None:
         return None
     made = Progress(
         **record.identity(),
@@ -76,7 +77,11 @@ def non_finite(record: Stamped) -> NonFinite | None:
         )
     )
     return NonFinite(
-        **record.identity(), what=what, step=natural(record.get("gen_ai.training.step")), explicit=not reported
+        **record.identity(),
+        what=what,
+        step=natural(record.get("gen_ai.training.step")),
+        explicit=flag(record.get(_EXPLICIT)) is True or not reported,
+        phase=word(record.get("gen_ai.training.phase")),
     )
 
 
