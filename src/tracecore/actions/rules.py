@@ -1,0 +1,304 @@
+"""The rules of `classes.yaml`: what a statement of a log, a verdict, a reason or an exit status means."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+
+import msgspec
+import re2
+
+from tracecore.actions.failure import CLASSES, FailureClass
+from tracecore.actions.positions import At, FileError, load
+from tracecore.facts import catalog, xid_catalog
+from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import Xid
+from tracecore.facts.process import ExceptionRaised
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tracecore.actions.tail import Stated
+
+#: cause: explains a failure. error: the program's own. crash: died without a word. symptom: follows from another's
+#: failure. talk: a line that speaks of a failure and may be chatter. ending: only that it ended. stop: asked for.
+Role: TypeAlias = Literal["cause", "error", "crash", "symptom", "talk", "ending", "stop"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+STOPS: Final = ("preempted", "time_limit", "cancelled", "interrupt", "sigterm")
+
+_ROOT = ("classes", "chatter", "warns", "errs", "exit_statuses", "reasons", "rules")
+_RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "explains_kill")
+
+
+class Test(msgspec.Struct, frozen=True):
+    """What one field must be: one of some values, none of some, matching an expression, or anything but nothing."""
+
+    values: frozenset[Any] | None = None
+    others: frozenset[Any] | None = None
+    match: Any = None
+
+    def __call__(self, value: object) -> bool:
+        if value is None:
+            return False
+        if self.values is not None:
+            return value in self.values
+        if self.others is not None:
+            return value not in self.others
+        return self.match is None or bool(isinstance(value, str) and self.match.search(value))
+
+
+class Condition(msgspec.Struct, frozen=True):
+    """One way in which a rule holds.
+
+    Args:
+        kind: fact, stamped, phrase or verdict.
+        subject: the fact's type, the attribute, the expression, the pattern.
+        tests: fields of the fact or of the verdict's document; `text` is the whole line or block.
+        fact: the fact's type.
+        phrase: the compiled expression.
+    """
+
+    kind: str
+    subject: str
+    tests: tuple[tuple[str, Test], ...] = ()
+    fact: type[Fact] | None = None
+    phrase: Any = None
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule.
+
+    Args:
+        failure_class: what it means.
+        ended: what it means where an exit status says that the process did end.
+        stop: the stop was asked for, and why: then it is no failure.
+        explains_kill: says who sent a SIGKILL, and why.
+        line: where it stands in its file.
+    """
+
+    name: str
+    failure_class: FailureClass
+    role: Role
+    suggestion: str
+    when: tuple[Condition, ...] = ()
+    ended: FailureClass | None = None
+    stop: str | None = None
+    explains_kill: bool = False
+    line: int = 0
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them, indexed by what they ask for."""
+
+    suggestions: dict[FailureClass, str]
+    chatter: tuple[tuple[str, Any], ...]
+    warns: Any
+    errs: Any
+    exit_statuses: dict[str, str]
+    reasons: dict[str, str | None]
+    rules: tuple[Rule, ...]
+    by_name: dict[str, Rule]
+    by_fact: dict[type[Fact], tuple[tuple[int, Rule, Condition], ...]]
+    by_attribute: dict[str, tuple[tuple[int, Rule, Condition], ...]]
+    by_pattern: dict[str, tuple[tuple[int, Rule, Condition], ...]]
+    phrases: tuple[tuple[int, Rule, Condition], ...]
+    any_phrase: Any
+    any_phrase_bytes: Any
+
+    def for_stated(self, stated: Stated) -> tuple[Rule, Fact | None] | None:
+        """The rule that speaks for a line or block: the first in the file's order."""
+        best: tuple[int, Rule, Fact | None] | None = None
+        for fact in stated.facts:
+            for order, rule, condition in self._of_fact(fact):
+                if best is not None and order >= best[0]:
+                    break
+                if all(test(_field(fact, name, stated)) for name, test in condition.tests):
+                    best = order, rule, fact
+                    break
+            if isinstance(fact, ExceptionRaised) and (found := self.for_phrase(_said(fact), own=True)) is not None:
+                order, rule = found
+                if best is None or order < best[0]:
+                    best = order, rule, fact
+        for name in stated.attributes.keys() & self.by_attribute.keys():
+            for order, rule, condition in self.by_attribute[name]:
+                if (best is None or order < best[0]) and all(
+                    test(stated.attributes[name]) for _, test in condition.tests
+                ):
+                    best = order, rule, None
+        return None if best is None else best[1:]
+
+    def for_fact(self, fact: Fact) -> Rule | None:
+        """The rule that speaks for a fact by itself."""
+        for _, rule, condition in self._of_fact(fact):
+            if all(test(_field(fact, name, None)) for name, test in condition.tests):
+                return rule
+        return None
+
+    def for_phrase(self, text: str, *, own: bool = False) -> tuple[int, Rule] | None:
+        """The first rule one of whose phrases stands in a line that is not chatter.
+
+        Args:
+            own: the text is an exception's own message, so only settings and advice are chatter.
+        """
+        if not self.any_phrase.search(text):
+            return None
+        names = ("settings", "advice") if own else None
+        if any(expression.search(text) for name, expression in self.chatter if names is None or name in names):
+            return None
+        for order, rule, condition in self.phrases:
+            if condition.phrase.search(text):
+                return order, rule
+        return None
+
+    def for_verdict(self, pattern: str, document: Mapping[str, Any]) -> Rule | None:
+        """The rule for a verdict: its pattern, and fields of its document."""
+        for _, rule, condition in self.by_pattern.get(pattern, ()):
+            if all(test(document.get(name)) for name, test in condition.tests):
+                return rule
+        return None
+
+    def for_exit(self, exit_code: int | None, signal: str | None) -> Rule:
+        """The rule for an exit status alone."""
+        for key in (signal, None if exit_code is None else str(exit_code)):
+            if key is not None and key in self.exit_statuses:
+                return self.by_name[self.exit_statuses[key]]
+        return self.by_name[self.exit_statuses["default"]]
+
+    def warned(self, body: str) -> bool:
+        """The line only warns."""
+        first = body.partition("\n")[0][:400]
+        return bool(self.warns.search(first)) and not self.errs.search(first)
+
+    def _of_fact(self, fact: Fact) -> tuple[tuple[int, Rule, Condition], ...]:
+        return self.by_fact.get(type(fact), ())
+
+
+def _field(fact: Fact, name: str, stated: Stated | None) -> object:
+    if name == "text":
+        return stated.body if stated is not None else getattr(fact, "detail", None)
+    if name == "fault" and isinstance(fact, Xid):
+        entry = xid_catalog.entry(fact.code)
+        return entry.fault if entry is not None else "gpu"
+    return getattr(fact, name, None)
+
+
+def _said(fact: ExceptionRaised) -> str:
+    text = f"{fact.type}: {fact.message or ''}"
+    return f"{text}\n{fact.root_type}: {fact.root_message or ''}" if fact.root_type else text
+
+
+def path() -> Path:
+    """The rules that ship with tracecore."""
+    return Path(__file__).parent / "classes.yaml"
+
+
+@cache
+def standard() -> Rules:
+    """The rules that ship with tracecore, read once."""
+    return read(path())
+
+
+def read(file: Path) -> Rules:
+    """Rules from a file.
+
+    Raises:
+        FileError: with file, line and column.
+    """
+    top = load(file).mapping(_ROOT, needs=_ROOT)
+    suggestions = top["classes"].mapping(CLASSES, needs=CLASSES)
+    rules: list[Rule] = []
+    names: dict[str, Rule] = {}
+    for node in top["rules"].items():
+        rule = _rule(node)
+        if rule.name in names:
+            raise node.error(f"a rule {rule.name!r} stands at line {names[rule.name].line} already")
+        names[rule.name] = rule
+        rules.append(rule)
+    exits = top["exit_statuses"].mapping(needs=("default",))
+    reasons = top["reasons"].mapping()
+    flat = [(order, rule, condition) for order, rule in enumerate(rules) for condition in rule.when]
+    phrases = tuple(entry for entry in flat if entry[2].kind == "phrase")
+    union = "|".join(f"(?:{condition.subject})" for _, _, condition in phrases)
+    return Rules(
+        suggestions={cast("FailureClass", name): node.text() for name, node in suggestions.items()},
+        chatter=tuple((name, re2.compile(node.regex())) for name, node in top["chatter"].mapping().items()),
+        warns=re2.compile(top["warns"].regex()),
+        errs=re2.compile(top["errs"].regex()),
+        exit_statuses={name: node.one_of(names) for name, node in exits.items()},
+        reasons={name: None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()},
+        rules=tuple(rules),
+        by_name=names,
+        by_fact={kind: tuple(_about(flat, kind.__name__, "fact")) for kind in catalog.TYPES},
+        by_attribute={name: tuple(_about(flat, name, "stamped")) for name in _subjects(flat, "stamped")},
+        by_pattern={name: tuple(_about(flat, name, "verdict")) for name in _subjects(flat, "verdict")},
+        phrases=phrases,
+        any_phrase=re2.compile(union),
+        any_phrase_bytes=re2.compile(union.encode()),
+    )
+
+
+def _about(flat: list[tuple[int, Rule, Condition]], subject: str, kind: str) -> Iterator[tuple[int, Rule, Condition]]:
+    return (entry for entry in flat if entry[2].kind == kind and entry[2].subject == subject)
+
+
+def _subjects(flat: list[tuple[int, Rule, Condition]], kind: str) -> dict[str, None]:
+    return dict.fromkeys(condition.subject for _, _, condition in flat if condition.kind == kind)
+
+
+def _rule(node: At) -> Rule:
+    fields = node.mapping(_RULE, needs=("name", "class", "role", "when", "suggestion"))
+    return Rule(
+        name=fields["name"].text(),
+        failure_class=cast("FailureClass", fields["class"].one_of(CLASSES)),
+        role=cast("Role", fields["role"].one_of(ROLES)),
+        suggestion=fields["suggestion"].text(),
+        when=tuple(_condition(item) for item in fields["when"].items()),
+        ended=cast("FailureClass", fields["ended"].one_of(CLASSES)) if "ended" in fields else None,
+        stop=fields["stop"].one_of(STOPS) if "stop" in fields else None,
+        explains_kill=fields["explains_kill"].flag() if "explains_kill" in fields else False,
+        line=node.line,
+    )
+
+
+def _condition(node: At) -> Condition:
+    fields = node.mapping()
+    kinds = [name for name in ("fact", "stamped", "phrase", "verdict") if name in fields]
+    if len(kinds) != 1:
+        raise node.error("a condition has exactly one of fact, stamped, phrase and verdict")
+    kind = kinds[0]
+    subject = fields.pop(kind)
+    if kind == "phrase":
+        if fields:
+            raise next(iter(fields.values())).error("a phrase has no fields")
+        return Condition(kind, subject.regex(), phrase=re2.compile(subject.regex()))
+    if kind == "stamped" and fields.keys() - {"value"}:
+        raise node.error("a stamped attribute has nothing but `value`")
+    fact: type[Fact] | None = None
+    if kind == "fact":
+        try:
+            fact = catalog.type_named(subject.text())
+        except catalog.FactError as error:
+            raise subject.error(str(error)) from None
+        known = {*catalog.fields_of(fact), "text", *(("fault",) if fact is Xid else ())}
+        if unknown := [name for name in fields if name not in known]:
+            raise fields[unknown[0]].error(f"{fact.__name__} has no field {unknown[0]!r}")
+    tests = tuple((name, _test(value)) for name, value in fields.items())
+    return Condition(kind, fact.__name__ if fact else subject.text(), tests, fact)
+
+
+def _test(node: At) -> Test:
+    if node.is_list():
+        return Test(values=frozenset(item.scalar() for item in node.items()))
+    if not node.is_mapping():
+        node.one_of(("any",))
+        return Test()
+    fields = node.mapping(("match", "not"))
+    if len(fields) != 1:
+        raise node.error("either `match` or `not`")
+    if "match" in fields:
+        return Test(match=re2.compile(fields["match"].regex()))
+    return Test(others=frozenset(item.scalar() for item in fields["not"].items()))
+
+
+__all__ = ["CLASSES", "FileError", "Rule", "Rules", "path", "read", "standard"]

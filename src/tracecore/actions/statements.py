@@ -1,0 +1,208 @@
+"""What a log says about its end, by the rules: every statement, whether it was survived, and which one decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.actions.rules import Role, Rule, Rules
+from tracecore.facts.fact import Fact
+from tracecore.facts.process import ExceptionRaised, FatalSignal, LauncherFailure
+from tracecore.facts.training import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.actions.tail import Stated, Tail
+
+#: Lines with a phrase that are looked at, from either end of the tail.
+MAX_PHRASES: Final = 400
+#: So many steps after a statement of a process nobody names, and it was survived: one or two may be another's.
+STEPS_AFTER: Final = 3
+#: An uncaught error ends its process in much less than that; two causes of one process further apart are two.
+LATER_NS: Final = 120 * 1_000_000_000
+
+
+class Statement(msgspec.Struct, kw_only=True):
+    """One line or block to which a rule speaks.
+
+    Args:
+        role: the rule's, or `talk` where the line only warns.
+        offset, end: bytes of the tail.
+        line: 1-based line of the tail.
+        text: the line that decided, as it stands there.
+        survived: why it did not matter; empty where it may have.
+    """
+
+    rule: Rule
+    role: Role
+    offset: int
+    end: int
+    line: int
+    text: str
+    fact: Fact | None = None
+    rank: int | None = None
+    attempt: int = 0
+    time: int | None = None
+    survived: str = ""
+
+
+def statements(tail: Tail, rules: Rules) -> list[Statement]:
+    """Every statement of a tail, in order."""
+    found = [one for stated in tail.stated if (one := _stated(stated, tail, rules)) is not None]
+    found += _phrases(tail, rules, found)
+    found.sort(key=lambda one: one.offset)
+    _survivals(found, tail.progress)
+    return found
+
+
+def decisive(found: Sequence[Statement], *, healthy: bool = False) -> Statement | None:
+    """The statement that says why it ended; None where none does.
+
+    Args:
+        healthy: the process says that it ended well, so that talk and mere endings mean nothing.
+    """
+    standing = [one for one in found if not one.survived]
+    causes = [one for one in standing if one.role in ("cause", "error")]
+    stops = [one for one in standing if one.role == "stop"]
+    if stops and not (causes and causes[0].offset < stops[0].offset):
+        return stops[0]
+    if causes:
+        return _first(causes, standing)
+    for role in ("crash", "symptom") if healthy else ("crash", "symptom", "talk", "ending"):
+        said = [one for one in standing if one.role == role]
+        if said:
+            # The first failure drags the others along; of talk, the last line is nearest to the end.
+            return said[-1] if role == "talk" else _first(said, standing)
+    return None
+
+
+def why_not(one: Statement, chosen: Statement) -> str:
+    """Why a statement did not decide, in a few words."""
+    if one.survived:
+        return one.survived
+    if one.role in ("symptom", "crash", "ending") and chosen.role in ("cause", "error", "stop"):
+        return "follows from it" if one.offset > chosen.offset else "says less about why"
+    if one.role == "talk" and chosen.role != "talk":
+        return "may be chatter"
+    return "came later" if one.offset > chosen.offset else "says less about why"
+
+
+def _first(said: Sequence[Statement], standing: Sequence[Statement]) -> Statement:
+    """The first of them; of the rank that the launcher saw fail first, where it names one that said something."""
+    for row in standing:
+        if isinstance(row.fact, LauncherFailure) and row.fact.root and row.fact.rank is not None:
+            own = [one for one in said if one.rank == row.fact.rank]
+            return own[0] if own else said[0]
+    return said[0]
+
+
+def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
+    matched = rules.for_stated(stated)
+    if matched is None:
+        return None
+    rule, fact = matched
+    fatal = any(isinstance(one, ExceptionRaised | FatalSignal) for one in stated.facts)
+    layer = fact.layer if fact is not None else "stdout"
+    role = rule.role
+    if role in ("cause", "error", "symptom") and not fatal and layer == "stdout" and rules.warned(stated.body):
+        role = "talk"
+    source = stated.source
+    known = fact if fact is not None else (stated.facts[0] if stated.facts else None)
+    line, text = _quoted(stated, rule, fact)
+    return Statement(
+        rule=rule,
+        role=role,
+        offset=source.offset,
+        end=source.offset + max(source.length, 1),
+        line=source.line + line,
+        text=text,
+        fact=fact,
+        rank=known.rank if known is not None else None,
+        attempt=known.attempt if known is not None else 0,
+        time=known.time if known is not None and not known.approximate else None,
+    )
+
+
+def _quoted(stated: Stated, rule: Rule, fact: Fact | None) -> tuple[int, str]:
+    """The line of a block that says it best, and how far down it stands: an exception's own, else the first."""
+    lines = stated.body.split("\n")
+    if (len(lines) > 1 and isinstance(fact, ExceptionRaised)) or len(lines) > 4:
+        kind = getattr(fact, "type", None)
+        wanted = [str(kind)] if kind else []
+        wanted += [name for name in ("Error", "Exception", "exitcode", "error") if name not in wanted]
+        for word in wanted:
+            for number in range(len(lines) - 1, -1, -1):
+                if word in lines[number] and not lines[number].startswith(" "):
+                    return number, lines[number].strip()[:500]
+    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
+    return first, lines[first].strip()[:500]
+
+
+def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[Statement]:
+    """Lines that no recipe knows and that use the words of the contract."""
+    data = tail.data
+    covered = sorted((one.offset, one.end) for one in found)
+    lines: dict[int, int] = {}
+    for match in rules.any_phrase_bytes.finditer(data):
+        start = data.rfind(b"\n", 0, match.start()) + 1
+        if start not in lines:
+            end = data.find(b"\n", match.end())
+            lines[start] = len(data) if end < 0 else end
+    starts = list(lines)
+    if len(starts) > MAX_PHRASES:
+        starts = starts[: MAX_PHRASES // 2] + starts[-MAX_PHRASES // 2 :]
+    said: list[Statement] = []
+    number, counted = 1, 0
+    for start in starts:
+        number += data.count(b"\n", counted, start)
+        counted = start
+        if any(low <= start < high for low, high in covered):
+            continue
+        text = data[start : min(lines[start], start + 4096)].decode("utf-8", "replace")
+        if (matched := rules.for_phrase(text)) is None:
+            continue
+        said.append(
+            Statement(
+                rule=matched[1], role="talk", offset=start, end=lines[start], line=number, text=text.strip()[:500]
+            )
+        )
+    return said
+
+
+def _survivals(found: list[Statement], progress: Sequence[Fact]) -> None:
+    last = max([0, *(one.attempt for one in found), *(fact.attempt for fact in progress)])
+    offsets: dict[int | None, list[int]] = {}
+    finished: dict[int | None, int] = {}
+    for fact in progress:
+        if isinstance(fact, Progress):
+            if fact.step is not None and fact.phase != "init":
+                offsets.setdefault(fact.rank, []).append(fact.source.offset)
+        else:
+            finished[fact.rank] = max(finished.get(fact.rank, 0), fact.source.offset)
+    for one in found:
+        if one.role == "stop":
+            continue
+        if one.attempt < last:
+            one.survived = "the job was started again after it"
+            continue
+        after = sum(1 for offset in offsets.get(one.rank, ()) if offset >= one.end)
+        if after >= (1 if one.rank is not None else STEPS_AFTER):
+            one.survived = f"training went on after it ({after} more step{'s' if after > 1 else ''})"
+        elif finished.get(one.rank, -1) >= one.end:
+            one.survived = "the run says that it finished after it"
+    _outlived(found)
+
+
+def _outlived(found: list[Statement]) -> None:
+    """An error after which the same process lived long enough to raise another was caught."""
+    latest: dict[tuple[int | None, int], int] = {}
+    for one in reversed(found):
+        if one.role not in ("cause", "error") or one.time is None or one.survived:
+            continue
+        key = one.rank, one.attempt
+        if key in latest and latest[key] - one.time > LATER_NS:
+            one.survived = "the same process went on for minutes after it"
+        else:
+            latest.setdefault(key, one.time)
