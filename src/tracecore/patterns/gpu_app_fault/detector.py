@@ -83,7 +83,10 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
         code = f"Xid {self.code}" if self.code is not None else "the driver's page fault"
         gpu = f"GPU {self.report.gpu}" if self.report.gpu else "a GPU"
         on = f" of {self.node}" if self.node else ""
-        return f"{who} caused {self.error.error.replace('_', ' ')} on {gpu}{on} ({code}): the program's fault"
+        what = f"a CUDA error ({self.error.error.replace('_', ' ')}) on {gpu}{on} with {code}"
+        if self.escalate:
+            return f"{who} met {what}, as did {self.jobs - 1} other jobs: suspect the GPU"
+        return f"{who} caused {what}: the program's fault, not the GPU's"
 
     def remediation(self) -> str:
         node, gpu = self.node or "the node", self.report.gpu or "GPU"
@@ -103,7 +106,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
         )
         return (
             f"{what} with a CUDA error of the same process is the program's own fault: do not drain {node}, the GPU "
-            f"needs no reset. In {log}, {find}. Fix the program before restarting it."
+            f"needs no reset. Look at {log}: {find}. Fix the program before restarting it."
         )
 
     def evidence(self) -> Sequence[Fact]:

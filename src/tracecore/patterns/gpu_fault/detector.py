@@ -45,6 +45,8 @@ RECOVERY = {
     "drain and reset": "DRAIN_AND_RESET",
 }
 PEERS = "nvlink"
+#: Actions for which no node is taken out of service.
+MILD = frozenset({"RESTART_APP", "IGNORE"})
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -104,19 +106,26 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         node, gpu = self.first.node or "NODE", self.first.gpu or "GPU"
         action = action_of(self.worst)
+        look = f"Look at `nvidia-smi -q -i {gpu}` and `dmesg -T | grep -i -E 'xid|nvrm|amdgpu'` on {node}. "
+        first = ""
+        if isinstance(self.worst, Xid):
+            first = f"NVIDIA's first action for Xid {self.worst.code}: {ACTIONS.get(action or '', 'not known yet')}. "
+        if action in MILD:
+            return (
+                f"{first}{look}Take {node} out of service only if it comes back; restart the job from its checkpoint."
+            )
         hold = f"Keep new work off it: `kubectl cordon {node}` or `scontrol update nodename={node} state=drain`. "
-        look = f"Look at `nvidia-smi -q -i {gpu}` and `dmesg -T | grep -i -E 'xid|nvrm'` on {node}. "
-        code = f"Xid {self.worst.code}" if isinstance(self.worst, Xid) else "this"
-        first = f"NVIDIA's first action for {code}: {ACTIONS.get(action or '', 'contact the vendor')}. "
-        if action == "RESTART_APP":
-            return f"{first}{look}Drain {node} only if it comes back."
-        if self.lost or action == "RESTART_BM":
-            command = f"Restart the machine (`sudo reboot` on {node} once it is empty); a GPU off the bus stays away."
+        if self.lost:
+            command = (
+                f"A GPU off the bus stays away until the machine restarts: `sudo reboot` on {node} once it is empty. "
+            )
+        elif action in ("RESTART_BM", "RESTART_VM"):
+            command = f"Restart it once it is empty: `sudo reboot` on {node}. "
         elif action == "CONTACT_SUPPORT" or action is None:
-            command = f"Run `nvidia-bug-report.sh` on {node} and send it to the vendor."
+            command = f"Run `nvidia-bug-report.sh` on {node} and send it to the vendor. "
         else:
-            command = f"When its jobs are gone: `nvidia-smi --gpu-reset -i {gpu}` on {node}."
-        return f"{hold}{first}{command} {look}Then `dcgmi diag -r 3` before it takes work; restart the job elsewhere."
+            command = f"When its jobs are gone, reset it: `nvidia-smi --gpu-reset -i {gpu}` on {node}. "
+        return f"{hold}{first}{command}{look}Then `dcgmi diag -r 3` before it takes work; restart the job elsewhere."
 
     def evidence(self) -> Sequence[Fact]:
         facts = [self.first]

@@ -48,7 +48,7 @@ WHO = {
     "kubernetes": "`kubectl get events -A --sort-by=.lastTimestamp` and `kubectl describe node {node}` say why",
     "cloud": "the provider's notice and the machine's event log say why",
 }
-LOOK = "look at the scheduler's log, `kubectl get events -A --sort-by=.lastTimestamp` and `journalctl` on {node}"
+LOOK = "the scheduler's log, `kubectl get events -A --sort-by=.lastTimestamp` and `journalctl` on {node} say who"
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -93,7 +93,7 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
         return f"{job}{on} {WORDS.get(self.reason, f'was stopped: {self.reason}')}{by}"
 
     def remediation(self) -> str:
-        node = self.stop.node or "the node"
+        node = self.stop.node or "NODE"
         who = WHO.get(self.requester or "", LOOK).replace("{node}", node).replace("JOB", self.stop.job or "JOB")
         advice = NEXT.get(self.reason, NEXT["preempted"]).replace("{job}", self.job).replace("{who}", who)
         return f"{advice[0].upper()}{advice[1:]}."

@@ -46,6 +46,11 @@ WORDS = {
     "shm_exhausted": "has no shared memory left",
     "lock_lost": "lost its locks",
 }
+PROPER = {
+    "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
+    "gcs": "GCS", "azure": "Azure", "fuse": "FUSE", "xfs": "XFS", "nvme": "NVMe", "local": "Local",
+    "shm": "Shared-memory",
+}  # fmt: skip
 NEXT = {
     "enospc": "make room: `df -h {path}; df -i {path}`, then remove old checkpoints or enlarge the volume",
     "erofs": "a file system turns read-only after errors: `dmesg -T | grep -i -E 'remount|ext4|xfs'`, `mount | grep "
@@ -53,7 +58,7 @@ NEXT = {
     "estale": "its export was restarted: `lfs check servers` (Lustre), `mmhealth node show` (GPFS), "
     "or remount (NFS: `umount -f` and `mount`)",
     "enotconn": "`mountpoint -q {path} || echo gone`, then restart the FUSE or CSI driver pod and remount",
-    "eio": "`dmesg -T | grep -i -E 'i/o error|nvme|blk_update'` and `smartctl -a {device}`; replace a disk that fails",
+    "eio": "`dmesg -T | grep -i -E 'i/o error|nvme|blk_update'` and `smartctl -a {disk}`; replace a disk that fails",
     "quota": "`quota -s` (`lfs quota -h {path}` on Lustre), then remove data or ask for more",
     "throttle": "fewer requests at once, spread over prefixes, a cache in front; ask for a higher limit",
     "server_error": "look at the provider's status and the gateway's log; retry with back-off when it is well again",
@@ -106,19 +111,24 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         backend, path = self._known("backend"), self._known("path") or self._known("device")
-        what = f"{backend} storage" if backend else "Storage"
+        what = f"{PROPER.get(backend, backend)} storage" if backend else "Storage"
         at = f" at {path}" if path else ""
         on = f" on {self.first.node}" if self.first.node else ""
         who = f" of rank {self.first.rank}" if self.first.rank is not None else ""
         pod = f" for {self.first.pod}" if self.first.pod else ""
         then = f", and {_harm(self.harm)}" if self.harm is not None else ""
-        return f"{what[0].upper() + what[1:]}{at}{on}{who}{pod} {WORDS[self.error]}{then}"
+        return f"{what}{at}{on}{who}{pod} {WORDS[self.error]}{then}"
 
     def remediation(self) -> str:
         path = self._known("path") or "PATH"
         device = self._known("device") or "SERVER"
         advice = NEXT[self.error].replace("{path}", path).replace("{device}", device)
+        advice = advice.replace("{disk}", self._known("device") or "DISK")
+        if self.first.pod:
+            named = f"kubectl describe pod -n {namespace(self.first.pod)} {pod_name(self.first.pod)}"
+            advice = advice.replace("kubectl describe pod", named)
         on = f"On {self.first.node}: " if self.first.node else ""
+        advice = advice if on else advice[0].upper() + advice[1:]
         return f"{on}{advice}. Then restart the job from its last complete checkpoint."
 
     def evidence(self) -> Sequence[Fact]:
@@ -254,7 +264,7 @@ def _lasting(fact: Trouble) -> bool:
 
 def _harm(fact: Fact | None) -> str:
     if isinstance(fact, ExceptionRaised):
-        return f"{fact.root_type or fact.type} ended the program" if fact.rank is None else f"rank {fact.rank} raised"
+        return f"{fact.root_type or fact.type} ended the process"
     if isinstance(fact, CheckpointPhase):
         return "the checkpoint failed"
     if isinstance(fact, StepStalled):

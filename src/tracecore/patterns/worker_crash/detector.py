@@ -150,8 +150,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         if fact.file and fact.line is not None:
             where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
         return (
-            f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data before "
-            f"restarting. What other ranks say after it (lost connections, watchdog, SIGTERM) is its consequence."
+            f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data "
+            f"before restarting. What other ranks say after it (lost connections, watchdog, SIGTERM) is its consequence."
         )
 
     def evidence(self) -> Sequence[Fact]:
