@@ -16,6 +16,7 @@ from tracecore.patterns.gpu_app_fault.detector import GpuAppFault
 from tracecore.patterns.gpu_fault.detector import GpuFault
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
 from tracecore.patterns.host_oom.detector import HostOom
+from tracecore.patterns.nccl_bootstrap.detector import NcclBootstrap
 from tracecore.patterns.nccl_hang.detector import NcclHang
 from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
@@ -33,6 +34,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     PodEvictedPattern,
     XidCorrelation,
     NcclHang,
+    NcclBootstrap,
     CollectiveMismatch,
     GpuFault,
     GpuAppFault,

@@ -1,0 +1,380 @@
+"""Ranks that never joined the others, and what kept them away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from tracecore.facts.collective import CollectiveEntry, GroupProgress
+from tracecore.facts.kubernetes import CniEvent, PodReady
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.process import ExitStatus
+from tracecore.facts.training import Progress
+from tracecore.patterns.config import MINUTE, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.scope import namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Discriminator: TypeAlias = Literal["cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "unknown"]
+Said: TypeAlias = RendezvousFailure | NcclError
+
+NO_INTERFACE = "no_socket_interface"
+#: What a rank says that could not reach the others; the other failures are of one that waited.
+UNREACHED = frozenset(
+    {"connect_timeout", "connection_refused", "connection_reset", "host_not_found", "closed", NO_INTERFACE}
+)
+WORDS: dict[Discriminator, str] = {
+    "cni_error": "the pod network could not be set up",
+    "socket_ifname_mismatch": "no network interface of the name they look for",
+    "rendezvous_unreachable": "the rendezvous was not reached",
+    "unknown": "nothing says why",
+}
+#: Of a long list of ranks, and of evidence, so many are named.
+NAMED = 16
+PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how long after the first pod is ready every rank has joined; and how far from then a failure of the
+            pod network still counts.
+    """
+
+    window: Duration = 5 * MINUTE
+
+
+class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        discriminator: what kept them away.
+        failed: the ranks that never joined, as far as they can be told.
+        missing: how many never joined.
+        size: how many there should be.
+        ready: pods of failed ranks that were ready.
+        latest: the last pod of the cohort to become ready.
+        cni: the first failure of the pod network.
+        said: what ranks said of the rendezvous.
+    """
+
+    pattern_id: ClassVar[str] = "9"
+    pattern_name: ClassVar[str] = "nccl_bootstrap"
+    role: ClassVar[Role] = "symptom"
+
+    discriminator: Discriminator
+    failed: tuple[int, ...]
+    missing: int
+    size: int
+    ready: tuple[PodReady, ...] = ()
+    latest: PodReady | None = None
+    cni: CniEvent | None = None
+    said: tuple[Said, ...] = ()
+
+    @property
+    def job(self) -> str:
+        return self.key[0]
+
+    def headline(self) -> str:
+        ranks = ", ".join(map(str, self.failed[:NAMED])) + (" …" if len(self.failed) > NAMED else "")
+        who = f"rank{'s' if len(self.failed) != 1 else ''} {ranks}" if self.failed else f"{self.missing} rank(s)"
+        job = f" of job {self.job}" if self.job else f" in namespace {self.key[1]}" if self.key[1] else ""
+        return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {WORDS[self.discriminator]}"
+
+    def remediation(self) -> str:
+        pod = next((fact.pod for fact in self.ready if fact.pod), None)
+        describe = f"kubectl -n {namespace(pod)} describe pod {pod.partition('/')[2]}" if pod else ""
+        ranks = ", ".join(map(str, self.failed[:NAMED]))
+        if self.discriminator == "cni_error":
+            node = (self.cni.node if self.cni else None) or "the node"
+            return (
+                f"Look at the network plugin on {node} (`kubectl -n kube-system get pods -o wide | grep -i cni`, "
+                f"`journalctl -u kubelet | grep -i cni`), then delete the pod so that it is set up again."
+            )
+        if self.discriminator == "socket_ifname_mismatch":
+            name = self._told("interface")
+            return (
+                f"Compare `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`{f' ({name})' if name else ''} with "
+                f"`ip -br addr` in the container of rank {ranks or 'N'}; interfaces are named differently between node types."
+            )
+        if self.discriminator == "rendezvous_unreachable":
+            end = self._told("endpoint")
+            host, _, port = (end or "$MASTER_ADDR:$MASTER_PORT").rpartition(":")
+            start = f"See whether rank {ranks} was started at all, and its log. " if ranks else ""
+            return (
+                f"{start}From a node of a rank that is missing try `nc -vz {host or end} {port or ''}`".rstrip()
+                + "; check `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, firewalls and network policies between nodes."
+            )
+        look = f"`{describe}` and " if describe else ""
+        return (
+            f"Look at {look}the log of rank {ranks or 'N'} with `NCCL_DEBUG=INFO`: what it waits for before its first "
+            f"collective (image, data, compilation, another rank)."
+        )
+
+    def _told(self, name: str) -> str | None:
+        return next((value for fact in self.said if (value := getattr(fact, name, None))), None)
+
+    def evidence(self) -> Sequence[Fact]:
+        facts: list[Fact] = [*self.ready, *self.said]
+        facts += [fact for fact in (self.latest, self.cni) if fact is not None and fact not in facts]
+        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("stdout",) if self.discriminator == "unknown" else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "discriminator": self.discriminator,
+            "cohort_size": self.size,
+            "failed_rank_count": self.missing,
+        }
+        if self.failed:
+            fields["failed_ranks"] = list(self.failed)
+        if self.job:
+            fields["gen_ai.training.job_id"] = self.job
+        elif self.key[1]:
+            fields["k8s.namespace.name"] = self.key[1]
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            PREFIX + "cohort_size": self.size,
+            PREFIX + "failed_rank_count": self.missing,
+            PREFIX + "discriminator": self.discriminator,
+            "gen_ai.training.job_id": self.job,
+        }
+
+    def suspects(self) -> Suspects:
+        """Those that never joined; the others only waited."""
+        failed = set(self.failed)
+        entities = Suspects.of([fact for fact in self.evidence() if fact.rank in failed])
+        return Suspects(tuple(sorted(failed)), entities.nodes, entities.gpus, entities.pods)
+
+
+class _Cohort:
+    """The ranks of one job, or of one namespace where the job is not known."""
+
+    __slots__ = ("alive", "joined", "pods", "ready", "said", "seen", "stepped", "steppers")
+
+    def __init__(self) -> None:
+        self.ready: dict[int | None, PodReady] = {}
+        self.said: list[Said] = []
+        self.joined: set[int | None] = set()
+        self.pods: set[str | None] = set()
+        self.seen: set[int] = set()
+        self.alive: set[int] = set()
+        self.stepped = False
+        self.steppers: set[str | None] = set()
+
+
+class NcclBootstrap(Pattern[Config]):
+    """A ready rank without a collective long after the first pod of its job was ready; or a rendezvous that says so.
+
+    One window holds all cohorts: a failure of the pod network knows its namespace, a collective its job, and only the
+    pods know both. A cohort that makes steps has joined.
+    """
+
+    id = "9"
+    name = "nccl_bootstrap"
+    role = "symptom"
+    maturity = "experimental"
+    needs = (
+        PodReady,
+        RendezvousFailure,
+        NcclError,
+        CniEvent,
+        CollectiveEntry,
+        GroupProgress,
+        WatchdogReport,
+        Progress,
+        ExitStatus,
+    )
+    triggers = (PodReady, RendezvousFailure, NcclError)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return 2 * self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, NcclError) and fact.error != NO_INTERFACE:
+            return ()
+        if isinstance(fact, GroupProgress) and not fact.last_enqueued:
+            return ()
+        if isinstance(fact, Progress) and (fact.step is None or fact.phase == "init"):
+            return ()
+        if isinstance(fact, PodReady) and fact.rank is None:
+            return ()
+        return (("",),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        verdicts: list[Verdict] = []
+        for (key, attempt), cohort in sorted(_cohorts(window).items(), key=lambda item: item[0]):
+            if cohort.stepped:
+                continue
+            said = tuple(fact for fact in cohort.said if fact.rank is None or fact.rank not in cohort.joined)
+            absent = self._absent(cohort, now)
+            if not said and not absent:
+                continue
+            verdicts.append(self._verdict(window, key, attempt, cohort, said, absent))
+        return verdicts
+
+    def due(self, window: Window, now: int) -> int | None:
+        first: dict[object, int] = {}
+        for pod in window.of(PodReady):
+            cohort = _cohort_of(pod)
+            first[cohort] = min(pod.ready_time, first.get(cohort, pod.ready_time))
+        return min(
+            (time + self.config.window for time in first.values() if time + self.config.window > now), default=None
+        )
+
+    def _absent(self, cohort: _Cohort, now: int) -> list[PodReady]:
+        """Ready pods whose rank has no collective when the time is up, counted from the first that was ready."""
+        if not cohort.ready or now < self._first(cohort) + self.config.window:
+            return []
+        return [pod for rank, pod in cohort.ready.items() if rank not in cohort.joined and pod.pod not in cohort.pods]
+
+    def _first(self, cohort: _Cohort) -> int:
+        return min(pod.ready_time for pod in cohort.ready.values())
+
+    def _verdict(
+        self,
+        window: Window,
+        key: Key,
+        attempt: int,
+        cohort: _Cohort,
+        said: tuple[Said, ...],
+        absent: list[PodReady],
+    ) -> Verdict:
+        failed, missing, size = _failed(cohort, said, absent)
+        cni = self._cni(window, key, cohort, absent) if absent else None
+        discriminator: Discriminator = "unknown"
+        if cni is not None:
+            discriminator = "cni_error"
+        elif any(_of(fact) == NO_INTERFACE for fact in said):
+            discriminator = "socket_ifname_mismatch"
+        elif said:
+            discriminator = "rendezvous_unreachable"
+        times = [fact.time for fact in said]
+        if absent:
+            times.append(self._first(cohort) + self.config.window)
+        return NcclBootstrapVerdict(
+            key=key,
+            episode=f"{key[0]}/{key[1]} attempt {attempt}",
+            time=min(times),
+            confidence="partial" if discriminator == "unknown" else "full",
+            discriminator=discriminator,
+            failed=failed,
+            missing=missing,
+            size=size,
+            ready=tuple(sorted(absent, key=lambda pod: (pod.time, pod.uid))[:NAMED]),
+            latest=max(cohort.ready.values(), key=lambda pod: (pod.ready_time, pod.uid)) if absent else None,
+            cni=cni,
+            said=said[:NAMED],
+        )
+
+    def _cni(self, window: Window, key: Key, cohort: _Cohort, absent: list[PodReady]) -> CniEvent | None:
+        """The first failure of the pod network in the cohort's namespace around the time it became ready."""
+        spaces = {_namespace(pod) for pod in absent} | {key[1] or None}
+        first = self._first(cohort)
+        for event in window.of(CniEvent):
+            near = first - self.config.window <= event.end and event.time <= first + self.config.window
+            space = event.namespace or _namespace(event)
+            if near and space is not None and space in spaces and (not event.job or not key[0] or event.job == key[0]):
+                return event
+        return None
+
+
+def _cohorts(window: Window) -> dict[tuple[Key, int], _Cohort]:
+    cohorts: dict[tuple[Key, int], _Cohort] = {}
+
+    def of(fact: Fact) -> _Cohort:
+        name = _cohort_of(fact)
+        cohort = cohorts.get(name)
+        if cohort is None:
+            cohort = cohorts[name] = _Cohort()
+        if fact.rank is not None:
+            cohort.seen.add(fact.rank)
+        return cohort
+
+    for pod in window.of(PodReady):
+        # A pod that became ready again is the same rank.
+        of(pod).ready.setdefault(pod.rank, pod)
+    said: list[Said] = [*window.of(RendezvousFailure), *window.of(NcclError)]
+    for failure in sorted(said, key=lambda fact: (fact.time, fact.uid)):
+        of(failure).said.append(failure)
+    entries: tuple[Iterable[Fact], ...] = (
+        window.of(CollectiveEntry),
+        window.of(GroupProgress),
+        window.of(WatchdogReport),
+    )
+    for facts in entries:
+        for fact in facts:
+            cohort = of(fact)
+            if fact.rank is not None:
+                cohort.joined.add(fact.rank)
+            if fact.pod is not None:
+                cohort.pods.add(fact.pod)
+    for step in window.of(Progress):
+        cohort = of(step)
+        cohort.stepped = True
+        cohort.steppers.add(step.pod)
+    for status in window.of(ExitStatus):
+        cohort = of(status)
+        if status.alive and status.rank is not None:
+            cohort.alive.add(status.rank)
+    _lend_pods(cohorts)
+    return cohorts
+
+
+def _lend_pods(cohorts: dict[tuple[Key, int], _Cohort]) -> None:
+    """A collective or a step that knows its pod and no job counts for the job of that pod."""
+    for (key, attempt), cohort in cohorts.items():
+        if key[0]:
+            for pod in cohort.ready.values():
+                lender = cohorts.get((("", _namespace(pod) or ""), attempt))
+                if lender is not None and pod.pod is not None:
+                    cohort.stepped = cohort.stepped or pod.pod in lender.steppers
+                    if pod.pod in lender.pods:
+                        cohort.pods.add(pod.pod)
+
+
+def _failed(cohort: _Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
+    """The ranks that never joined, how many they are, and how many ranks there should be."""
+    failed = {pod.rank for pod in absent if pod.rank is not None}
+    counts = [
+        (fact.expected, fact.joined)
+        for fact in said
+        if isinstance(fact, RendezvousFailure) and fact.expected is not None and fact.joined is not None
+    ]
+    expected, joined = max(counts, default=(0, 0))
+    unreached = {fact.rank for fact in said if fact.rank is not None and _of(fact) in UNREACHED}
+    seen = cohort.seen
+    if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):
+        # Everybody who is heard of joined, or waited: those never heard of are the ones.
+        failed = set(range(expected)) - seen if all(rank < expected for rank in seen) else set()
+    if not failed and not unreached and 0 < len(cohort.alive) == expected - joined:
+        # The others gave up waiting and ended.
+        failed = set(cohort.alive)
+    if not failed:
+        # The rendezvous is where rank 0 is. Where it was never heard of, nobody could reach it.
+        failed = {0} if unreached and 0 not in seen else unreached
+    missing = max(len(failed), expected - joined, 1)
+    size = max(len(cohort.ready), expected, len(seen | failed), missing)
+    return tuple(sorted(failed)), missing, size
+
+
+def _of(fact: Said) -> str:
+    return fact.failure if isinstance(fact, RendezvousFailure) else fact.error
+
+
+def _namespace(fact: Fact) -> str | None:
+    own = fact.namespace if isinstance(fact, PodReady | CniEvent) else None
+    return own or (namespace(fact.pod) if fact.pod else None)
+
+
+def _cohort_of(fact: Fact) -> tuple[Key, int]:
+    return (fact.job, "") if fact.job else ("", _namespace(fact) or ""), fact.attempt
