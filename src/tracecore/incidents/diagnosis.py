@@ -36,6 +36,12 @@ class Diagnosis(msgspec.Struct, kw_only=True):
     facts: list[Fact]
     bundle: Bundle
 
+    def attempt_of(self, incident: Incident) -> tuple[int, int]:
+        """Which of how many attempts of its job an incident belongs to, counted from 1."""
+        numbers = [attempt.number for attempt in self.run.of(incident.job)]
+        which = numbers.index(incident.attempt) + 1 if incident.attempt in numbers else 1
+        return which, len(numbers)
+
     def document(self) -> dict[str, Any]:
         """As `docs/diagnosis.schema.json` describes it."""
         return {

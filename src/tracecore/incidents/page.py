@@ -43,10 +43,13 @@ pre i { color: var(--faint); font-style: normal; user-select: none; }
 .place { font: 13px ui-monospace, monospace; color: var(--faint); margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; } td, th { text-align: left; vertical-align: top;
   padding: .25rem .6rem .25rem 0; border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
-td:first-child { white-space: nowrap; font-variant-numeric: tabular-nums; } tr.cause td { color: var(--bad); }
+td:first-child { font-variant-numeric: tabular-nums; }
+td:nth-child(-n+3) { white-space: nowrap; } tr.cause td { color: var(--bad); }
 svg { width: 100%; height: auto; font: 12px system-ui, sans-serif; } svg text { fill: var(--ink); }
 svg .faint { fill: var(--faint); } svg line { stroke: var(--line); } svg .cause { fill: var(--bad); }
 svg .symptom { fill: var(--symptom); } svg .other { fill: var(--faint); }
+svg .about { fill: var(--paper); stroke-width: 1.5; } svg .cause.about { stroke: var(--bad); }
+svg .symptom.about { stroke: var(--symptom); } svg .other.about { stroke: var(--faint); }
 .note { color: var(--faint); font-size: 14px; }
 @media print { body { max-width: none; margin: 0; font-size: 11pt; } h2 { break-after: avoid; }
   pre, tr, svg { break-inside: avoid; } :root { color-scheme: light; } }
@@ -83,9 +86,9 @@ def _page(diagnosis: Diagnosis) -> Iterator[str]:
 def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator[str]:
     kind = " open" if incident.status == "insufficient_evidence" else ""
     yield f'<section class="incident{kind}" id="{_text(incident.id)}">'
-    attempts = len(diagnosis.run.of(incident.job))
+    which, attempts = diagnosis.attempt_of(incident)
     if len(diagnosis.incidents) > 1 or attempts > 1:
-        attempt = f", attempt {incident.attempt + 1} of {attempts}" if attempts > 1 else ""
+        attempt = f", attempt {which} of {attempts}" if attempts > 1 else ""
         yield f'<p class="note">Incident {number + 1} of {len(diagnosis.incidents)}{attempt}</p>'
     yield f"<h1>{_text(incident.headline)}</h1>"
     yield '<dl class="answer">'
@@ -176,25 +179,30 @@ def _picture(rows: Sequence[Moment]) -> Iterator[str]:
         x = left + (right - left) * part / 4
         after = (last - first) * part / 4 / _SECOND
         yield f'<text class="faint" x="{x:g}" y="14" text-anchor="middle">+{after:.4g} s</text>'
-    for row in rows:
-        if not row.timed:
-            continue
-        x = left + (right - left) * (row.time - first) / (last - first)
+    x = left
+    for number, row in enumerate(rows):
+        # What has no time of its own stands where it comes in the order, hollow.
+        if row.timed:
+            x = left + (right - left) * (row.time - first) / (last - first)
+        elif not any(later.timed for later in rows[number:]):
+            x = right
         for lane in _lanes(row):
             if lane in place:
                 yield _mark(x, top + step * place[lane] + step / 2, row)
-    legend = f"from {_moment(first)} · ◆ cause · ■ follows · ● other"
+    legend = f"from {_moment(first)} · ◆ cause · ■ follows · ● other · hollow: no time of its own"
     yield f'<text class="faint" x="{left:g}" y="{height - 6:g}">{legend}</text>'
     yield "</svg>"
 
 
 def _mark(x: float, y: float, row: Moment) -> str:
-    told = f"<title>{_text(_moment(row.time))} {_text(row.who)}: {_text(row.text)[:300]}</title>"
+    when = _moment(row.time) if row.timed else "no time"
+    about = "" if row.timed else " about"
+    told = f"<title>{when} {_text(row.who)}: {_text(row.text)[:300]}</title>"
     if row.role == "cause":
-        return f'<path class="cause" d="M{x:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7z">{told}</path>'
+        return f'<path class="cause{about}" d="M{x:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7z">{told}</path>'
     if row.role == "symptom":
-        return f'<rect class="symptom" x="{x - 4.5:.1f}" y="{y - 4.5:.1f}" width="9" height="9">{told}</rect>'
-    return f'<circle class="other" cx="{x:.1f}" cy="{y:.1f}" r="4">{told}</circle>'
+        return f'<rect class="symptom{about}" x="{x - 4.5:.1f}" y="{y - 4.5:.1f}" width="9" height="9">{told}</rect>'
+    return f'<circle class="other{about}" cx="{x:.1f}" cy="{y:.1f}" r="4">{told}</circle>'
 
 
 def _lanes(row: Moment) -> list[str]:

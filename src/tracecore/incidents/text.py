@@ -68,8 +68,8 @@ def _report(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
 
 
 def _attempt(diagnosis: Diagnosis, incident: Incident) -> str:
-    total = len(diagnosis.run.of(incident.job))
-    return f", attempt {incident.attempt + 1} of {total}" if total > 1 else ""
+    which, total = diagnosis.attempt_of(incident)
+    return f", attempt {which} of {total}" if total > 1 else ""
 
 
 def _alike(one: Incident, other: Incident) -> bool:

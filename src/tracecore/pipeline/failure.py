@@ -4,51 +4,100 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tracecore.actions.classify import classify
+from tracecore.signals.bundle import archive
+
 if TYPE_CHECKING:
+    from tracecore.facts.process import ExitStatus
     from tracecore.incidents.incident import Incident
     from tracecore.incidents.run import Attempt
+    from tracecore.signals.bundle.discovery import Bundle
+    from tracecore.signals.stream import Stream
 
-#: Of a log, the end that is looked at.
+#: Bytes of a log's end that are looked at where no line of it is evidence.
 TAIL: Final = 256 * 1024
+#: Bytes before and after a piece of evidence that are looked at with it: what led to it, not what became of others.
+LEAD: Final = 32 * 1024
+AFTER: Final = 4 * 1024
+#: A compressed log cannot be entered in the middle: this far at most.
+_REACH: Final = 256 << 20
 
 NOTHING_FAILED: Final = "none"
 
-_BY_PATTERN: Final = {
-    "cuda_oom": "resource",
-    "host_oom": "infrastructure",
-    "gpu_fault": "infrastructure",
-    "gpu_app_fault": "code",
-    "hbm_ecc": "infrastructure",
-    "collective_mismatch": "code",
-    "training_divergence": "code",
-    "nccl_hang": "resource",
-    "nccl_bootstrap": "infrastructure",
-    "checkpointer_hang": "resource",
-    "dataloader_hang": "infrastructure",
-    "pod_evicted": "infrastructure",
-    "planned_stop": "infrastructure",
-    "storage_failure": "infrastructure",
-}
 
-
-def failure_of(incident: Incident, attempt: Attempt | None, tail: str = "") -> dict[str, Any]:
-    """Class, suggestion and retry decision of an incident.
+def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> dict[str, Any]:
+    """Class, suggestion and retry decision of an incident, as plain data.
 
     Args:
-        attempt: how the processes ended.
-        tail: the end of the suspect's log.
+        attempt: how its processes ended.
+        bundle: to read the suspect's last words from.
     """
     if attempt is not None and attempt.state == "finished":
-        return {"class": NOTHING_FAILED, "suggestion": "Nothing failed.", "retry": _no("the run finished")}
-    root = incident.root
-    fields = root.verdict.fields() if root is not None else {}
-    name = root.verdict.pattern_name if root is not None else ""
-    kind = _BY_PATTERN.get(name, "unknown")
-    if name == "worker_crash":
-        signal = fields.get("tracecore.process.signal")
-        kind = "infrastructure" if signal == "SIGKILL" else "code"
-    return {"class": kind, "suggestion": incident.advice, "retry": _no("not classified")}
+        reason = "the run ended well"
+        return {
+            "class": NOTHING_FAILED,
+            "suggestion": incident.advice,
+            "retry": {"decision": "none", "reason": reason},
+        }
+    status = _status(incident, attempt)
+    verdict = incident.root.verdict if incident.root is not None else None
+    info = classify(
+        status.exit_code if status is not None else None,
+        status.signal if status is not None else None,
+        _words(incident, bundle),
+        verdict,
+    )
+    document = info.document()
+    # The log is in the bundle; the evidence cites it.
+    document.pop("log_tail", None)
+    return document
 
 
-def _no(reason: str) -> dict[str, Any]:
-    return {"decision": "no", "reason": reason}
+def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:
+    """How the suspect ended, else the launcher, else anybody."""
+    if attempt is None:
+        return None
+    ended = attempt.ended
+    for rank in (*incident.suspects.ranks, -1):
+        if rank in ended:
+            return ended[rank]
+    if incident.suspects.ranks:
+        return None
+    return next((ended[rank] for rank in sorted(ended) if ended[rank].exit_code), None)
+
+
+def _words(incident: Incident, bundle: Bundle) -> bytes:
+    """What the suspect's log says from shortly before the evidence on; its end where no line is evidence."""
+    suspects = set(incident.suspects.ranks)
+    streams = {stream.path: stream for stream in bundle.streams if stream.layer == "stdout"}
+    own = [f for f in incident.evidence if not suspects or f.rank in suspects]
+    for fact in sorted(own or incident.evidence, key=lambda f: (f.approximate, f.time, f.uid)):
+        stream = streams.get(fact.source.path)
+        if stream is not None and fact.source.line:
+            begin = max(0, fact.source.offset - LEAD)
+            return _piece(stream, begin, fact.source.offset + fact.source.length + AFTER - begin)
+    for stream in streams.values():
+        rank = stream.resource.get("gen_ai.training.rank")
+        if rank in suspects or (not suspects and len(streams) == 1):
+            return _piece(stream, max(0, (stream.size or 0) - TAIL), TAIL)
+    return b""
+
+
+def _piece(stream: Stream, begin: int, wanted: int) -> bytes:
+    parts: list[bytes] = []
+    wanted = min(wanted, TAIL)
+    try:
+        with stream.open() as file:
+            if file.seekable():
+                file.seek(begin)
+            elif begin > _REACH:
+                return b""
+            else:
+                while begin > 0 and (chunk := file.read(min(begin, 1 << 20))):
+                    begin -= len(chunk)
+            while wanted > 0 and (chunk := file.read(wanted)):
+                parts.append(chunk)
+                wanted -= len(chunk)
+    except archive.ERRORS:
+        return b""
+    return b"".join(parts)

@@ -70,7 +70,7 @@ def diagnose(
     finding = arbitrate(verdicts, run, bundle.layers())
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
-        incident.failure = failure_of(incident, attempt)
+        incident.failure = failure_of(incident, attempt, bundle)
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
     notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]

@@ -30,8 +30,8 @@ TAIL = 32 * 1024
 #: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
 NESTED_ZIP = 1 << 30
 
-#: Labels of recorded cases, not part of a bundle.
-IGNORED = frozenset({"truth.json"})
+#: Labels of recorded cases and lists of contents: about a bundle, not part of it.
+IGNORED = frozenset({"truth.json", "tracecore-manifest.json"})
 
 
 class Skipped(msgspec.Struct, frozen=True):
