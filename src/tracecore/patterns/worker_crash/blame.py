@@ -79,6 +79,8 @@ class Scene:
         own = [fact for fact in window.of(NcclError) if fact.error in OWN_COLLECTIVE]
         self._own_lines = _Lines([*own, *window.of(CudaError)])
         self._peer_lines = _Lines([*window.of(NcclError), *window.of(WatchdogReport), *window.of(RendezvousFailure)])
+        watchdogs = _Lines(list(window.of(WatchdogReport)))
+        self.cuda = [fact for fact in window.of(CudaError) if watchdogs.hold(fact)]
         self._lost = _times(self.peers)
         self._heard = _times([*self.progress, *self.exceptions, *self.signals])
         self._steps: dict[int | None, list[Progress]] = {}
@@ -93,6 +95,8 @@ class Scene:
     def failures(self) -> Iterator[Fact]:
         """Every fact that says that a process failed of itself."""
         yield from (fact for fact in self.exceptions if self._raised(fact))
+        # A watchdog that met an error of its own GPU ends the process, often without another word.
+        yield from (fact for fact in self.cuda if not self._ended(fact) and not self.survived(fact))
         yield from (fact for fact in self.signals if self._died(fact, fact.signal))
         yield from (fact for fact in self.statuses if self._died(fact, fact.signal))
         yield from (

@@ -96,6 +96,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         if isinstance(fact, ExceptionRaised):
             kind, message = (fact.root_type, fact.root_message) if fact.root_type else (fact.type, fact.message)
             return kind, message or ""
+        if isinstance(fact, CudaError):
+            return "CUDA error", fact.error.replace("_", " ")
         if isinstance(fact, LauncherFailure) and fact.exception_type:
             return fact.exception_type, fact.exception_message or ""
         return None
@@ -151,7 +153,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
         return (
             f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data "
-            f"before restarting. What other ranks say after it (lost connections, watchdog, SIGTERM) is its consequence."
+            f"before restarting. What the others say after it (lost connections, watchdog, SIGTERM) follows from it."
         )
 
     def evidence(self) -> Sequence[Fact]:
@@ -232,7 +234,7 @@ class WorkerCrash(Pattern[Config]):
         Progress,
         RunFinished,
     )
-    triggers = (ExceptionRaised, FatalSignal, ExitStatus, LauncherFailure, LoaderError, ContainerTerminated)
+    triggers = (ExceptionRaised, FatalSignal, ExitStatus, LauncherFailure, LoaderError, ContainerTerminated, CudaError)
     Config = Config
 
     @property
@@ -311,7 +313,7 @@ def _order(fact: Fact) -> tuple[int, str]:
 
 
 def _telling(fact: Fact) -> tuple[int, int, str]:
-    told = (LoaderError, ExceptionRaised, FatalSignal, LauncherFailure)
+    told = (LoaderError, ExceptionRaised, CudaError, FatalSignal, LauncherFailure)
     place = next((place for place, kind in enumerate(told) if isinstance(fact, kind)), len(told))
     return place, fact.time, fact.uid
 
