@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from tracecore.facts.kubernetes import MountEvent, PodReady
@@ -33,6 +34,9 @@ class Outcomes:
         self.stalls = window.of(StepStalled)
         self.statuses = window.of(ExitStatus)
         self.progress = window.of(Progress)
+        self._steps: dict[int | None, list[Progress]] = {}
+        for step in self.progress:
+            self._steps.setdefault(step.rank, []).append(step)
         self.finished = window.of(RunFinished)
         self.ready = window.of(PodReady)
 
@@ -74,12 +78,17 @@ class Outcomes:
         if codes == {0}:
             return True
         own = fact.rank is not None or fact.pod is not None
-        for step in self.progress:
-            if step.step is None or not self._follows(step, fact) or not _related(step, fact):
-                continue
-            # Who met the error and goes on has overcome it; what the kernel reports may take a while to be felt.
-            if own or _same_stream(step, fact) or step.time - fact.end >= SETTLED:
-                return True
+        near = [self._steps.get(fact.rank, ()), self._steps.get(None, ())] if fact.rank is not None else [self.progress]
+        for steps in near:
+            for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
+                step = steps[place]
+                if step.time > fact.end + self.reach:
+                    break
+                if step.step is None or not self._follows(step, fact) or not _related(step, fact):
+                    continue
+                # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
+                if own or _same_stream(step, fact) or step.time - fact.end >= SETTLED:
+                    return True
         return False
 
     def _follows(self, later: Fact, fact: Fact) -> bool:
@@ -98,6 +107,10 @@ class Outcomes:
             return False
         same = ((recovery.device, fact.device), (recovery.path, fact.path), (recovery.backend, fact.backend))
         return all(mine is None or its is None or mine == its for mine, its in same)
+
+
+def _time(fact: Fact) -> int:
+    return fact.time
 
 
 def _same_line(one: Fact, other: Fact) -> bool:

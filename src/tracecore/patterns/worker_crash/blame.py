@@ -86,6 +86,9 @@ class Scene:
         self._steps: dict[int | None, list[Progress]] = {}
         for step in self.progress:
             self._steps.setdefault(step.rank, []).append(step)
+        self._ranks: dict[int | None, list[ExitStatus]] = {}
+        for status in self.statuses:
+            self._ranks.setdefault(status.rank, []).append(status)
         self._pids: dict[int, list[Fact]] = {}
         for facts in (self.launchers, self.signals, self.exceptions, self.statuses):
             for fact in facts:
@@ -163,7 +166,7 @@ class Scene:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
         if any(done.rank == fact.rank and after(done, fact) and self.near(done, fact) for done in self.finished):
             return True
-        own = [status.exit_code for status in self.statuses if self._same_process(status, fact) and not status.alive]
+        own = [status.exit_code for status in self._ends(fact) if not status.alive]
         if own and not any(own) and not any(self.near(report, fact) for report in self.launchers):
             return True
         if fact.rank is None:
@@ -204,24 +207,36 @@ class Scene:
                 found = found or report
         if found is not None:
             return found
-        for status in self.statuses:
-            if status is not fact and status.exit_code and self._same_process(status, fact):
+        for status in self._ends(fact):
+            if status is not fact and status.exit_code:
                 return status
         for end in self.containers:
             if end is not fact and end.exit_code and end.pod and end.pod == fact.pod and self.near(end, fact):
                 return end
         return None
 
-    def _same_process(self, status: ExitStatus, fact: Fact) -> bool:
-        if not self.near(status, fact):
-            return False
-        others = {other.rank for other in self.statuses if self.near(other, fact)}
-        if fact.rank is None or status.rank is None:
-            return len(others) == 1  # one process, or one launcher for all of them
-        # A single status beside a launcher is the launcher's own, whatever it is called.
-        return status.rank == fact.rank and not (
-            len(others) == 1 and any(self.near(report, fact) for report in self.launchers)
-        )
+    def _ends(self, fact: Fact) -> list[ExitStatus]:
+        """The exit statuses of the process that this fact is about."""
+        if fact.rank is None:
+            known = [status for statuses in self._ranks.values() for status in statuses if self.near(status, fact)]
+            # One process, or one launcher for all of them.
+            return known if self._alone(fact) else []
+        known = [status for status in self._ranks.get(fact.rank, ()) if self.near(status, fact)]
+        if known:
+            # A single status beside a launcher is the launcher's own, whatever it is called.
+            launched = any(self.near(report, fact) for report in self.launchers)
+            return [] if launched and self._alone(fact) else known
+        unnamed = [status for status in self._ranks.get(None, ()) if self.near(status, fact)]
+        return unnamed if unnamed and self._alone(fact) else []
+
+    def _alone(self, fact: Fact) -> bool:
+        """The exit statuses at hand are all of one process."""
+        seen = 0
+        for statuses in self._ranks.values():
+            seen += any(self.near(status, fact) for status in statuses)
+            if seen > 1:
+                return False
+        return True
 
 
 class _Lines:
@@ -229,14 +244,15 @@ class _Lines:
 
     def __init__(self, facts: list[Fact]) -> None:
         self.places = {_place(fact) for fact in facts}
-        self.folds = [fact for fact in facts if fact.count > 1]
+        self.folds: dict[tuple[str, int | None], list[Fact]] = {}
+        for fact in facts:
+            if fact.count > 1:
+                self.folds.setdefault((fact.source.path, fact.rank), []).append(fact)
 
     def hold(self, fact: Fact) -> bool:
         """Whether this fact was read from one of them."""
-        return _place(fact) in self.places or any(
-            fold.time <= fact.time <= fold.end and fold.rank == fact.rank and fold.source.path == fact.source.path
-            for fold in self.folds
-        )
+        folds = self.folds.get((fact.source.path, fact.rank), ())
+        return _place(fact) in self.places or any(fold.time <= fact.time <= fold.end for fold in folds)
 
 
 def after(later: Fact, earlier: Fact) -> bool:
