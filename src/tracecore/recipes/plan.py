@@ -42,15 +42,15 @@ class LayerPlan:
         return Selector(self._line_database(), escaped=stream.format in ESCAPED)
 
     def _line_database(self) -> Database | None:
-        from tracecore.ottl.planner.database import Database
+        from tracecore.ottl.planner.database import compiled
         from tracecore.ottl.planner.selection import line_search
 
         if self._lines is None and not self._everything:
-            searched = line_search(self._plan.outline.patterns)
-            if searched.everything:
+            searched, database = compiled(line_search(self._plan.outline.patterns), once=False)
+            if searched.open:
                 self._everything = True
             else:
-                self._lines = Database(searched.search.entries, once=False)
+                self._lines = database
         return self._lines
 
 

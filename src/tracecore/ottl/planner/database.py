@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
@@ -9,14 +10,15 @@ import hyperscan
 import msgspec
 
 from tracecore.ottl.planner.expressions import FOLDING, Unreadable, parse
-from tracecore.ottl.planner.literals import Literal, required
-from tracecore.ottl.planner.widening import for_lines, for_text, one_line
+from tracecore.ottl.planner.literals import required
+from tracecore.ottl.planner.widening import alternatives, written
 
 #: A literal at least this long is searched for in the place of the expression that needs it: long literals are rare
 #: enough in logs, and a thousand of them compile in the time of ten expressions.
 MIN_LITERAL: Final = 6
 
 _ESCAPED: Final = tuple(b"\\x%02x" % byte for byte in range(256))
+_LITERAL: Final = re.compile(rb"(?:\\x[0-9a-f]{2})+").fullmatch
 
 
 class Searched(msgspec.Struct, frozen=True):
@@ -53,50 +55,76 @@ def search(
     found: dict[tuple[bytes, int], list[int]] = {}
     unknown: list[int] = []
     for number, pattern in enumerate(patterns):
-        literals = _literals(pattern, lines=lines)
-        if literals is not None:
-            for text, folded in literals:
-                expression = b"".join(_ESCAPED[byte] for byte in text)
-                found.setdefault((expression, hyperscan.HS_FLAG_CASELESS if folded else 0), []).append(number)
-            continue
-        written = for_lines(pattern) if lines else for_text(pattern)
-        if written is None or not _compiles(written, lines):
+        wanted = _wanted(pattern, lines=lines)
+        if wanted is None:
             unknown.append(number)
-        else:
-            found.setdefault((written, hyperscan.HS_FLAG_MULTILINE if lines else 0), []).append(number)
+            continue
+        for key in wanted:
+            found.setdefault(key, []).append(number)
+    if lines:
+        _only_shortest(found)
     for text in extra:
         found[b"".join(_ESCAPED[byte] for byte in text), 0] = []
-    for written in opaque:
-        found[written, 0] = []
-    entries = tuple(Searched(written, flags, tuple(numbers)) for (written, flags), numbers in found.items())
+    for expression in opaque:
+        found[expression, 0] = []
+    entries = tuple(Searched(expression, flags, tuple(numbers)) for (expression, flags), numbers in found.items())
     return Search(entries, tuple(unknown))
 
 
-def _literals(pattern: str, *, lines: bool) -> frozenset[Literal] | None:
+def _wanted(pattern: str, *, lines: bool) -> set[tuple[bytes, int]] | None:
+    """Expressions with their flags, one of which is found wherever the pattern matches."""
     try:
-        node = parse(pattern)
-        strings = required(one_line(node) if lines else node)
+        branches = alternatives(parse(pattern), lines=lines)
     except (Unreadable, RecursionError):
         return None
-    if strings is None or min(len(text) for text, _ in strings) < MIN_LITERAL:
-        return None
-    if lines and any(b"\n" in text or b"\r" in text for text, _ in strings):
-        return None
-    return strings
+    wanted: set[tuple[bytes, int]] = set()
+    for branch in branches:
+        literals = required(branch)
+        if literals is not None and all(len(text) >= MIN_LITERAL for text, _ in literals):
+            for text, folded in literals:
+                escaped = b"".join(_ESCAPED[byte] for byte in text)
+                wanted.add((escaped, hyperscan.HS_FLAG_CASELESS if folded else 0))
+            continue
+        expression = written(branch, lines=lines)
+        if expression is None:
+            return None
+        wanted.add((expression, hyperscan.HS_FLAG_MULTILINE if lines else 0))
+    return wanted
 
 
-def _compiles(expression: bytes, lines: bool) -> bool:
+def _only_shortest(found: dict[tuple[bytes, int], list[int]]) -> None:
+    """Leaves out literals that contain another: where only the line matters, the shorter one says as much."""
+    literals = sorted((len(e), bytes.fromhex(e.replace(b"\\x", b"").decode()), f, e) for e, f in found if _LITERAL(e))
+    kept: list[tuple[bytes, list[int]]] = []
+    folded: list[tuple[bytes, list[int]]] = []
+    for _, text, flags, expression in literals:
+        low = text.lower()
+        inside = next((numbers for known, numbers in kept if known in text), None) if not flags else None
+        if inside is None:
+            inside = next((numbers for known, numbers in folded if known in low), None)
+        numbers = found[expression, flags]
+        if inside is None:
+            (folded if flags else kept).append((text, numbers))
+        else:
+            inside.extend(number for number in numbers if number not in inside)
+            del found[expression, flags]
+
+
+def compiled(wanted: Search, *, once: bool) -> tuple[Search, Database]:
+    """The database of a search. What Hyperscan cannot search for is taken out, and its patterns are open then."""
     try:
-        _compile([expression], [hyperscan.HS_FLAG_MULTILINE if lines else 0])
+        return wanted, Database(wanted.entries, once=once)
     except hyperscan.error:
-        return False
-    return True
-
-
-def _compile(expressions: Sequence[bytes], flags: Sequence[int]) -> hyperscan.Database:
-    database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-    database.compile(expressions=list(expressions), ids=list(range(len(expressions))), flags=list(flags))
-    return database
+        good: list[Searched] = []
+        unknown = set(wanted.open)
+        for entry in wanted.entries:
+            try:
+                Database([entry], once=once)
+                good.append(entry)
+            except hyperscan.error:
+                unknown.update(entry.patterns)
+        usable = Search(tuple(good), tuple(sorted(unknown)))
+        return usable, Database(usable.entries, once=once)
 
 
 class Database:
@@ -115,7 +143,12 @@ class Database:
             self._database = hyperscan.loadb(serialised, hyperscan.HS_MODE_BLOCK)
             self._database.scratch = hyperscan.Scratch(self._database)
         elif entries:
-            self._database = _compile([e.expression for e in entries], [e.flags | single for e in entries])
+            self._database = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
+            self._database.compile(
+                expressions=[entry.expression for entry in entries],
+                ids=list(range(len(entries))),
+                flags=[entry.flags | single for entry in entries],
+            )
 
     def dump(self) -> bytes:
         """The compiled database as bytes, for this version of Hyperscan and this kind of processor."""

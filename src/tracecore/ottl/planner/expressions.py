@@ -9,6 +9,7 @@ to look for them too.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 #: U+017F and U+212A, which are `s` and `k` to an expression that ignores case.
@@ -106,6 +107,7 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "
 _PUNCTUATION: Final = frozenset("\\.+*?()|[]{}^$-/:;,'\"<>=!@#%&~` _")
 
 
+@lru_cache(maxsize=2048)
 def parse(text: str) -> Node:
     """The tree of an expression.
 

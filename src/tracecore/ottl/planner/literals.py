@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from tracecore.ottl.planner.expressions import Byte, Choice, Node, Place, Repeat, Sequence
 
 #: As many strings as one expression may be spelled out to.
-MAX_STRINGS: Final = 48
+MAX_STRINGS: Final = 24
+#: A literal of this length is rare enough in logs.
+LONG: Final = 10
 
 #: A string and whether case matters not. A folded one is in lower case.
 Literal: TypeAlias = tuple[bytes, bool]
@@ -28,9 +31,13 @@ def _score(strings: _Strings) -> int:
 
 
 def _better(one: _Strings | None, other: _Strings | None) -> _Strings | None:
+    """The longer ones; beyond a length that is rare enough, the fewer ones."""
     if one is None or other is None:
         return other if one is None else one
-    return max(one, other, key=lambda strings: (_score(strings), -len(strings)))
+    first, second = _score(one), _score(other)
+    if min(first, LONG) != min(second, LONG):
+        return one if first > second else other
+    return one if (-len(one), first) >= (-len(other), second) else other
 
 
 def _strings(node: Node) -> tuple[_Strings | None, _Strings | None]:
@@ -54,6 +61,7 @@ def _strings(node: Node) -> tuple[_Strings | None, _Strings | None]:
     return None, None
 
 
+@lru_cache(maxsize=1024)
 def _bytes(mask: int) -> _Strings | None:
     if mask.bit_count() > 8:
         return None

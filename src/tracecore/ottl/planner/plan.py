@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from tracecore.ottl.context import Context
-from tracecore.ottl.planner.database import FOLDING, Database, Search, search
+from tracecore.ottl.planner.database import FOLDING, Database, Search, compiled, search
 
 if TYPE_CHECKING:
     from tracecore.ottl.processor import Group
@@ -93,20 +93,18 @@ class Plan:
         self.outline = outlined
         #: Statements and conditions that failed and were passed over, since the start.
         self.failures = 0
-        self._serialised = serialised
-        self._database: Database | None = None
-        self._patterns = tuple(frozenset(entry.patterns) for entry in outlined.text.entries)
-        self._always = frozenset(outlined.text.open)
+        if serialised is None:
+            wanted, self.database = compiled(outlined.text, once=True)
+        else:
+            wanted, self.database = outlined.text, Database(outlined.text.entries, once=True, serialised=serialised)
+        #: What is searched for in bodies, without what Hyperscan cannot search for.
+        self.text = wanted
+        self._patterns = tuple(frozenset(entry.patterns) for entry in wanted.entries)
+        self._always = frozenset(wanted.open)
         self._everything = frozenset(range(len(outlined.patterns)))
         self._stages = _stages(outlined.groups)
         self._schedules: tuple[dict[frozenset[int], _Schedule], ...] = tuple({} for _ in self._stages)
         self._compiled: dict[tuple[int, int], Any] = {}
-
-    @property
-    def database(self) -> Database:
-        if self._database is None:
-            self._database = Database(self.outline.text.entries, once=True, serialised=self._serialised)
-        return self._database
 
     def run(self, signal: LogSignal) -> None:
         """Run all statements that can do something on this record, in their order."""

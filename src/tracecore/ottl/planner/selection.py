@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import msgspec
 import numpy as np
 import re2
 
@@ -46,29 +45,16 @@ _ANSI = re2.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x0
 _OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
 
 
-class LineSearch(msgspec.Struct, frozen=True):
-    """What to search for in raw lines.
-
-    Args:
-        search: entries for the patterns.
-        everything: some pattern cannot be searched for, so that every line is a candidate.
-    """
-
-    search: Search
-    everything: bool
-
-
-def line_search(patterns: Sequence[str]) -> LineSearch:
+def line_search(patterns: Sequence[str]) -> Search:
     """What raw lines must have so that one of the patterns can match their text."""
-    found = search(patterns, lines=True, extra=(*FOLDING, *ALWAYS), opaque=_OPAQUE)
-    return LineSearch(found, bool(found.open))
+    return search(patterns, lines=True, extra=(*FOLDING, *ALWAYS), opaque=_OPAQUE)
 
 
 class Selector:
     """Picks the lines in which a guard can match. One for each reader: a scan needs memory of its own.
 
     Args:
-        database: of a `LineSearch`'s entries, reporting every match; None picks every line.
+        database: of what `line_search` gives, reporting every match; None picks every line.
         escaped: lines are JSON.
     """
 

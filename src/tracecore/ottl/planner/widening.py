@@ -14,9 +14,7 @@ from tracecore.ottl.planner.expressions import (
     Place,
     Repeat,
     Sequence,
-    Unreadable,
     Wide,
-    parse,
 )
 
 #: Longer counted repetitions are searched for without their bound: an automaton has to count them out.
@@ -31,25 +29,26 @@ _NOT_WORD: Final = sum(1 << byte for byte in range(256) if byte not in _WORD_BYT
 _TRAILING: Final = 1 << 9 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 32 | 1 << LINE_BREAK
 
 
-def for_text(pattern: str) -> bytes | None:
-    """What to search for in a record's text, encoded as UTF-8; None where nothing narrower than everything is known."""
-    try:
-        node = _trimmed(parse(pattern), keep_places=True)
-    except (Unreadable, RecursionError):
-        return None
-    return None if _nullable(node) else _written(node, lines=False)
+def alternatives(node: Node, *, lines: bool) -> tuple[Node, ...]:
+    """Expressions one of which matches wherever the whole does; in raw lines, where one line of a text does.
 
-
-def for_lines(pattern: str) -> bytes | None:
-    """What to search for in raw lines, where prefixes, quotes and white space may stand around the text.
-
-    A text of several lines is there as several lines: what the pattern asks of one of them is searched for.
+    Without what an unanchored search does not need: optional things at either end, and in raw lines every line but one.
     """
-    try:
-        node = _trimmed(one_line(parse(pattern)), keep_places=False)
-    except (Unreadable, RecursionError):
-        return None
-    return None if _nullable(node) else _written(node, lines=True)
+    node = _trimmed(one_line(node) if lines else node)
+    parts = node.parts if isinstance(node, Choice) else (node,)
+    found: list[Node] = []
+    for part in parts:
+        inner = _trimmed(part)
+        found.extend(alternatives(inner, lines=False) if isinstance(inner, Choice) else (inner,))
+    return tuple(found)
+
+
+def written(node: Node, *, lines: bool) -> bytes | None:
+    """An expression as Hyperscan has it; None where it says nothing, because no character is needed to match it.
+
+    In a record's text, encoded as UTF-8, or in raw lines, where prefixes, quotes and white space may stand around it.
+    """
+    return None if _nullable(node) else _written(node, lines=lines)
 
 
 def _nullable(node: Node) -> bool:
@@ -66,19 +65,15 @@ def _nullable(node: Node) -> bool:
     return True
 
 
-def _trimmed(node: Node, *, keep_places: bool, start: bool = True, end: bool = True) -> Node:
+def _trimmed(node: Node, *, start: bool = True, end: bool = True) -> Node:
     """Without what an unanchored search does not need: optional things at either end, repetitions of the last thing."""
     match node:
         case Repeat(part, least, _):
             if least == 0:
                 return EMPTY
-            return (
-                _trimmed(part, keep_places=keep_places, start=start, end=end)
-                if least == 1
-                else Repeat(part, least, least)
-            )
+            return _trimmed(part, start=start, end=end) if least == 1 else Repeat(part, least, least)
         case Choice(parts):
-            return Choice(tuple(_trimmed(part, keep_places=keep_places, start=start, end=end) for part in parts))
+            return Choice(tuple(_trimmed(part, start=start, end=end) for part in parts))
         case Sequence(parts):
             kept = list(parts)
             while start and kept and isinstance(kept[0], Repeat) and kept[0].least == 0:
@@ -86,9 +81,9 @@ def _trimmed(node: Node, *, keep_places: bool, start: bool = True, end: bool = T
             while end and kept and isinstance(kept[-1], Repeat) and kept[-1].least == 0:
                 kept.pop()
             if kept and start:
-                kept[0] = _trimmed(kept[0], keep_places=keep_places, end=end and len(kept) == 1)
+                kept[0] = _trimmed(kept[0], end=end and len(kept) == 1)
             if len(kept) > 1 and end:
-                kept[-1] = _trimmed(kept[-1], keep_places=keep_places, start=False)
+                kept[-1] = _trimmed(kept[-1], start=False)
             return Sequence(tuple(kept))
     return node
 
