@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tracecore.pipeline.offline import diagnose
 
 DUMPS = Path(__file__).resolve().parents[1] / "data" / "fr_gloo"

@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import msgspec
 import pytest
+
 from tracecore.patterns import types
 from tracecore.pipeline.offline import diagnose
 
@@ -86,3 +89,12 @@ def test_symptoms_never_outrank_their_cause(scenario: str, documents: dict[str, 
             assert root in verdicts
             assert root not in explained
         assert explained | {other["verdict"] for other in incident["alternatives"]} <= verdicts.keys()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_document_follows_its_published_schema(scenario: str, documents: dict[str, dict[str, Any]]) -> None:
+    schema = json.loads((INCIDENTS.parents[1] / "docs" / "diagnosis.schema.json").read_text())
+    validator = jsonschema.Draft202012Validator(schema)
+    # As it is printed, not as it is in memory.
+    document = json.loads(msgspec.json.encode(document_of(scenario, documents)))
+    assert [error.message for error in validator.iter_errors(document)] == []
