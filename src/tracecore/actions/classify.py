@@ -133,7 +133,7 @@ def _decide(
         if chosen is not None and chosen.role == "stop":
             return chosen.rule, chosen, "killed by SIGKILL after a stop was asked for"
         return rules.for_exit(exit_code, killer), None, "killed by SIGKILL, and nothing says by whom"
-    chosen = decisive(found, healthy=exit_code == 0 and killer is None)
+    chosen = decisive(found, ended=ended, healthy=exit_code == 0 and killer is None)
     if chosen is not None and not (ended and chosen.role == "ending" and chosen.rule.failure_class == "unknown"):
         return chosen.rule, chosen, _WHY[chosen.role]
     if ended:
@@ -155,6 +155,7 @@ _WHY: Final = {
     "talk": "the last line that speaks of a failure; nothing stronger was found",
     "ending": "it says only that it ended",
     "stop": "the stop was asked for, and no failure came before it",
+    "chatter": "known to be harmless",
 }
 
 
@@ -199,7 +200,7 @@ def _considered(
             failure_class=_class_of(one.rule, ended),
             line=one.text,
             line_number=one.line,
-            why=one.survived or (why_not(one, chosen) if chosen is not None else _outranked(rule)),
+            why=why_not(one, chosen) if chosen is not None else one.survived or _outranked(rule),
         )
         for one in kept
     )

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 #: cause: explains a failure. error: the program's own. crash: died without a word. symptom: follows from another's
 #: failure. talk: a line that speaks of a failure and may be chatter. ending: only that it ended. stop: asked for.
-Role: TypeAlias = Literal["cause", "error", "crash", "symptom", "talk", "ending", "stop"]
+#: chatter: never decides.
+Role: TypeAlias = Literal["cause", "error", "crash", "symptom", "talk", "ending", "stop", "chatter"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 STOPS: Final = ("preempted", "time_limit", "cancelled", "interrupt", "sigterm")
 
-_ROOT = ("classes", "chatter", "warns", "errs", "exit_statuses", "reasons", "rules")
+_ROOT = ("classes", "chatter", "warns", "errs", "complains", "exit_statuses", "reasons", "rules")
 _RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "explains_kill")
 
 
@@ -95,6 +96,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     chatter: tuple[tuple[str, Any], ...]
     warns: Any
     errs: Any
+    complains: Any
     exit_statuses: dict[str, str]
     reasons: dict[str, str | None]
     rules: tuple[Rule, ...]
@@ -225,6 +227,7 @@ def read(file: Path) -> Rules:
         chatter=tuple((name, re2.compile(node.regex())) for name, node in top["chatter"].mapping().items()),
         warns=re2.compile(top["warns"].regex()),
         errs=re2.compile(top["errs"].regex()),
+        complains=re2.compile(top["complains"].regex()),
         exit_statuses={name: node.one_of(names) for name, node in exits.items()},
         reasons={name: None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()},
         rules=tuple(rules),

@@ -33,6 +33,8 @@ class Statement(msgspec.Struct, kw_only=True):
         line: 1-based line of the tail.
         text: the line that decided, as it stands there.
         survived: why it did not matter; empty where it may have.
+        warned: the line is of a level that only warns.
+        complains: it has a word of complaint.
     """
 
     rule: Rule
@@ -46,6 +48,8 @@ class Statement(msgspec.Struct, kw_only=True):
     attempt: int = 0
     time: int | None = None
     survived: str = ""
+    warned: bool = False
+    complains: bool = True
 
 
 def statements(tail: Tail, rules: Rules) -> list[Statement]:
@@ -53,17 +57,22 @@ def statements(tail: Tail, rules: Rules) -> list[Statement]:
     found = [one for stated in tail.stated if (one := _stated(stated, tail, rules)) is not None]
     found += _phrases(tail, rules, found)
     found.sort(key=lambda one: one.offset)
+    attempt = 0
+    for one in found:
+        # A line that no recipe knows belongs to the attempt of what stands around it.
+        attempt = one.attempt = max(one.attempt, attempt) if one.fact is None else one.attempt
     _survivals(found, tail.progress)
     return found
 
 
-def decisive(found: Sequence[Statement], *, healthy: bool = False) -> Statement | None:
+def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = False) -> Statement | None:
     """The statement that says why it ended; None where none does.
 
     Args:
+        ended: it is known that the process failed; where it is not, a line has to complain to count as talk.
         healthy: the process says that it ended well, so that talk and mere endings mean nothing.
     """
-    standing = [one for one in found if not one.survived]
+    standing = [one for one in found if not one.survived and one.role != "chatter"]
     causes = [one for one in standing if one.role in ("cause", "error")]
     stops = [one for one in standing if one.role == "stop"]
     if stops and not (causes and causes[0].offset < stops[0].offset):
@@ -72,8 +81,12 @@ def decisive(found: Sequence[Statement], *, healthy: bool = False) -> Statement 
         return _first(causes, standing)
     for role in ("crash", "symptom") if healthy else ("crash", "symptom", "talk", "ending"):
         said = [one for one in standing if one.role == role]
+        if role == "talk":
+            # Of talk the last line is nearest to the end, and one that complains says more than one that warns.
+            said = [one for one in said if one.complains or ended or one.fact is not None]
+            said = [one for one in said if not one.warned] or said
         if said:
-            # The first failure drags the others along; of talk, the last line is nearest to the end.
+            # The first failure drags the others along.
             return said[-1] if role == "talk" else _first(said, standing)
     return None
 
@@ -82,6 +95,8 @@ def why_not(one: Statement, chosen: Statement) -> str:
     """Why a statement did not decide, in a few words."""
     if one.survived:
         return one.survived
+    if one.role == "chatter":
+        return "known to be harmless"
     if one.role in ("symptom", "crash", "ending") and chosen.role in ("cause", "error", "stop"):
         return "follows from it" if one.offset > chosen.offset else "says less about why"
     if one.role == "talk" and chosen.role != "talk":
@@ -106,7 +121,8 @@ def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
     fatal = any(isinstance(one, ExceptionRaised | FatalSignal) for one in stated.facts)
     layer = fact.layer if fact is not None else "stdout"
     role = rule.role
-    if role in ("cause", "error", "symptom") and not fatal and layer == "stdout" and rules.warned(stated.body):
+    warned = not fatal and layer == "stdout" and rules.warned(stated.body)
+    if warned and role in ("cause", "error", "symptom"):
         role = "talk"
     source = stated.source
     known = fact if fact is not None else (stated.facts[0] if stated.facts else None)
@@ -122,6 +138,7 @@ def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
         rank=known.rank if known is not None else None,
         attempt=known.attempt if known is not None else 0,
         time=known.time if known is not None and not known.approximate else None,
+        warned=warned,
     )
 
 
@@ -165,14 +182,21 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
             continue
         said.append(
             Statement(
-                rule=matched[1], role="talk", offset=start, end=lines[start], line=number, text=text.strip()[:500]
+                rule=matched[1],
+                role="talk",
+                offset=start,
+                end=lines[start],
+                line=number,
+                text=text.strip()[:500],
+                warned=rules.warned(text),
+                complains=bool(rules.complains.search(text)),
             )
         )
     return said
 
 
 def _survivals(found: list[Statement], progress: Sequence[Fact]) -> None:
-    last = max([0, *(one.attempt for one in found), *(fact.attempt for fact in progress)])
+    last = _lasting(found, progress)
     offsets: dict[int | None, list[int]] = {}
     finished: dict[int | None, int] = {}
     for fact in progress:
@@ -193,6 +217,16 @@ def _survivals(found: list[Statement], progress: Sequence[Fact]) -> None:
         elif finished.get(one.rank, -1) >= one.end:
             one.survived = "the run says that it finished after it"
     _outlived(found)
+
+
+def _lasting(found: Sequence[Statement], progress: Sequence[Fact]) -> int:
+    """The last attempt that got anywhere, or failed for a reason of its own.
+
+    A start that only hears its peers fail has survived nothing: what ended the attempt before it still stands.
+    """
+    made = [fact.attempt for fact in progress]
+    own = [one.attempt for one in found if one.role in ("cause", "error", "crash", "stop")]
+    return max([0, *made, *own])
 
 
 def _outlived(found: list[Statement]) -> None:
