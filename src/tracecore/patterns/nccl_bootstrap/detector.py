@@ -80,7 +80,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         ranks = ", ".join(map(str, self.failed[:NAMED])) + (" …" if len(self.failed) > NAMED else "")
-        who = f"rank{'s' if len(self.failed) != 1 else ''} {ranks}" if self.failed else f"{self.missing} rank(s)"
+        many = "" if self.missing == 1 else "s"
+        who = f"rank{many} {ranks}" if self.failed else f"{self.missing} rank{many}"
         job = f" of job {self.job}" if self.job else f" in namespace {self.key[1]}" if self.key[1] else ""
         return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {WORDS[self.discriminator]}"
 
@@ -98,7 +99,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             name = self._told("interface")
             return (
                 f"Compare `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`{f' ({name})' if name else ''} with "
-                f"`ip -br addr` in the container of rank {ranks or 'N'}; interfaces are named differently between node types."
+                f"`ip -br addr` in the container of rank {ranks or 'N'}; interfaces are named differently between "
+                f"node types."
             )
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
