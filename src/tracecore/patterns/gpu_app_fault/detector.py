@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid
@@ -14,7 +14,7 @@ from tracecore.patterns.gpu_fault.detector import CUDA as HARDWARE
 from tracecore.patterns.gpu_fault.detector import faulty
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -26,6 +26,8 @@ UNRELATED = frozenset(
     {"no_device", "invalid_device", "driver_insufficient", "not_initialized", "system_not_ready", "busy",
      "cublas_alloc_failed", "memory_allocation", "out_of_memory", *HARDWARE}
 )  # fmt: skip
+#: Stands for every GPU of a node.
+ANY = "*"
 FIND = {
     "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
     "label is out of range: check it on the CPU before the call",
@@ -179,13 +181,13 @@ class GpuAppFault(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         errors = window.of(CudaError)
         kernel = sorted((*window.of(Xid), *window.of(GpuDriverError), *window.of(GpuLost)), key=_order)
-        faults = [fact for fact in kernel if not _application(fact)]
+        failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
         times = [error.time for error in errors]
         found: list[Verdict] = []
         latest: dict[tuple[str | None, str | None, int | None], int] = {}
         jobs: dict[tuple[str | None, str | None], dict[str, int]] = {}
         for report in kernel:
-            if not _application(report) or any(self._explains(fault, report) for fault in faults):
+            if not _application(report) or failures.beside(report):
                 continue
             error = self._error(window, report, errors, times)
             if error is None:
@@ -227,11 +229,28 @@ class GpuAppFault(Pattern[Config]):
                 best = error
         return best
 
-    def _explains(self, fault: Fact, report: Fact) -> bool:
-        """The GPU itself failed beside it, or the report says that it follows that failure."""
-        if fault.node != report.node or (fault.gpu and report.gpu and fault.gpu != report.gpu):
-            return False
-        return fault.time - report.end <= self.config.window and report.time - fault.end <= self.config.window
+
+class _Failures:
+    """Failures of GPUs, for the question whether one lies beside a report; linear to build, and a search to ask."""
+
+    def __init__(self, faults: Iterable[Fact], window: int) -> None:
+        self.window = window
+        #: By node and GPU: when failures began, and the latest end of those that had begun by then.
+        self.runs: dict[tuple[str | None, str | None], tuple[list[int], list[int]]] = {}
+        for fault in faults:
+            for gpu in {fault.gpu, ANY}:
+                begins, ends = self.runs.setdefault((fault.node, gpu), ([], []))
+                begins.append(fault.time)
+                ends.append(max(fault.end, ends[-1]) if ends else fault.end)
+
+    def beside(self, report: Fact) -> bool:
+        """Its GPU, or one that nobody named, failed on its node at about the same time."""
+        for gpu in (report.gpu, None) if report.gpu else (ANY,):
+            begins, ends = self.runs.get((report.node, gpu), ((), ()))
+            place = bisect_right(begins, report.end + self.window)
+            if place and report.time - ends[place - 1] <= self.window:
+                return True
+        return False
 
 
 def _application(fact: Fact) -> bool:
