@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
 from tracecore.patterns.config import ConfigError, load
 from tracecore.patterns.contract import Pattern
@@ -22,6 +23,7 @@ from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
 from tracecore.patterns.storage_failure.detector import StorageFailure
 from tracecore.patterns.straggler.detector import Straggler
+from tracecore.patterns.thermal_throttle.detector import ThermalThrottle
 from tracecore.patterns.training_divergence.detector import TrainingDivergence
 from tracecore.patterns.worker_crash.detector import WorkerCrash
 from tracecore.patterns.xid_correlation.detector import XidCorrelation
@@ -41,10 +43,12 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     CudaOomPattern,
     HostOom,
     StorageFailure,
+    CheckpointerHang,
     WorkerCrash,
     PlannedStopPattern,
     Straggler,
     TrainingDivergence,
+    ThermalThrottle,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

@@ -1,0 +1,359 @@
+"""Saving a checkpoint began and does not end, and the training stands still."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from tracecore.facts.kubernetes import MountEvent
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.storage import StorageError
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+from tracecore.facts.wording import seconds
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.scope import job_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Storage: TypeAlias = StorageError | MountEvent
+Who: TypeAlias = tuple[int | None, str | None, str | None]
+
+PHASES = frozenset({"plan", "write", "barrier"})
+#: Words of a path or a backend, in lower case; the first that fits decides.
+BACKENDS = (("fsx", "fsx"), ("lustre", "lustre"), ("weka", "weka"), ("nfs", "nfs"), ("s3", "s3"))
+#: What storage says that holds nobody up.
+HARMLESS = frozenset({"recovered", "not_found", "corrupt", "checksum_mismatch"})
+LOOK = {
+    "lustre": "`lfs check servers` and `dmesg -T | grep -i lustre`",
+    "fsx": "`lfs check servers` and the file system's metrics",
+    "weka": "`weka status` and `weka alerts`",
+    "nfs": "`nfsstat -m` and `dmesg -T | grep 'nfs: server'`",
+    "s3": "the bucket's request metrics and its throttling",
+    "unknown": "`df -h`, `mount` and `dmesg -T`",
+}
+SHOWN = 16
+PREFIX = "tracecore.alert.checkpointer_hang."
+_time = attrgetter("time")
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        stall: how long a phase may last without its end and without a step.
+        before: how long before the start of the stall trouble of the storage still explains it.
+        after: how long after it.
+    """
+
+    stall: Duration = 5 * MINUTE
+    before: Duration = 60 * SECOND
+    after: Duration = 5 * MINUTE
+
+
+class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        begun: phases that began and did not end, oldest first.
+        everyone: no rank is known but those.
+        stalled_ns: how long, as far as it was watched.
+        stall: the longest stall seen since.
+        storage: the first trouble of the storage.
+        timeout: a collective that gave up waiting.
+        alive: a process that was still there at the end.
+    """
+
+    pattern_id: ClassVar[str] = "11"
+    pattern_name: ClassVar[str] = "checkpointer_hang"
+    role: ClassVar[Role] = "cause"
+
+    begun: tuple[CheckpointPhase, ...]
+    everyone: bool = False
+    stalled_ns: int = 0
+    stall: StepStalled | None = None
+    storage: Storage | None = None
+    timeout: WatchdogReport | None = None
+    alive: ExitStatus | None = None
+
+    @property
+    def first(self) -> CheckpointPhase:
+        return self.begun[0]
+
+    @property
+    def backend(self) -> str:
+        """From what the storage itself said, else from the path."""
+        own = self.storage.backend if isinstance(self.storage, StorageError) else None
+        said = self.storage.path if isinstance(self.storage, StorageError) else None
+        return backend_of(own) or backend_of(self.first.path) or backend_of(said) or "unknown"
+
+    def headline(self) -> str:
+        path = f" to {self.first.path}" if self.first.path else ""
+        step = f" of step {self.first.step}" if self.first.step is not None else ""
+        ranks = self._ranks()
+        text = (
+            f"Saving the checkpoint{step}{path} does not end ({self.first.phase}, {seconds(self.stalled_ns / SECOND)})"
+        )
+        if self.everyone and len(ranks) > 1:
+            return f"{text}: all {len(ranks)} ranks began it" + (", rank 0 coordinates it" if 0 in ranks else "")
+        if ranks:
+            named = ", ".join(map(str, ranks[:SHOWN]))
+            return f"{text}: rank{'s' if len(ranks) > 1 else ''} {named} began it"
+        return text
+
+    def remediation(self) -> str:
+        ranks = self.suspects().ranks
+        who = f"rank {', '.join(map(str, ranks[:SHOWN]))}" if ranks else "the process that saves"
+        node = f" on {self.first.node}" if self.first.node else ""
+        path = f" Try `timeout 10 ls {self.first.path}` there." if (self.first.path or "").startswith("/") else ""
+        return (
+            f"See where {who}{node} stands: `py-spy dump --pid PID`; a process in state D (`ps -o pid,stat,wchan -C "
+            f"python`) waits for storage. Look at {LOOK[self.backend]}.{path} Then end the job and restart it from the "
+            f"checkpoint before this one."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        others = (self.stall, self.storage, self.timeout, self.alive)
+        facts: list[Fact] = [*self.begun[:SHOWN], *(fact for fact in others if fact is not None)]
+        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("storage",) if self.storage is None else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "phase": self.first.phase,
+            "storage_backend": self.backend,
+            "stall_seconds": self.stalled_ns // SECOND,
+        }
+        if ranks := self._ranks():
+            fields["ranks"] = ranks
+        if self.first.path:
+            fields["tracecore.training.checkpoint.path"] = self.first.path
+        if self.first.step is not None:
+            fields["gen_ai.training.checkpoint.step"] = self.first.step
+        if self.first.job:
+            fields["gen_ai.training.job_id"] = self.first.job
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            PREFIX + "stall_seconds": self.stalled_ns // SECOND,
+            PREFIX + "phase": self.first.phase,
+            PREFIX + "storage_backend": self.backend,
+            "gen_ai.training.job_id": self.first.job,
+        }
+
+    def suspects(self) -> Suspects:
+        """Those that began and did not end. Where that is everybody, rank 0, which coordinates a save."""
+        found = Suspects.of(self.begun)
+        if not self.everyone or len(found.ranks) < 2 or 0 not in found.ranks:
+            return found
+        return Suspects.of([begin for begin in self.begun if begin.rank == 0])
+
+    def _ranks(self) -> list[int]:
+        return sorted({begin.rank for begin in self.begun if begin.rank is not None})
+
+
+class CheckpointerHang(Pattern[Config]):
+    """A phase of saving that began and has not ended for so long, while no step is made.
+
+    Somebody must have watched: a stall, a collective that timed out, or a process still alive at the end. A log that
+    merely ends with "saving" says nothing. Full with trouble of the storage around the start of the stall.
+    """
+
+    id = "11"
+    name = "checkpointer_hang"
+    role = "cause"
+    maturity = "experimental"
+    needs = (
+        CheckpointPhase,
+        StepStalled,
+        Progress,
+        StorageError,
+        MountEvent,
+        WatchdogReport,
+        ExitStatus,
+        RunFinished,
+        PlannedStop,
+        ExceptionRaised,
+        FatalSignal,
+    )
+    triggers = (CheckpointPhase,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.before + self.config.stall + self.config.after
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, CheckpointPhase) and fact.phase not in PHASES:
+            return ()
+        if isinstance(fact, StorageError) and fact.error in HARMLESS:
+            return ()
+        if isinstance(fact, WatchdogReport) and fact.report != "timeout":
+            return ()
+        return job_keys(fact)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        begun = _unfinished(window)
+        for first in begun:
+            if self._hangs(window, first, now):
+                return [self._verdict(window, first, begun)]
+        return []
+
+    def due(self, window: Window, now: int) -> int | None:
+        times = (fact.time + self.config.stall for fact in window.of(CheckpointPhase) if fact.event == "begin")
+        return min((time for time in times if time > now), default=None)
+
+    def _hangs(self, window: Window, begin: CheckpointPhase, now: int) -> bool:
+        """Whether it is plain that this phase hangs, and was before the run ended."""
+        deadline = begin.time + self.config.stall
+        watched = _stall(window, begin) is not None or _alive(window, begin) is not None
+        times = [deadline] if watched and now >= deadline else []
+        if (timeout := self._timeout(window, begin)) is not None:
+            times.append(timeout.time)
+        return bool(times) and not _ended_between(window, begin, min(times))
+
+    def _timeout(self, window: Window, begin: CheckpointPhase) -> WatchdogReport | None:
+        """A collective that waited since about the time the phase began."""
+        reports = window.of(WatchdogReport)
+        for report in reports[bisect_left(reports, begin.time, key=_time) :]:
+            waited = report.elapsed_ms if report.elapsed_ms is not None else report.timeout_ms or 0
+            if report.time - waited * (SECOND // 1000) >= begin.time - self.config.before:
+                return report
+        return None
+
+    def _verdict(self, window: Window, first: CheckpointPhase, begun: list[CheckpointPhase]) -> Verdict:
+        stall, alive, timeout = _stall(window, first), _alive(window, first), self._timeout(window, first)
+        start = first.time if stall is None else min(first.time, max(stall.since, 0))
+        storage = self._storage(window, start)
+        watched = [fact.end - first.time for fact in (alive, timeout) if fact is not None]
+        if stall is not None:
+            watched.append(int(stall.no_progress_s * SECOND))
+        ranks = {begin.rank for begin in begun}
+        return CheckpointerHangVerdict(
+            key=window.key,
+            episode=first.source,
+            time=first.time,
+            confidence="partial" if storage is None else "full",
+            begun=tuple(begun),
+            everyone=None not in ranks and _ranks(window) <= ranks,
+            stalled_ns=max(0, *watched) if watched else 0,
+            stall=stall,
+            storage=storage,
+            timeout=timeout,
+            alive=alive,
+        )
+
+    def _storage(self, window: Window, start: int) -> Storage | None:
+        oldest, newest = start - self.config.before, start + self.config.after
+        found: list[Storage] = [
+            fact
+            for facts in (window.of(StorageError), window.of(MountEvent))
+            for fact in facts
+            if fact.end >= oldest and fact.time <= newest
+        ]
+        return min(found, key=lambda fact: (fact.time, fact.uid), default=None)
+
+
+def _unfinished(window: Window) -> list[CheckpointPhase]:
+    """The last phase that each process began, where neither its end nor a step came after it; oldest first."""
+    current: dict[Who, CheckpointPhase] = {}
+    for fact in sorted(window.of(CheckpointPhase), key=_place):
+        if fact.event == "begin":
+            current[_who(fact)] = fact
+        elif fact.event == "end" and (begin := current.get(_who(fact))) is not None and begin.phase == fact.phase:
+            del current[_who(fact)]
+    if not current:
+        return []
+    steps = window.of(Progress)
+    own: dict[Who, Progress] = {}
+    for step in steps:
+        mine = own.get(_who(step))
+        if mine is None or _place(step) > _place(mine):
+            own[_who(step)] = step
+    times = [step.time for step in steps]
+    reached = list(accumulate((-1 if step.step is None else step.step for step in steps), max))
+    begun = [
+        begin
+        for who, begin in current.items()
+        if not (who in own and _after(own[who], begin)) and not _advanced(begin, times, reached)
+    ]
+    finished = window.of(RunFinished)
+    begun = [begin for begin in begun if not any(end.end >= begin.time for end in finished)]
+    return sorted(begun, key=lambda fact: (fact.time, fact.uid))
+
+
+def _advanced(begin: CheckpointPhase, times: list[int], reached: list[int]) -> bool:
+    """Whether the job made a further step, whoever reported it. Ranks print the same step at different times."""
+    if not reached:
+        return False
+    before = bisect_right(times, begin.time)
+    step = begin.step if begin.step is not None else reached[before - 1] if before else reached[0]
+    return reached[-1] > max(step, reached[before - 1] if before else -1)
+
+
+def _stall(window: Window, begin: CheckpointPhase) -> StepStalled | None:
+    """The longest stall that lasted beyond the beginning of the phase."""
+    found = [stall for stall in window.of(StepStalled) if stall.end >= begin.time]
+    return max(found, key=lambda stall: (stall.no_progress_s, stall.uid), default=None)
+
+
+def _alive(window: Window, begin: CheckpointPhase) -> ExitStatus | None:
+    for status in window.of(ExitStatus):
+        if status.alive and status.end >= begin.time and _concerns(status, begin):
+            return status
+    return None
+
+
+def _ended_between(window: Window, begin: CheckpointPhase, hung: int) -> bool:
+    """Whether the run ended, failed or was asked to stop before the phase could be said to hang."""
+    # An exception that is the storage's own error may have been retried; whether it ended the run is seen otherwise.
+    retried = {(error.time, error.rank) for error in window.of(StorageError)}
+    for kind in (PlannedStop, ExceptionRaised, FatalSignal):
+        facts = window.of(kind)
+        # The same instant counts: a traceback has the time of the line above it.
+        for fact in facts[bisect_left(facts, begin.time, key=_time) :]:
+            elsewhere = fact.source.path != begin.source.path
+            if fact.time < hung and (fact.time, fact.rank) not in retried and (elsewhere or _after(fact, begin)):
+                return True
+    if any(not status.alive and begin.time <= status.time < hung for status in window.of(ExitStatus)):
+        return True
+    errors = window.of(CheckpointPhase)
+    return any(fact.event == "error" and _after(fact, begin) and fact.time < hung for fact in errors)
+
+
+def backend_of(name: str | None) -> str | None:
+    """The kind of storage that a path or a backend's name speaks of."""
+    lower = (name or "").lower()
+    return next((backend for word, backend in BACKENDS if word in lower), None)
+
+
+def _ranks(window: Window) -> set[int | None]:
+    facts = (window.of(CheckpointPhase), window.of(Progress), window.of(ExitStatus))
+    return {fact.rank for some in facts for fact in some if fact.rank is not None}
+
+
+def _concerns(end: Fact, begin: Fact) -> bool:
+    return end.rank is None or begin.rank is None or end.rank == begin.rank
+
+
+def _who(fact: Fact) -> Who:
+    return fact.rank, fact.pod, fact.node
+
+
+def _place(fact: Fact) -> tuple[int, str, int, str]:
+    return fact.time, fact.source.path, fact.source.offset, fact.uid
+
+
+def _after(fact: Fact, begin: Fact) -> bool:
+    """Lines of one file that share a time are told apart by their place in it."""
+    same = fact.source.path == begin.source.path and fact.time == begin.time
+    return fact.source.offset > begin.source.offset if same else fact.time > begin.time
