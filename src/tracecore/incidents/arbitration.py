@@ -16,7 +16,7 @@ from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Alternative, Edge, Incident
-from tracecore.incidents.insufficient import unexplained
+from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
 from tracecore.patterns.contract import Suspects
 
@@ -69,6 +69,8 @@ def arbitrate(emissions: Sequence[Emission], run: Run, layers: Mapping[str, int]
                 )
             found = kept
         finding.incidents += _worst_first(found, run)
+    if not finding.incidents and (left := reported(run, layers)) is not None:
+        finding.incidents.append(left)
     return finding
 
 
@@ -239,9 +241,10 @@ def _ordered(touches: Sequence[Touch]) -> list[Touch]:
     def key(t: Touch) -> tuple[int, int, int, int, str]:
         place = order.get(t.name, len(order))
         role = _ROLES[t.verdict.role]
-        # A stop that was asked for before anything failed is no lesser an answer than a cause.
-        if t.name == "planned_stop" and t.timed and all(t.first < o.first for o in touches if o.timed and o is not t):
-            role = 0
+        # What was there before any cause cannot follow from one: a hang before a crash, a stop before a failure.
+        others = [o.first for o in touches if o.timed and o.verdict.role == "cause"]
+        if role and t.timed and t.name not in precedence.CONDITIONS and others:
+            role = 0 if t.first + precedence.SLACK < min(others) else role
         return role, t.first if timed else 0, place, t.first, t.id
 
     return sorted(touches, key=key)

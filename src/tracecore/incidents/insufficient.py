@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tracecore.facts.nccl import WatchdogReport
+import msgspec
+
+from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import signal_name
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
@@ -44,9 +46,36 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
         headline, suspects, evidence = _stalled(attempt)
     else:
         return None
+    return _incident(headline, suspects, evidence, state, attempt.job, attempt.number, run, layers)
+
+
+def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
+    """An incident without a root, where something speaks of a failure and nothing says how the run went on."""
+    if not run.trouble or any(attempt.state in ("finished", "unended") for attempt in run.attempts.values()):
+        return None
+    first = next((fact for fact in run.trouble if not isinstance(fact, NcclError | WatchdogReport)), run.trouble[0])
+    ranks = {fact.rank for fact in run.trouble if fact.rank is not None}
+    everybody = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
+    suspects = Suspects.of([first]) if ranks < everybody else msgspec.structs.replace(Suspects.of([first]), ranks=())
+    headline = f"Something failed, and nothing read here says why: {first.describe()}"
+    others = [fact for fact in run.trouble if fact is not first]
+    jobs = run.jobs()
+    return _incident(headline, suspects, [first, *others], "failed", jobs[0] if jobs else "", 0, run, layers)
+
+
+def _incident(
+    headline: str,
+    suspects: Suspects,
+    evidence: Sequence[Fact],
+    state: str,
+    job: str,
+    attempt: int,
+    run: Run,
+    layers: Mapping[str, int],
+) -> Incident:
     missing = gaps(layers, None)
     times = [fact for fact in evidence if not fact.approximate]
-    first = min((f.time for f in times or evidence), default=attempt.first or run.end)
+    first = min((f.time for f in times or evidence), default=run.end)
     return Incident(
         status="insufficient_evidence",
         headline=headline,
@@ -57,8 +86,8 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
         alternatives=[],
         gaps=missing,
         suspects=suspects,
-        job=attempt.job,
-        attempt=attempt.number,
+        job=job,
+        attempt=attempt,
         first=first,
         last=max((f.end for f in times or evidence), default=first),
         timed=bool(times),

@@ -93,9 +93,10 @@ def _not_waiting(cause: Touch, effect: Touch) -> bool:
     waiting = set(effect.fields.get("hanging_ranks") or ())
     if cause.ranks and cause.ranks <= waiting:
         return False
-    if not (cause.timed and effect.timed):
+    if not (cause.timed and effect.timed) or cause.first <= _gave_up(effect) + SLACK:
         return True
-    return cause.first <= _gave_up(effect) + SLACK
+    # Later, only an error of its own of the very rank that did not come still says why it did not.
+    return bool(cause.ranks & effect.ranks) and not _signal(cause)
 
 
 def _gave_up(hang: Touch) -> int:

@@ -11,11 +11,13 @@ import msgspec
 
 from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import AerError, GpuLost, Xid
 from tracecore.facts.host import SlurmState
-from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
-from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure
-from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +29,14 @@ State: TypeAlias = Literal["finished", "failed", "unended", "unknown"]
 _BAD_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"})
 #: Errors that say a peer is gone, and nothing about the one that says so.
 _LOST = frozenset({"remote_error", "connection_closed", "connection_reset", "gloo_connection_closed"})
+#: Errors of NCCL that it often gets over by itself.
+_PASSING = frozenset({"connection_closed", "connect_failed", "connection_reset", "socket_error", "version_mismatch"})
+_TROUBLES = (
+    CudaError, CudaOomUnmeasured, CudaOom, ExceptionRaised, FatalSignal, GpuLost, LauncherFailure, LoaderError,
+    MemoryKillReport, OomKill, PodEvicted, RendezvousFailure, Xid,
+)  # fmt: skip
+#: Of these, so many are kept.
+_TROUBLE = 1_000
 
 
 class Attempt(msgspec.Struct, kw_only=True):
@@ -92,10 +102,16 @@ class Attempt(msgspec.Struct, kw_only=True):
 
 
 class Run(msgspec.Struct, kw_only=True):
-    """All attempts of all jobs of a bundle, by job, then number."""
+    """All attempts of all jobs of a bundle, by job, then number.
+
+    Args:
+        end: end of the recording.
+        trouble: what speaks of a failure by itself, from any layer, and was not followed by a step, oldest first.
+    """
 
     attempts: dict[tuple[str, int], Attempt]
     end: int
+    trouble: list[Fact] = msgspec.field(default_factory=list)
 
     def jobs(self) -> list[str]:
         return sorted({job for job, _ in self.attempts})
@@ -138,7 +154,24 @@ def look(facts: Iterable[Fact], end: int) -> Run:
         _end(attempts.setdefault((job, number), Attempt(job=job, number=number)), fact)
     for attempt in attempts.values():
         _settle(attempt)
-    return Run(attempts=attempts, end=end)
+    progress = max((attempt.progress for attempt in attempts.values()), default=0)
+    trouble = [fact for fact in facts if _is_trouble(fact) and (fact.end >= progress or fact.approximate)]
+    return Run(attempts=attempts, end=end, trouble=trouble[:_TROUBLE])
+
+
+def _is_trouble(fact: Fact) -> bool:
+    """Whether a run in which this was seen is unlikely to have gone on, whatever the cause."""
+    if isinstance(fact, NcclError):
+        return fact.error not in _PASSING
+    if isinstance(fact, WatchdogReport):
+        return fact.report in ("timeout", "exception", "abort", "dump_signal")
+    if isinstance(fact, ContainerTerminated):
+        return bool(fact.exit_code) or fact.reason in ("OOMKilled", "ContainerCannotRun", "StartError")
+    if isinstance(fact, AerError):
+        return fact.severity in ("nonfatal", "fatal")
+    if isinstance(fact, NonFinite):
+        return fact.explicit
+    return isinstance(fact, _TROUBLES)
 
 
 def _take(attempt: Attempt, fact: Fact) -> None:

@@ -1,0 +1,343 @@
+"""Cause before symptom, earliest first, shared entity: arbitration on verdicts made for the purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from tracecore.engine.emission import Emission
+from tracecore.facts.fact import Fact
+from tracecore.facts.process import ExceptionRaised, ExitStatus
+from tracecore.facts.training import Progress, RunFinished
+from tracecore.incidents import run as runs
+from tracecore.incidents.arbitration import Finding, arbitrate
+from tracecore.patterns.contract import Role, Suspects, Verdict
+from tracecore.signals.record import LAYERS, Source
+
+SECOND = 1_000_000_000
+T0 = 1_790_000_000 * SECOND
+
+
+class Seen(Fact, frozen=True, kw_only=True):
+    """A fact of any kind."""
+
+    kind: ClassVar[str] = "seen"
+
+    pid: int | None = None
+
+
+class Hung(Fact, frozen=True, kw_only=True):
+    kind: ClassVar[str] = "nccl_watchdog"
+
+
+ROLES: dict[str, Role] = {
+    "nccl_hang": "symptom",
+    "nccl_bootstrap": "symptom",
+    "straggler": "symptom",
+    "planned_stop": "outcome",
+}
+
+
+def verdict(
+    name: str, at: float, *facts: Fact, role: Role | None = None, ranks: Sequence[int] = (), **own: Any
+) -> Emission:
+    """A standing verdict of a pattern of this name."""
+    label, its_role = name, role or ROLES.get(name, "cause")
+    evidence = facts or (seen(at),)
+
+    class Made(Verdict, frozen=True, kw_only=True):
+        pattern_id: ClassVar[str] = "0"
+        pattern_name: ClassVar[str] = label
+        role: ClassVar[Role] = its_role
+
+        def headline(self) -> str:
+            return f"{label} of {list(ranks)}"
+
+        def remediation(self) -> str:
+            return "do something"
+
+        def evidence(self) -> Sequence[Fact]:
+            return evidence
+
+        def suspects(self) -> Suspects:
+            if not ranks:
+                return Suspects.of(evidence)
+            return Suspects(ranks=tuple(ranks), nodes=tuple(sorted({f.node for f in evidence if f.node})))
+
+        def fields(self) -> dict[str, Any]:
+            return {key.replace("__", "."): value for key, value in own.items()}
+
+    made = Made(key=(label,), episode=str(at), time=T0 + int(at * SECOND))
+    return Emission(made.id, 1, "active", made, made.time)
+
+
+def place(path: str = "a.log", line: int = 1) -> Source:
+    return Source(path, line * 100, line, 50)
+
+
+def seen(at: float, *, path: str = "", line: int = 1, **identity: Any) -> Seen:
+    source = place(path or f"{at}.log", line)
+    return Seen(time=T0 + int(at * SECOND), source=source, **identity)
+
+
+def watchdog(at: float, rank: int) -> Hung:
+    return Hung(time=T0 + int(at * SECOND), source=place(f"rank{rank}.log"), rank=rank)
+
+
+def ended(codes: dict[int, int | None], attempt: int = 0) -> list[Fact]:
+    return [
+        ExitStatus(
+            time=T0 + 3600 * SECOND,
+            source=Source("exit_codes.json", ident=f"exit#{rank}"),
+            rank=rank,
+            exit_code=code,
+            alive=code is None,
+            approximate=True,
+            attempt=attempt,
+        )
+        for rank, code in codes.items()
+    ]
+
+
+def steps(*times: float, attempt: int = 0, rank: int = 0) -> list[Fact]:
+    return [
+        Progress(time=T0 + int(t * SECOND), source=place("steps.log", n + 1), step=n, rank=rank, attempt=attempt)
+        for n, t in enumerate(times)
+    ]
+
+
+def judge(verdicts: Sequence[Emission], facts: Sequence[Fact] = (), layers: Sequence[str] = ("stdout",)) -> Finding:
+    run = runs.look(facts, T0 + 3600 * SECOND)
+    return arbitrate(verdicts, run, {layer: int(layer in layers) for layer in LAYERS})
+
+
+def roots(finding: Finding) -> list[str | None]:
+    return [i.root.verdict.pattern_name if i.root else None for i in finding.incidents]
+
+
+FAILED = ended({0: -6, 1: -6, 2: -6, 3: 1})
+
+
+def test_a_crash_explains_the_hang_of_those_that_waited_for_it() -> None:
+    crash = verdict("worker_crash", 10, seen(10, rank=3), ranks=[3])
+    hang = verdict("nccl_hang", 5, watchdog(40, 0), watchdog(40, 1), ranks=[3], hanging_ranks=[0, 1, 2])
+    finding = judge([hang, crash], FAILED)
+    assert roots(finding) == ["worker_crash"]
+    incident = finding.incidents[0]
+    assert [e.id for e in incident.symptoms] == [hang.id]
+    assert incident.edges[0].reason == "rank 3 was gone, and the others waited for it in their next collective"
+    assert incident.suspects.ranks == (3,)
+
+
+def test_a_rank_killed_after_the_others_had_given_up_is_not_why_they_hung() -> None:
+    hang = verdict("nccl_hang", 5, watchdog(40, 0), watchdog(40, 1), ranks=[3], hanging_ranks=[0, 1, 2])
+    crash = verdict("worker_crash", 90, seen(90, rank=3), ranks=[3], tracecore__process__signal="SIGKILL")
+    finding = judge([hang, crash], FAILED)
+    assert roots(finding) == ["nccl_hang"]
+    assert [other.reason for other in finding.incidents[0].alternatives] == ["it came 50 s after nccl_hang"]
+
+
+def test_an_error_of_the_rank_that_did_not_come_says_why_although_it_is_late() -> None:
+    hang = verdict("nccl_hang", 5, watchdog(40, 0), watchdog(40, 1), ranks=[3], hanging_ranks=[0, 1, 2])
+    crash = verdict("worker_crash", 90, seen(90, rank=3), ranks=[3], exception__type="TimeoutError")
+    assert roots(judge([hang, crash], FAILED)) == ["worker_crash"]
+
+
+def test_the_abort_of_ranks_that_hung_is_explained_by_the_hang() -> None:
+    hang = verdict("nccl_hang", 5, watchdog(40, 0), watchdog(40, 1), ranks=[3], hanging_ranks=[0, 1, 2])
+    crash = verdict("worker_crash", 41, seen(41, rank=0), ranks=[0])
+    finding = judge([hang, crash], FAILED)
+    assert roots(finding) == ["nccl_hang"]
+    assert finding.incidents[0].suspects.ranks == (3,)
+
+
+def test_of_one_exception_the_pattern_that_knows_more_is_the_root() -> None:
+    line = seen(10, path="rank2.log", line=7, rank=2)
+    for specific in ("cuda_oom", "storage_failure", "gpu_app_fault", "training_divergence"):
+        crash = verdict("worker_crash", 10, line, ranks=[2])
+        finding = judge([crash, verdict(specific, 10, line)], FAILED)
+        assert roots(finding) == [specific]
+        assert finding.incidents[0].edges[0].reason == "it is the same exception"
+        assert finding.incidents[0].suspects.ranks == (2,)
+
+
+def test_an_exception_of_another_rank_is_not_the_same_event() -> None:
+    crash = verdict("worker_crash", 10, seen(10, path="rank3.log", rank=3), ranks=[3])
+    storage = verdict("storage_failure", 1000, seen(1000, path="rank0.log", rank=0), ranks=[0])
+    finding = judge([crash, storage], FAILED)
+    assert roots(finding) == ["worker_crash"]
+    assert [other.pattern for other in finding.incidents[0].alternatives] == ["storage_failure"]
+
+
+def test_a_mismatch_explains_the_hang_in_its_group() -> None:
+    mismatch = verdict("collective_mismatch", 20, ranks=[1], nccl__fr__pg_id="0", nccl__fr__collective_seq_id=7)
+    hang = verdict("nccl_hang", 20, ranks=[1], hanging_ranks=[0, 2], nccl__fr__pg_id="0", nccl__fr__collective_seq_id=7)
+    assert roots(judge([hang, mismatch], ended({0: None, 1: None, 2: None}))) == ["collective_mismatch"]
+
+
+def test_a_hang_before_the_mismatch_is_not_explained_by_it() -> None:
+    mismatch = verdict("collective_mismatch", 20, ranks=[1], nccl__fr__pg_id="0", nccl__fr__collective_seq_id=9)
+    hang = verdict("nccl_hang", 10, ranks=[2], hanging_ranks=[0, 1], nccl__fr__pg_id="0", nccl__fr__collective_seq_id=7)
+    finding = judge([hang, mismatch], ended({0: None, 1: None, 2: None}))
+    assert not any(edge.effect == hang.id for incident in finding.incidents for edge in incident.edges)
+
+
+def test_the_killed_process_is_known_by_its_pid() -> None:
+    kill = verdict("host_oom", 10, seen(10, pid=77, node="n1"))
+    crash = verdict("worker_crash", 11, seen(11, path="rank0.log", rank=0, pid=77), ranks=[0])
+    loader = verdict("dataloader_hang", 200, seen(200, pid=77))
+    finding = judge([crash, loader, kill], FAILED)
+    assert roots(finding) == ["host_oom"]
+    assert {e.effect for e in finding.incidents[0].edges} == {crash.id, loader.id}
+
+
+def test_a_memory_kill_does_not_explain_a_programs_own_exception_elsewhere() -> None:
+    kill = verdict("host_oom", 10, seen(10, pid=77, node="n1"))
+    crash = verdict("worker_crash", 500, seen(500, rank=0, pid=99, node="n2"), ranks=[0], exception__type="KeyError")
+    finding = judge([crash, kill], FAILED)
+    assert not any(edge.effect == crash.id for incident in finding.incidents for edge in incident.edges)
+
+
+def test_a_planned_stop_explains_deaths_by_its_signal_only() -> None:
+    stop = verdict("planned_stop", 10)
+    told = verdict("worker_crash", 12, seen(12, rank=0), ranks=[0], tracecore__process__signal="SIGTERM")
+    own = verdict("worker_crash", 12, seen(12, rank=0), ranks=[0], exception__type="KeyError")
+    assert roots(judge([stop, told], FAILED)) == ["planned_stop"]
+    assert not judge([stop, own], FAILED).incidents[0].edges
+
+
+def test_a_stop_after_a_failure_does_not_outrank_it() -> None:
+    crash = verdict("worker_crash", 10, seen(10, rank=3), ranks=[3], exception__type="ValueError")
+    finding = judge([verdict("planned_stop", 60), crash], FAILED)
+    assert roots(finding) == ["worker_crash"]
+    assert finding.incidents[0].edges[0].reason == "the stop came after the failure"
+
+
+def test_nobody_is_blamed_when_everybody_is_named() -> None:
+    divergence = verdict("training_divergence", 10, seen(10), ranks=[0, 1, 2, 3])
+    assert judge([divergence], FAILED).incidents[0].suspects.ranks == ()
+
+
+def test_a_run_that_ended_well_has_no_incident_but_a_note() -> None:
+    crash = verdict("worker_crash", 10, seen(10, rank=3), ranks=[3])
+    finding = judge([crash], ended({0: 0, 3: 0}))
+    assert finding.incidents == []
+    assert finding.notes == ["Overcome, the run finished: worker_crash of [3]"]
+
+
+def test_what_stands_by_itself_is_said_of_a_healthy_run_too() -> None:
+    finding = judge([verdict("straggler", 10, ranks=[2])], ended({0: 0, 1: 0, 2: 0}))
+    assert roots(finding) == ["straggler"]
+
+
+def test_an_attempt_that_failed_before_one_that_finished_is_a_note() -> None:
+    crash = verdict("worker_crash", 10, seen(10, rank=3, attempt=0), ranks=[3])
+    facts = [*steps(1, 2, rank=3), *steps(100, 101, attempt=1), *ended({0: 0, 3: 0})]
+    finding = judge([crash], facts)
+    assert finding.incidents == []
+    assert finding.notes == ["Attempt 1 failed and a later one finished: worker_crash of [3]"]
+
+
+def test_each_attempt_is_an_incident_and_the_last_comes_first() -> None:
+    first = verdict("worker_crash", 10, seen(10, rank=3), ranks=[3])
+    second = verdict("cuda_oom", 200, seen(200, rank=1, attempt=1), ranks=[1])
+    facts = [*steps(1, 2), *steps(100, 150, attempt=1), *FAILED]
+    finding = judge([first, second], facts)
+    assert roots(finding) == ["cuda_oom", "worker_crash"]
+    assert [incident.attempt for incident in finding.incidents] == [1, 0]
+
+
+def test_a_restart_that_never_made_a_step_comes_after_what_it_restarted_from() -> None:
+    first = verdict("worker_crash", 10, seen(10, rank=3), ranks=[3])
+    second = verdict("nccl_bootstrap", 200, seen(200, rank=1, attempt=1), ranks=[1])
+    finding = judge([first, second], [*steps(1, 2), *FAILED])
+    assert roots(finding) == ["worker_crash", "nccl_bootstrap"]
+
+
+def test_causes_hours_apart_with_steps_between_are_two_episodes() -> None:
+    early = verdict("storage_failure", 10, seen(10, rank=0), ranks=[0])
+    late = verdict("cuda_oom", 3000, seen(3000, rank=2), ranks=[2])
+    facts = [*steps(*range(0, 3000, 50)), *FAILED]
+    finding = judge([early, late], facts)
+    assert roots(finding) == ["cuda_oom", "storage_failure"]
+
+
+def test_failure_without_a_verdict_is_insufficient_evidence_and_says_what_to_collect() -> None:
+    finding = judge([], ended({0: -6, 1: -6, 2: 7}))
+    incident = finding.incidents[0]
+    assert incident.status == "insufficient_evidence"
+    assert incident.root is None
+    assert incident.suspects.ranks == (2,)
+    assert {gap.layer for gap in incident.gaps} == set(LAYERS) - {"stdout"}
+    assert "dmesg" in incident.advice
+
+
+def test_processes_still_alive_are_not_called_failed() -> None:
+    finding = judge([], [*steps(1, 2), *ended({0: None})])
+    assert finding.incidents[0].status == "insufficient_evidence"
+    assert "still running" in finding.incidents[0].headline
+
+
+def test_a_run_that_says_it_is_complete_is_healthy_although_alive() -> None:
+    done = RunFinished(time=T0 + 5 * SECOND, source=place())
+    assert judge([], [*steps(1, 2), done, *ended({0: None})]).incidents == []
+
+
+def test_a_traceback_that_was_survived_is_no_failure() -> None:
+    raised = ExceptionRaised(time=T0 + SECOND, source=place("b.log"), rank=0, type="ValueError")
+    assert judge([], [raised, *steps(2, 3)]).incidents == []
+
+
+def test_a_traceback_that_is_the_last_word_is_a_failure() -> None:
+    raised = ExceptionRaised(time=T0 + 9 * SECOND, source=place("b.log"), rank=0, type="ValueError")
+    assert roots(judge([], [raised, *steps(2, 3)])) == [None]
+
+
+def test_a_straggler_does_not_explain_why_a_process_ended() -> None:
+    finding = judge([verdict("straggler", 10, ranks=[2])], ended({0: 1, 1: 0, 2: 0}))
+    assert roots(finding) == [None, "straggler"]
+    assert [a.pattern for a in finding.incidents[0].alternatives] == ["straggler"]
+
+
+def test_two_jobs_are_two_stories() -> None:
+    one = verdict("worker_crash", 10, seen(10, job="a", rank=0), ranks=[0])
+    other = verdict("cuda_oom", 20, seen(20, job="b", rank=5), ranks=[5])
+    facts = [
+        *(Progress(time=T0, source=place(f"{job}{r}.log"), step=1, rank=r, job=job) for job in "ab" for r in (0, 1, 5)),
+    ]
+    finding = judge([one, other], facts)
+    assert [(incident.job, roots(finding)[n]) for n, incident in enumerate(finding.incidents)] == [
+        ("a", "worker_crash"),
+        ("b", "cuda_oom"),
+    ]
+
+
+def test_circles_leave_a_root() -> None:
+    """Whatever the table says, something is the root."""
+    hangs = [
+        verdict("nccl_hang", 5 + n, seen(5 + n), ranks=[(n + 1) % 3], hanging_ranks=[n], culprit_ranks=[(n + 1) % 3])
+        for n in range(3)
+    ]
+    finding = judge(hangs, ended({0: None, 1: None, 2: None}))
+    assert len(finding.incidents) >= 1
+    assert finding.incidents[0].root is not None
+
+
+def test_order_of_verdicts_does_not_matter() -> None:
+    made = [
+        verdict("worker_crash", 10, seen(10, rank=3), ranks=[3]),
+        verdict("nccl_hang", 5, watchdog(40, 0), ranks=[3], hanging_ranks=[0, 1]),
+        verdict("planned_stop", 60),
+        verdict("thermal_throttle", 1, seen(1, node="n1")),
+        verdict("straggler", 2, seen(2, rank=3), ranks=[3]),
+    ]
+    documents = [[i.document() for i in judge(order, FAILED).incidents] for order in (made, made[::-1])]
+    assert documents[0] == documents[1]
+
+
+def test_third_party_symptoms_belong_to_the_cause_before_them() -> None:
+    crash = verdict("worker_crash", 10, seen(10, rank=3), ranks=[3])
+    strange = verdict("acme_slow_disk", 30, role="symptom")
+    finding = judge([strange, crash], FAILED)
+    assert roots(finding) == ["worker_crash"]
+    assert [e.id for e in finding.incidents[0].symptoms] == [strange.id]
