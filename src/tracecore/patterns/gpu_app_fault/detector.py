@@ -10,8 +10,8 @@ from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import DAY, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.gpu_fault.detector import CUDA as HARDWARE
-from tracecore.patterns.gpu_fault.detector import faulty
+from tracecore.patterns.gpu_fault.action import CUDA as HARDWARE
+from tracecore.patterns.gpu_fault.action import faulty
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

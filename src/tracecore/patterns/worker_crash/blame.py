@@ -79,8 +79,7 @@ class Scene:
         own = [fact for fact in window.of(NcclError) if fact.error in OWN_COLLECTIVE]
         self._own_lines = _Lines([*own, *window.of(CudaError)])
         self._peer_lines = _Lines([*window.of(NcclError), *window.of(WatchdogReport), *window.of(RendezvousFailure)])
-        watchdogs = _Lines(list(window.of(WatchdogReport)))
-        self.cuda = [fact for fact in window.of(CudaError) if watchdogs.hold(fact)]
+        self.cuda: dict[CudaError, WatchdogReport] = _last_words(window)
         self._lost = _times(self.peers)
         self._heard = _times([*self.progress, *self.exceptions, *self.signals])
         self._steps: dict[int | None, list[Progress]] = {}
@@ -112,6 +111,8 @@ class Scene:
         """Its rank; where the line names only a process, that process's rank."""
         if fact.rank is not None:
             return fact.rank
+        if isinstance(fact, CudaError) and fact in self.cuda:
+            return self.cuda[fact].rank
         known = self._pids.get(getattr(fact, "pid", None) or -1, ())
         return next((other.rank for other in known if self.near(other, fact)), None)
 
@@ -237,6 +238,28 @@ class Scene:
             if seen > 1:
                 return False
         return True
+
+
+def _last_words(window: Window) -> dict[CudaError, WatchdogReport]:
+    """CUDA errors that a watchdog ended with: of its line, or of its stream where one of them was folded."""
+    lines: dict[tuple[str, int, str], WatchdogReport] = {}
+    streams: dict[tuple[str, int | None], list[WatchdogReport]] = {}
+    for report in window.of(WatchdogReport):
+        if report.report in ("exception", "abort"):
+            lines.setdefault(_place(report), report)
+            streams.setdefault((report.source.path, report.rank), []).append(report)
+            if report.rank is not None:
+                streams.setdefault((report.source.path, None), []).append(report)
+    found: dict[CudaError, WatchdogReport] = {}
+    for fact in window.of(CudaError):
+        report_of = lines.get(_place(fact))
+        for report in streams.get((fact.source.path, fact.rank), ()) if report_of is None else ():
+            if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
+                report_of = report
+                break
+        if report_of is not None:
+            found[fact] = report_of
+    return found
 
 
 class _Lines:

@@ -1,0 +1,92 @@
+"""Whose fault a driver's report is, and what to do about it first, by NVIDIA's own catalogue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid
+from tracecore.facts.process import CudaError
+from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry
+
+if TYPE_CHECKING:
+    from tracecore.facts.fact import Fact
+
+#: NVIDIA's catalogue gives no drastic action for these, and still they are the GPU's own failure.
+ALSO = frozenset({92, 94})
+#: Errors of one link: the link's or its peer's, so that they count together with a failure at the other end.
+LINK = 74
+LINK_UNITS = range(144, 151)
+#: Driver lines without an Xid that mean the GPU does not work.
+DRIVER = {
+    "init_failed": "could not be initialised",
+    "probe_failed": "was not accepted by its driver",
+    "gsp_timeout": "has firmware that does not answer",
+    "nvlink_init_failed": "could not bring up its NVLinks",
+    "ring_timeout": "hung: its ring timed out",
+    "ras_uncorrectable": "has an uncorrectable error",
+    "reset_failed": "could not be reset",
+}
+#: CUDA errors that speak of hardware.
+CUDA = {"ecc_uncorrectable": "an uncorrectable memory error", "nvlink_uncorrectable": "an uncorrectable NVLink error"}
+#: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
+SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",
+            "WORKFLOW_NVLINK5_ERR", "RESET_GPU", "WORKFLOW_XID_48", "DRAIN_AND_RESET", "RESTART_VM", "RESTART_BM",
+            "CONTACT_SUPPORT")  # fmt: skip
+#: What a 154 asks for, in the words of the buckets.
+RECOVERY = {
+    "gpu reset required": "RESET_GPU",
+    "node reboot required": "RESTART_BM",
+    "drain p2p": "DRAIN_AND_RESET",
+    "drain and reset": "DRAIN_AND_RESET",
+}
+#: Actions for which no node is taken out of service.
+MILD = frozenset({"RESTART_APP", "IGNORE"})
+
+
+def faulty(fact: Fact) -> bool:
+    """Whether this alone means that the GPU or its driver failed."""
+    if isinstance(fact, GpuLost):
+        return True
+    if isinstance(fact, GpuDriverError):
+        return fact.error in DRIVER
+    if not isinstance(fact, Xid):
+        return False
+    known = entry(fact.code)
+    if known is None:
+        return False
+    if fact.code in LINK_UNITS:
+        row = _row(fact)
+        return fact.fatal is True or (row is not None and row.severity != "nonfatal")
+    if fact.code == 154:
+        return (fact.recovery or "").lower() in RECOVERY
+    if known.fault == "link" and known.action is None:
+        return fact.code == 173
+    return fact.code in ALSO or ((known.hardware or known.fault == "driver") and known.action != "IGNORE")
+
+
+def action_of(fact: Fact) -> str | None:
+    """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
+    if isinstance(fact, GpuLost):
+        return "RESTART_BM"
+    if isinstance(fact, GpuDriverError):
+        return "RESET_GPU"
+    if not isinstance(fact, Xid):
+        return "RESET_GPU" if isinstance(fact, CudaError) else None
+    if fact.code == 154:
+        return RECOVERY.get((fact.recovery or "").lower())
+    if fact.code in LINK_UNITS and (row := _row(fact)) is not None:
+        return row.action
+    known = entry(fact.code)
+    return None if known is None else known.action
+
+
+def _row(xid: Xid) -> NvlinkEntry | None:
+    if xid.unit is None or xid.intr_info is None or xid.error_status is None:
+        return None
+    return nvlink_entry(xid.code, xid.unit, xid.intr_info, xid.error_status)
+
+
+def drastic(fact: Fact) -> int:
+    """How drastic the action for it is; more than another's means that it counts."""
+    action = action_of(fact)
+    return SEVERITY.index(action) if action in SEVERITY else -1
