@@ -97,9 +97,9 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         path = f" to {self.first.path}" if self.first.path else ""
         step = f" of step {self.first.step}" if self.first.step is not None else ""
         ranks = self._ranks()
-        text = (
-            f"Saving the checkpoint{step}{path} does not end ({self.first.phase}, {seconds(self.stalled_ns / SECOND)})"
-        )
+        watched = self.stalled_ns // SECOND
+        lasted = f", {seconds(watched)}" if watched else ""
+        text = f"Saving the checkpoint{step}{path} does not end ({self.first.phase}{lasted})"
         if self.everyone and len(ranks) > 1:
             return f"{text}: all {len(ranks)} ranks began it" + (", rank 0 coordinates it" if 0 in ranks else "")
         if ranks:
