@@ -52,7 +52,7 @@ def faulty(fact: Fact) -> bool:
     if not isinstance(fact, Xid):
         return False
     known = entry(fact.code)
-    if known is None:
+    if known is None or fact.code == LINK:
         return False
     if fact.code in LINK_UNITS:
         row = _row(fact)
