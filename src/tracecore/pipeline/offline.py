@@ -8,13 +8,14 @@ written and with any number of jobs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.engine.emission import standing
 from tracecore.engine.engine import Engine
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
+from tracecore.facts.process import ExitStatus
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.diagnosis import Diagnosis
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracecore.facts.fact import Fact
+
+
+#: What is assumed of somebody who waited.
+PATIENCE: Final = 600 * 1_000_000_000
 
 
 def diagnose(
@@ -64,7 +69,7 @@ def diagnose(
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     engine = Engine(patterns, strict=False)
-    verdicts = standing(engine.replay(facts, until=end))
+    verdicts = standing(engine.replay(facts, until=end + _watched(facts)))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end)
     finding = arbitrate(verdicts, run, bundle.layers())
@@ -88,6 +93,15 @@ def diagnose(
 def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:
     """Facts that follow from others and the clock: steps that no longer advance, nodes that fell silent."""
     return [*progress_bridge.stalls(facts, end), *silence_bridge.silences(facts, end)]
+
+
+def _watched(facts: Sequence[Fact]) -> int:
+    """How long after the last line somebody still looked.
+
+    Whoever writes down that processes have not ended has waited for them in vain, for longer than any log tells: a
+    hang has no last line. Without such a word nothing is assumed.
+    """
+    return PATIENCE if any(isinstance(fact, ExitStatus) and fact.alive for fact in facts) else 0
 
 
 def _order(fact: Fact) -> tuple[int, str, str]:
