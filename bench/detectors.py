@@ -15,7 +15,7 @@ from typing import Any
 from bench import Measurement
 from tracecore.engine.windows import FactWindow
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import EccDelta, Xid
+from tracecore.facts.gpu import AerError, EccDelta, PcieRateCollapse, ThrottleSample, Xid
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
 from tracecore.patterns import PATTERNS
 from tracecore.patterns.contract import Pattern, Verdict
@@ -92,11 +92,54 @@ def hbm_ecc() -> list[Fact]:
     return facts
 
 
+def thermal_throttle() -> list[Fact]:
+    """128 scrapes of eight GPUs, of which one throttles for heat all the time: 1 verdict."""
+    return [
+        ThrottleSample(
+            time=START + scrape * 10 * SECOND,
+            source=source(scrape * 8 + gpu),
+            node="node-7",
+            gpu=f"0000:{gpu:02x}:00.0",
+            reason="thermal_hardware" if gpu == 2 else "none",
+            temperature_c=91.0 if gpu == 2 else 60.0,
+            sm_clock_mhz=1200.0 if gpu == 2 else 1980.0,
+        )
+        for scrape in range(128)
+        for gpu in range(8)
+    ]
+
+
+def pcie_aer() -> list[Fact]:
+    """512 errors of one GPU, each followed by a collapse of its own: 512 verdicts."""
+    facts: list[Fact] = []
+    for number in range(512):
+        time = START + number * 600 * SECOND
+        facts.append(
+            AerError(
+                time=time, source=source(2 * number), node="node-7", gpu=GPU, severity="corrected", error_type="RxErr"
+            )
+        )
+        facts.append(
+            PcieRateCollapse(
+                time=time + SECOND,
+                source=source(2 * number + 1),
+                node="node-7",
+                gpu=GPU,
+                bytes_per_second=1e9,
+                baseline_bytes_per_second=2e10,
+                direction="receive",
+            )
+        )
+    return facts
+
+
 #: Shapes by pattern name, and how many verdicts each must give.
 SHAPES: dict[str, tuple[Callable[[], list[Fact]], int]] = {
     "xid_correlation": (xid_correlation, 896),
     "pod_evicted": (pod_evicted, 960),
     "hbm_ecc": (hbm_ecc, 512),
+    "thermal_throttle": (thermal_throttle, 1),
+    "pcie_aer": (pcie_aer, 512),
 }
 
 

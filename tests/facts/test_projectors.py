@@ -609,6 +609,29 @@ def test_lines_that_mention_a_step_have_not_made_it() -> None:
     assert {type(f) for f in project(signal(saving))} == {CheckpointPhase}
 
 
+def test_points_of_one_row_are_facts_of_their_own() -> None:
+    row = Source("smi.csv", 120, 3)
+    facts = [
+        fact
+        for metric, value, reason in (
+            ("hw.gpu.clock.sm", 1200.0, None),
+            ("hw.gpu.throttle.active", 1.0, "power"),
+            ("hw.gpu.throttle.active", 0.0, "thermal_hardware"),
+        )
+        for fact in project_point(
+            metric,
+            value,
+            time=T0,
+            attributes={"gpu.id": GPU, **({"hw.gpu.throttle.reason": reason} if reason else {})},
+            resource={},
+            source=row,
+        )
+    ]
+    assert len({fact.uid for fact in facts}) == 3
+    assert {fact.source.place for fact in facts} == {"smi.csv:3"}
+    assert [getattr(fact, "thermal", None) for fact in facts] == [False, False, False]
+
+
 def test_a_reported_nan_is_told_from_a_complaint() -> None:
     report = project(signal({"tracecore.training.non_finite": "loss", "gen_ai.training.step": 3}))
     assert of(NonFinite, report).explicit is False

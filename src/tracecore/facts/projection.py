@@ -13,11 +13,12 @@ from tracecore.facts.projectors.kubernetes import KUBERNETES
 from tracecore.facts.projectors.projector import Index, Projection
 from tracecore.facts.projectors.training import TRAINING
 from tracecore.facts.projectors.worker import WORKER
+from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracecore.signals.record import LogSignal, Source
+    from tracecore.signals.record import LogSignal
 
 
 def collective(record: Stamped) -> CollectiveEntry | None:
@@ -32,6 +33,16 @@ def collective(record: Stamped) -> CollectiveEntry | None:
 
 COLLECTIVE = (Projection(collective, gate=collective_entry.gate),)
 PROJECTORS: tuple[Projection[Any], ...] = (*GPU, *HOST, *WORKER, *TRAINING, *KUBERNETES, *COLLECTIVE)
+
+#: Labels that tell series of one metric and one entity apart.
+_SERIES = (
+    "hw.gpu.throttle.reason",
+    "hw.gpu.nvlink.link",
+    "network.io.direction",
+    "error.type",
+    "error.subtype",
+    "error.persistence",
+)
 
 _INDEX = Index(PROJECTORS)
 #: Attributes that can make a fact. A record that has none of them makes none.
@@ -52,11 +63,15 @@ def project_point(
     resource: Mapping[str, Any],
     source: Source,
 ) -> list[Fact]:
-    """The facts of one metric point, gauge or sum alike: the metric's name is the attribute, its value the value."""
+    """The facts of one metric point, gauge or sum alike: the metric's name is the attribute, its value the value.
+
+    One row of a table, or one scrape, gives many points: a fact's uid says which of them it is.
+    """
+    series = "/".join([metric, *(str(attributes[name]) for name in _SERIES if name in attributes)])
     return _INDEX.project(
         {
             "resource": {"attributes": dict(resource)},
             "log": {"attributes": {**attributes, metric: value}, "time_unix_nano": time},
-            "source": source,
+            "source": Source(source.path, source.offset, source.line, source.length, f"{source.uid}#{series}"),
         }
     )

@@ -123,10 +123,13 @@ def throttle_sample(record: Stamped) -> ThrottleSample | None:
     if "gpu" not in identity:
         return None
     reason = word(record.get("hw.gpu.throttle.reason"))
+    throttled = magnitude(record.get("hw.gpu.throttle.duration"))
+    if throttled is None and magnitude(record.get("hw.gpu.throttle.active")) == 0:
+        throttled = 0.0  # one series for each reason: this one is not active
     sample = ThrottleSample(
         **identity,
         reason=_REASONS.get(reason, reason) if reason else None,
-        throttled_s=magnitude(record.get("hw.gpu.throttle.duration")),
+        throttled_s=throttled,
         temperature_c=number(record.get("hw.gpu.temperature")),
         sm_clock_mhz=magnitude(record.get("hw.gpu.clock.sm")),
     )

@@ -1,0 +1,300 @@
+"""A GPU slows itself because it is hot; all GPUs of a node at once are the node's cooling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.gpu import THERMAL, ThrottleSample
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.thermal_throttle.heat import Gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: time in which the throttling must add up.
+        active: so much of it.
+        ratio: the SM clock is at most this share of the others' median.
+        gap: two samples farther apart say nothing of the time between them.
+    """
+
+    window: Duration = 5 * MINUTE
+    active: Duration = 30 * SECOND
+    ratio: Fraction = 0.8
+    gap: Duration = MINUTE
+
+
+class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        first: the sample with which the decisive throttling begins.
+        last: the sample that decides.
+        seconds: throttled time between them.
+        reference: the SM clock it is compared with, MHz: the median of the node's other GPUs, or its own before.
+        peer: a sample of another GPU at that time; None where it is compared with itself.
+        clock: its own SM clock, MHz; None where it is not known.
+        gpus: where all GPUs of the node throttle, all of them; else none.
+    """
+
+    pattern_id: ClassVar[str] = "4"
+    pattern_name: ClassVar[str] = "thermal_throttle"
+    role: ClassVar[Role] = "cause"
+
+    first: ThrottleSample
+    last: ThrottleSample
+    seconds: float
+    clock: float | None = None
+    reference: float | None = None
+    peer: ThrottleSample | None = None
+    gpus: tuple[str, ...] = ()
+
+    @property
+    def _where(self) -> str:
+        return f" on {self.last.node}" if self.last.node else ""
+
+    def headline(self) -> str:
+        hot = f" at {self.last.temperature_c:g} °C" if self.last.temperature_c is not None else ""
+        clocks = ""
+        if self.clock is not None and self.reference is not None:
+            whose = "the median of its peers is" if self.peer is not None else "unthrottled it ran at"
+            clocks = f": SM clock {self.clock:g} MHz, {whose} {self.reference:g} MHz"
+        if self.gpus:
+            return (
+                f"All {len(self.gpus)} GPUs{self._where or ' of the node'} throttle because of heat: its cooling fails"
+            )
+        return f"GPU {self.last.gpu}{self._where} throttles because of heat{hot}{clocks}"
+
+    def remediation(self) -> str:
+        node = self.last.node or "NODE"
+        look = "`nvidia-smi -q -d TEMPERATURE,PERFORMANCE,CLOCK"
+        if self.gpus:
+            return (
+                f"Cooling of {node}, not one GPU: look at its fans, inlet temperature and coolant "
+                f"(`ipmitool -H {node}-bmc sdr type Fan`, `ipmitool -H {node}-bmc sdr type Temperature`), then "
+                f"{look}` on it. Keep new work off it until inlet temperature is normal: `kubectl cordon {node}`."
+            )
+        gpu = self.last.gpu
+        return (
+            f"On {node}: {look} -i {gpu}`. Only this GPU is hot, so look at its own heat sink, fan or cold plate and "
+            f"at what blocks the air before it. Move the job off it (`kubectl cordon {node}`, then restart the job "
+            f"elsewhere) and have GPU {gpu} reseated; `dcgmi diag -r 3` tells whether it holds its clock again."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        facts = {sample.source: sample for sample in (self.first, self.last, self.peer) if sample is not None}
+        return sorted(facts.values(), key=lambda sample: (sample.time, sample.uid))
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("unthrottled_clock",) if self.confidence == "partial" else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"scope": "node" if self.gpus else "gpu", "throttled_seconds": round(self.seconds, 3)}
+        if self.gpus:
+            fields["gpus"] = list(self.gpus)
+        else:
+            fields["gpu.id"] = self.last.gpu
+        if self.last.node:
+            fields["k8s.node.name"] = self.last.node
+        if self.last.temperature_c is not None:
+            fields["temperature_c"] = self.last.temperature_c
+        if self.clock is not None:
+            fields["sm_clock_mhz"] = self.clock
+        if self.reference is not None:
+            fields["reference_mhz"] = self.reference
+            fields["reference"] = "own" if self.peer is None else "peers"
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "gpu.id": None if self.gpus else self.last.gpu,
+            "k8s.node.name": self.last.node,
+            "hw.gpu.temperature": self.last.temperature_c,
+            "hw.gpu.throttle.reason": self.last.reason,
+            "tracecore.alert.thermal_throttle.scope": "node" if self.gpus else "gpu",
+            "tracecore.alert.thermal_throttle.seconds": round(self.seconds, 3),
+        }
+
+    def suspects(self) -> Suspects:
+        nodes = (self.last.node,) if self.last.node else ()
+        return Suspects(nodes=nodes, gpus=() if self.gpus or self.last.gpu is None else (self.last.gpu,))
+
+
+class ThermalThrottle(Pattern[Config]):
+    """Throttled for heat long enough while its clock is well below that of its peers.
+
+    Alone on a node, a GPU is compared with its own clock before. A power cap lowers clocks too, and is not this.
+    """
+
+    id = "4"
+    name = "thermal_throttle"
+    role = "cause"
+    maturity = "experimental"
+    needs = (ThrottleSample,)
+    triggers = (ThrottleSample,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        # A node's GPUs heat up one after the other, and each is compared with what it did a window before.
+        return 3 * self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return ((fact.node or "",),) if fact.gpu else ()
+
+    def arms(self, fact: Fact, key: Key) -> bool:
+        """A node none of whose GPUs is hot need not be looked at."""
+        return isinstance(fact, ThrottleSample) and fact.thermal
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        gpus: dict[str, Gpu] = {}
+        found: dict[str, ThermalThrottleVerdict] = {}
+        hot: list[ThrottleSample] | None = None
+        time = 0
+        # Samples are many and nearly all say nothing: no calls here, and nothing is made of them.
+        for sample in window.of(ThrottleSample):
+            if sample.time != time:
+                if hot is not None:
+                    self._judge(window, gpus, hot, found)
+                    hot = None
+                time = sample.time
+            name = sample.gpu or ""
+            if name in gpus:
+                gpu = gpus[name]
+            else:
+                gpu = gpus[name] = Gpu()
+            gpu.last = sample
+            reason, throttled_s = sample.reason, sample.throttled_s
+            if reason in THERMAL and (throttled_s is None or throttled_s > 0):
+                hot = [sample] if hot is None else [*hot, sample]
+            elif reason in THERMAL or (reason is not None and throttled_s is None):
+                if gpu.ended is not None and gpu.ended.time < time:
+                    gpu.ended_before = gpu.ended
+                gpu.ended = sample
+            if sample.sm_clock_mhz is not None:
+                gpu.clock = sample
+                throttled, ended = gpu.throttled, gpu.ended
+                cool = throttled is None or (ended is not None and ended.time > throttled.time)
+                if cool and (reason is None or reason == "none"):
+                    if gpu.free is not None and gpu.free.time < time:
+                        gpu.free_before = gpu.free
+                    gpu.free = sample
+        if hot is not None:
+            self._judge(window, gpus, hot, found)
+        node = found.get("")
+        return [
+            verdict
+            for verdict in sorted(found.values(), key=lambda verdict: (verdict.time, verdict.last.gpu or ""))
+            if node is None or verdict is node or abs(verdict.time - node.time) > self.config.window
+        ]
+
+    def _judge(
+        self,
+        window: Window,
+        gpus: dict[str, Gpu],
+        hot: Sequence[ThrottleSample],
+        found: dict[str, ThermalThrottleVerdict],
+    ) -> None:
+        """Say what the samples of one instant decide that say hot."""
+        oldest = hot[0].time - self.config.window
+        for sample in hot:
+            name = sample.gpu or ""
+            gpu = gpus[name]
+            known = gpu.hot.parts[-1] if gpu.hot.parts else None
+            part = gpu.heated(sample, self.config.gap)
+            if part is None:
+                continue
+            if known is not None and known[0].time == part[0].time:
+                part = (part[0], max(0, part[1] - known[1]))  # two counters of heat run at once: the longer counts
+            gpu.hot.parts.append(part)
+            gpu.hot.total += part[1]
+            if name not in found and self._is_slow(gpus, name):
+                gpu.slow.parts.append(part)
+                gpu.slow.total += part[1]
+                if gpu.slow.since(oldest) >= self.config.active:
+                    found[name] = self._verdict(window, gpus, name)
+        if "" not in found:
+            for name in gpus:
+                gpu = gpus[name]
+                if gpu.hot.total < self.config.active and gpu.last is not None and gpu.last.time >= oldest:
+                    return
+            node = self._whole_node(window, gpus, hot[-1])
+            if node is not None:
+                found[""] = node
+
+    def _is_slow(self, gpus: Mapping[str, Gpu], name: str) -> bool:
+        clock, reference = gpus[name].clock, self._reference(gpus, name)
+        return clock is not None and reference is not None and _clock(clock) <= self.config.ratio * reference
+
+    def _others(self, gpus: Mapping[str, Gpu], name: str) -> list[ThrottleSample]:
+        """The latest clocks of the node's other GPUs, of about this time, in order."""
+        last = gpus[name].last
+        oldest = (0 if last is None else last.time) - self.config.gap
+        clocks = [gpu.clock for other, gpu in gpus.items() if other != name and gpu.clock and gpu.clock.time >= oldest]
+        clocks.sort(key=_clock)
+        return clocks
+
+    def _reference(self, gpus: Mapping[str, Gpu], name: str) -> float | None:
+        """The median clock of the others; alone on the node, its own before it throttled."""
+        if clocks := self._others(gpus, name):
+            return ((_clock(clocks[(len(clocks) - 1) // 2])) + _clock(clocks[len(clocks) // 2])) / 2
+        own = gpus[name]
+        if own.free is None or own.last is None or own.last.time - own.free.time > 2 * self.config.window:
+            return None
+        return own.free.sm_clock_mhz
+
+    def _verdict(self, window: Window, gpus: Mapping[str, Gpu], name: str) -> ThermalThrottleVerdict:
+        gpu = gpus[name]
+        others = self._others(gpus, name)
+        last = gpu.throttled or gpu.slow.parts[-1][0]
+        return ThermalThrottleVerdict(
+            key=window.key,
+            episode=name,
+            time=last.time,
+            first=gpu.slow.parts[0][0],
+            last=last,
+            seconds=gpu.slow.total / SECOND,
+            clock=gpu.clock.sm_clock_mhz if gpu.clock is not None else None,
+            reference=self._reference(gpus, name),
+            peer=others[(len(others) - 1) // 2] if others else None,
+        )
+
+    def _whole_node(
+        self, window: Window, gpus: Mapping[str, Gpu], sample: ThrottleSample
+    ) -> ThermalThrottleVerdict | None:
+        """All GPUs that are sampled throttle, and none is known to keep its clock."""
+        oldest = sample.time - self.config.window
+        present = {name: gpu for name, gpu in gpus.items() if gpu.last is not None and gpu.last.time >= oldest}
+        if len(present) < 2 or any(gpu.hot.since(oldest) < self.config.active for gpu in present.values()):
+            return None
+        kept = [
+            _clock(gpu.clock) / gpu.free.sm_clock_mhz
+            for gpu in present.values()
+            if gpu.clock is not None
+            and gpu.free is not None
+            and gpu.free.sm_clock_mhz
+            and sample.time - gpu.free.time <= 2 * self.config.window
+        ]
+        if kept and min(kept) > self.config.ratio:
+            return None
+        hot = gpus[sample.gpu or ""].hot
+        return ThermalThrottleVerdict(
+            key=window.key,
+            episode="node",
+            time=sample.time,
+            confidence="full" if kept else "partial",
+            first=hot.parts[0][0],
+            last=sample,
+            seconds=hot.total / SECOND,
+            gpus=tuple(sorted(present)),
+        )
+
+
+def _clock(sample: ThrottleSample) -> float:
+    return sample.sm_clock_mhz or 0.0
