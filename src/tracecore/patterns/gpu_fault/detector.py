@@ -166,10 +166,13 @@ class GpuFault(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         if window.key[1] == PEERS:
-            return sorted(
-                (*self._links(window), *self._programs(window)), key=lambda found: (found.time, found.episode)
-            )
-        kernel = sorted((*window.of(Xid), *window.of(GpuLost), *window.of(GpuDriverError)), key=_order)
+            found = self._links(window)
+            if window.of(CudaError):
+                found += self._programs(window)
+            return found if len(found) < 2 else sorted(found, key=lambda verdict: (verdict.time, verdict.episode))
+        kernel: Sequence[Fact] = window.of(Xid)
+        if others := (*window.of(GpuLost), *window.of(GpuDriverError)):
+            kernel = sorted((*kernel, *others), key=_order)
         return [self._verdict(window, chain) for chain in _chains(kernel, self.config.window)]
 
     def _programs(self, window: Window) -> list[Verdict]:
