@@ -13,6 +13,7 @@ from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
 from tracecore.patterns.config import ConfigError, load
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.cuda_oom.detector import CudaOomPattern
+from tracecore.patterns.dataloader_hang.detector import DataloaderHang
 from tracecore.patterns.gpu_app_fault.detector import GpuAppFault
 from tracecore.patterns.gpu_fault.detector import GpuFault
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
@@ -44,6 +45,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     HostOom,
     StorageFailure,
     CheckpointerHang,
+    DataloaderHang,
     WorkerCrash,
     PlannedStopPattern,
     Straggler,

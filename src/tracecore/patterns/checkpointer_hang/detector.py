@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import accumulate
+from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -198,6 +199,8 @@ class CheckpointerHang(Pattern[Config]):
         if isinstance(fact, StorageError) and fact.error in HARMLESS:
             return ()
         if isinstance(fact, WatchdogReport) and fact.report != "timeout":
+            return ()
+        if isinstance(fact, StepStalled) and not isfinite(fact.no_progress_s):
             return ()
         return job_keys(fact)
 

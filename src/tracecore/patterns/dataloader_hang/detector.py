@@ -1,0 +1,229 @@
+"""The input pipeline stopped, and why: a loader worker died, or a volume could not be mounted."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from math import isfinite
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from tracecore.facts.kubernetes import MountEvent
+from tracecore.facts.process import LoaderError
+from tracecore.facts.training import StepStalled
+from tracecore.facts.wording import seconds
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.scope import namespace, pod_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Discriminator: TypeAlias = Literal["worker_killed", "storage_event"]
+
+#: Steps in which workers are still filling their queues.
+WARM_UP = frozenset({0, 1})
+NEXT: dict[str, str] = {
+    "DataLoader worker killed": (
+        "Look for an OOM kill of the worker{pid} on {node} (`dmesg -T | grep -iE 'oom|killed process'`, "
+        "`journalctl -u kubelet`), raise the loader's `timeout`, and check that `persistent_workers=True` does not hide "
+        "the dead worker"
+    ),
+    "FUSE transport error": (
+        "Check the FUSE mount (`mountpoint -q PATH; echo $?` in {pod}), look at `dmesg -T | grep -i fuse` on {node}, "
+        "and restart the CSI driver's pod there"
+    ),
+    "S3 throttle": (
+        "Give the endpoint more capacity or spread the shards over more prefixes, put a cache in front, and look at "
+        "the gateway's rate limits; `kubectl logs` of {pod} shows the bucket"
+    ),
+    "Stale file handle": (
+        "On {node}: `lfs check servers` (Lustre), `mmlsmount all` and `mmhealth node show` (GPFS), or `exportfs -r` on "
+        "the server and a remount (NFS)"
+    ),
+    "DataLoader queue empty": (
+        "A worker died without a word: look in the log of {pod} for an uncaught exception of the worker function, and "
+        "run once with `num_workers=0`"
+    ),
+    "Connection reset by peer": (
+        "The shard service that {pod} dials has died: look at that service's own logs, and put a circuit breaker "
+        "before it"
+    ),
+}
+OTHER = "Look at the log of {pod} around the error, and run once with `num_workers=0` to see the worker's own exception"
+STORAGE = (
+    "On {node}: `kubectl describe pod {pod}` shows which volume could not be mounted; look at the CSI driver's pod "
+    "there (`kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep -i csi`) and at `mount`"
+)
+_time = attrgetter("time")
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how far before the stall its reason may be.
+        threshold: a stall shorter than this is none.
+    """
+
+    window: Duration = 5 * MINUTE
+    threshold: Duration = 120 * SECOND
+
+
+class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        stall: of the training.
+        error: the latest loader error of the same pod.
+        event: the latest failed mount on the same node.
+    """
+
+    pattern_id: ClassVar[str] = "7"
+    pattern_name: ClassVar[str] = "dataloader_hang"
+    role: ClassVar[Role] = "cause"
+
+    stall: StepStalled
+    error: LoaderError | None = None
+    event: MountEvent | None = None
+
+    @property
+    def discriminator(self) -> Discriminator:
+        """The pod is the more precise scope."""
+        return "storage_event" if self.error is None else "worker_killed"
+
+    @property
+    def stall_seconds(self) -> int:
+        return max(0, int(self.stall.no_progress_s))
+
+    def headline(self) -> str:
+        who = self.stall.pod or (f"rank {self.stall.rank}" if self.stall.rank is not None else "the training")
+        node = f" on {self.stall.node}" if self.stall.node else ""
+        step = f" past step {self.stall.step}" if self.stall.step is not None else ""
+        why = self.error.error_class if self.error is not None else f"{self.event.reason}" if self.event else ""
+        return f"Input of {who}{node} stopped{step} for {seconds(self.stall_seconds)}: {why}"
+
+    def remediation(self) -> str:
+        if self.error is None:
+            return self._fill(STORAGE)
+        text = self._fill(NEXT.get(self.error.error_class, OTHER))
+        return f"{text} A volume could not be mounted on that node either: see the trail." if self.event else text
+
+    def evidence(self) -> Sequence[Fact]:
+        facts = [fact for fact in (self.error, self.event, self.stall) if fact is not None]
+        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+
+    def fields(self) -> dict[str, Any]:
+        known: dict[str, Any] = {
+            "discriminator": self.discriminator,
+            "tracecore.alert.dataloader_hang.stall_seconds": self.stall_seconds,
+            "gen_ai.training.step": self.stall.step,
+            "gen_ai.training.phase": self.stall.phase,
+            "gen_ai.training.rank": self.stall.rank,
+            "k8s.node.name": self.stall.node,
+        }
+        if self.stall.pod:
+            known |= {"k8s.pod.name": pod_name(self.stall.pod), "k8s.namespace.name": namespace(self.stall.pod)}
+        if self.error is not None:
+            known |= {"dataloader.error_class": self.error.error_class, "dataloader.worker_pid": self.error.worker_pid}
+        elif self.event is not None:
+            known["k8s.event.reason"] = self.event.reason
+        return {name: value for name, value in known.items() if value is not None and value != ""}
+
+    def promoted(self) -> dict[str, Any]:
+        fields = self.fields()
+        return {
+            "tracecore.alert.dataloader_hang.discriminator": self.discriminator,
+            **{
+                name: fields.get(name)
+                for name in (
+                    "tracecore.alert.dataloader_hang.stall_seconds",
+                    "dataloader.error_class",
+                    "dataloader.worker_pid",
+                    "k8s.event.reason",
+                    "k8s.pod.name",
+                    "k8s.namespace.name",
+                    "k8s.node.name",
+                )
+            },
+        }
+
+    def _fill(self, text: str) -> str:
+        pid = f" (pid {self.error.worker_pid})" if self.error and self.error.worker_pid is not None else ""
+        pod = self.stall.pod
+        name = f"{pod_name(pod)} -n {namespace(pod)}" if pod and self.error is None else pod or "the trainer"
+        filled = text.replace("{pid}", pid).replace("{node}", self.stall.node or "its node").replace("{pod}", name)
+        return filled + "."
+
+
+class DataloaderHang(Pattern[Config]):
+    """A stall, and in the minutes before it a loader error of the same pod or a failed mount on the same node.
+
+    A stall alone never fires. Neither does one of the first steps, one of an evaluation, or a short one.
+    """
+
+    id = "7"
+    name = "dataloader_hang"
+    role = "cause"
+    maturity = "experimental"
+    needs = (StepStalled, LoaderError, MountEvent)
+    triggers = (StepStalled,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.window + self.config.threshold
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, StepStalled) and (
+            fact.step in WARM_UP or fact.phase == "eval" or not isfinite(fact.no_progress_s)
+        ):
+            return ()
+        return ((fact.node,),) if fact.node else (("", fact.pod or ""),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        return list(self._join(window))
+
+    def _join(self, window: Window) -> Iterator[Verdict]:
+        stalled: dict[tuple[str | None, str | None], int] = {}
+        for stall in window.of(StepStalled):
+            if stall.no_progress_s < self.config.threshold / SECOND:
+                continue
+            error = self._latest(window.of(LoaderError), stall)
+            event = self._latest(window.of(MountEvent), stall)
+            if error is None and event is None:
+                continue
+            # The ranks of one pod stall together.
+            who = (stall.pod, stall.job)
+            repeated = who in stalled and stall.time - stalled[who] <= self.config.window
+            stalled[who] = stall.time
+            if not repeated:
+                yield DataloaderHangVerdict(
+                    key=window.key,
+                    episode=stall.source,
+                    time=stall.time,
+                    stall=stall,
+                    error=error,
+                    event=event,
+                )
+
+    def _latest(self, facts: Sequence[Any], stall: StepStalled) -> Any:
+        """The latest of these that began before the stall was long enough to matter, and not too long before it."""
+        until = min(stall.end, max(stall.time, stall.since + self.config.threshold))
+        oldest = stall.time - self.config.window
+        for place in range(bisect_right(facts, until, key=_time) - 1, -1, -1):
+            fact = facts[place]
+            if fact.end >= oldest and _concerns(fact, stall):
+                return fact
+            if fact.time < oldest - self.horizon:
+                break  # a storm that began even earlier began before anything that is kept
+        return None
+
+
+def _concerns(fact: Fact, stall: StepStalled) -> bool:
+    """A failed mount concerns its node. A loader error concerns its pod, and where there are no pods its rank."""
+    if isinstance(fact, MountEvent):
+        return fact.node is not None or fact.pod == stall.pod
+    if fact.pod is not None or stall.pod is not None:
+        return fact.pod == stall.pod
+    return fact.rank is None or stall.rank is None or fact.rank == stall.rank
