@@ -118,9 +118,8 @@ def _decide(
             if chosen is not None and chosen.role in ("cause", "error"):
                 return chosen.rule, chosen, f"the verdict {name}, and what the process said"
             return rule, chosen, f"the verdict {name} decides"
-    named = rules.reasons.get(reason) if reason else None
-    if named is not None:
-        rule = rules.by_name[named]
+    rule = rules.for_reason(reason, exit_code) if reason else None
+    if rule is not None:
         chosen = decisive(found)
         before = chosen is not None and chosen.role in ("cause", "error")
         if rule.role != "stop" or not before:
@@ -227,7 +226,7 @@ def _context(
         context["pattern"] = _judged(verdict)[0]
     if reason:
         context["reason"] = reason
-        if reason not in rules.reasons:
+        if not rules.knows_reason(reason):
             context["reason_known"] = "no"
     if chosen is not None and chosen.rank is not None:
         context["rank"] = str(chosen.rank)

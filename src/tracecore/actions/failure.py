@@ -118,12 +118,11 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
     def document(self) -> dict[str, Any]:
         """The record as plain data; empty fields are left out."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
-        return {name: _full(value) for name, value in plain.items() if _said(value)}
+        return {name: _full(value) for name, value in plain.items() if _said(value) and (value or name == "exit_code")}
 
 
 def _said(value: object) -> bool:
-    # An exit code of 0 says something, a count of 0 does not; the counts are the only other integers here.
-    return value is not None and value is not False and value != "" and value != {} and value != [] and value != ()
+    return value is not None and value != "" and value != {} and value != []
 
 
 def _full(value: Any) -> Any:

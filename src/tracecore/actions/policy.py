@@ -201,7 +201,6 @@ def with_decision(failure: FailureInfo, decision: Decision) -> FailureInfo:
     """The record with a decision in it, and with what was done so far."""
     return msgspec.structs.replace(
         failure,
-        auto_retried=decision.retry if decision.count else False,
         retry_count=decision.count,
         retry_cap=decision.cap or 0,
         retry=Retry(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: chatter: never decides.
 Role: TypeAlias = Literal["cause", "error", "crash", "symptom", "talk", "ending", "stop", "chatter"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-STOPS: Final = ("preempted", "time_limit", "cancelled", "interrupt", "sigterm")
+STOPS: Final = ("preempted", "time_limit", "cancelled", "interrupt")
 
 _ROOT = ("classes", "chatter", "warns", "errs", "complains", "exit_statuses", "reasons", "rules")
 _RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "explains_kill")
@@ -167,6 +167,24 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
                 return self.by_name[self.exit_statuses[key]]
         return self.by_name[self.exit_statuses["default"]]
 
+    def for_reason(self, reason: str, exit_code: int | None) -> Rule | None:
+        """The rule for what Kubernetes or Slurm calls the end; None where that says nothing about why.
+
+        `CANCELLED by 1000`, `CANCELLED+` and `cancelled` are one.
+        """
+        words = reason.strip().split()
+        name = self.reasons.get(words[0].rstrip("+").casefold() if words else "")
+        if name is None:
+            return None
+        # A container that cannot run its command is not the node's fault, and the exit code knows.
+        exact = self.exit_statuses.get(str(exit_code)) if exit_code is not None else None
+        return self.by_name[exact if exact is not None else name]
+
+    def knows_reason(self, reason: str) -> bool:
+        """Whether the reason is one of the file's, even one that says nothing."""
+        words = reason.strip().split()
+        return bool(words) and words[0].rstrip("+").casefold() in self.reasons
+
     def warned(self, body: str) -> bool:
         """The line only warns."""
         first = body.partition("\n")[0][:400]
@@ -229,7 +247,9 @@ def read(file: Path) -> Rules:
         errs=re2.compile(top["errs"].regex()),
         complains=re2.compile(top["complains"].regex()),
         exit_statuses={name: node.one_of(names) for name, node in exits.items()},
-        reasons={name: None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()},
+        reasons={
+            name.casefold(): None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()
+        },
         rules=tuple(rules),
         by_name=names,
         by_fact={kind: tuple(_about(flat, kind.__name__, "fact")) for kind in catalog.TYPES},

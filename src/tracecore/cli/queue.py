@@ -67,6 +67,10 @@ def _json(document: object) -> None:
 
 
 def _duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    return duration(value)
+
+
+def duration(value: str | None) -> float | None:
     """Seconds, or 90s, 15m, 12h, 30d."""
     if value is None:
         return None
@@ -316,16 +320,16 @@ def _table(tasks: Sequence[Task], counts: dict[Any, int], now: int) -> Table:
     from rich.text import Text
 
     title = ", ".join(f"{count} {status}" for status, count in counts.items() if count) or "nothing in the queue"
-    table = Table(box=None, header_style="bold", title=title, title_justify="left", title_style="")
+    table = Table(box=None, header_style="bold", title=title, title_justify="left", title_style="", expand=True)
     widest = max([len("name"), *(len(task.spec.name) for task in tasks)])
     # Only the last column gives way where the terminal is narrow.
-    table.add_column("id", justify="right", min_width=max([2, *(len(str(task.id)) for task in tasks)]))
+    table.add_column("id", justify="right", no_wrap=True, min_width=max([2, *(len(str(task.id)) for task in tasks)]))
     table.add_column("name", overflow="ellipsis", no_wrap=True, min_width=min(widest, 20), max_width=30)
     table.add_column("status", no_wrap=True, min_width=9)
-    table.add_column("prio", justify="right", min_width=4)
-    table.add_column("tries", justify="right", min_width=5)
+    table.add_column("prio", justify="right", no_wrap=True, min_width=4)
+    table.add_column("tries", justify="right", no_wrap=True, min_width=5)
     table.add_column("since", justify="right", no_wrap=True, min_width=5)
-    table.add_column("why, or who", overflow="ellipsis", no_wrap=True)
+    table.add_column("why, or who", overflow="ellipsis", no_wrap=True, ratio=1)
     for task in tasks:
         status = "stopping" if task.cancel_requested and task.status == "running" else task.status
         about = task.worker if task.status == "running" else task.reason
@@ -340,7 +344,7 @@ def _table(tasks: Sequence[Task], counts: dict[Any, int], now: int) -> Table:
             str(task.spec.priority),
             str(task.attempts),
             _age(now - task.updated_at),
-            Text(about),
+            Text(about.partition("\n")[0]),
         )
     return table
 
@@ -379,7 +383,7 @@ def show(place: str | None, task: int, as_json: bool) -> int:
         for tracker, settings in spec.tracking.items()
         for setting, value in settings.items()
     ]
-    lines += [f"  exclude   {kind}: {', '.join(names)}" for kind, names in found.excluded.items()]
+    lines += [f"  exclude   {kind}: {', '.join(names)}" for kind, names in found.excluded.items() if names]
     for attempt in attempts:
         lines += _attempt_lines(attempt)
     click.echo("\n".join(lines))

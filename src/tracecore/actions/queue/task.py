@@ -98,7 +98,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         token: raised by every claim; what carries an older one is refused.
         lost: how many attempts in a row lost their worker.
         ledger: what the retry policy remembers of it.
-        excluded: nodes and GPUs to keep away from in the next attempt.
+        excluded: what the next attempt keeps away from (`exclusion.Exclusions`).
     """
 
     id: int

@@ -18,6 +18,7 @@ import msgspec
 from sqlalchemy.exc import DBAPIError
 
 from tracecore.actions import policy as policies
+from tracecore.actions.exclusion import Exclusions
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Policy
 from tracecore.actions.positions import FileError
@@ -212,8 +213,7 @@ class _Attempt:
             "TRACECORE_QUEUE_TOKEN": str(task.token),
             "TRACECORE_ATTEMPT": str(task.attempts),
         }
-        for kind, names in task.excluded.items():
-            env[f"TRACECORE_EXCLUDE_{kind.upper()}"] = ",".join(names)
+        env |= msgspec.convert(task.excluded, Exclusions).environment()
         if self.worker.flight_recorder:
             env |= evidence.recorder_settings(self.evidence, env)
             (self.evidence / "fr").mkdir(exist_ok=True)
@@ -286,7 +286,7 @@ class _Attempt:
             delay_s=judgement.decision.delay_s,
             failure=document,
             ledger=msgspec.to_builtins(ledger),
-            excluded=_merged(task.excluded, judgement.excluded),
+            excluded=msgspec.to_builtins(msgspec.convert(task.excluded, Exclusions) | judgement.excluded),
         )
 
     def _meanwhile(self, work: Callable[[], R]) -> R:
@@ -354,10 +354,6 @@ def _status(judgement: Judgement, ledger: Ledger) -> Any:
         return "queued"
     # Dead letters are those that were tried again until nothing was left to try.
     return "dead" if ledger.retries else "failed"
-
-
-def _merged(before: Mapping[str, Any], more: Mapping[str, list[str]]) -> dict[str, Any]:
-    return {kind: sorted({*before.get(kind, ()), *more.get(kind, ())}) for kind in {*before, *more}}
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:

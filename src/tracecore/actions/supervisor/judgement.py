@@ -10,6 +10,7 @@ import msgspec
 
 from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
+from tracecore.actions.exclusion import Exclusions, exclusions
 from tracecore.actions.failure import FailureInfo
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Decision, Policy
@@ -33,8 +34,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         env: that of the command.
         since: when it began.
         said: a line about its end that the log does not have (`dataset not found: …`); empty where there is none.
-        step: the furthest step it reached.
-        job: whose ledger it is.
+        step, checkpoint: how far it got.
     """
 
     folder: Path
@@ -44,6 +44,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     since: int
     said: str = ""
     step: int | None = None
+    checkpoint: str = ""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +54,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         failure: the record to write.
         decision: what the policy says.
         headline: what broke, in a sentence; from the diagnosis where there is one.
-        excluded: `nodes` and `gpus` that the next attempt should keep away from.
+        excluded: what the next attempt should keep away from.
         diagnosis: as it was given.
         notes: what could not be looked at.
     """
@@ -61,7 +62,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     failure: FailureInfo
     decision: Decision
     headline: str
-    excluded: dict[str, list[str]] = {}
+    excluded: Exclusions = Exclusions()
     diagnosis: dict[str, Any] | None = None
     notes: list[str] = []
 
@@ -94,11 +95,17 @@ def judge(
         text += ended.said.encode() + b"\n"
     code = None if ended.exit is None else ended.exit.exit_code
     signal = ended.exit.signal if ended.exit is not None and not ended.said else ""
-    # What was ended from outside did not choose its exit status.
-    failure = classify(1 if ended.said else code, signal, text, verdict, now=now, policy=policy)
+    try:
+        # What was ended from outside did not choose its exit status.
+        failure = classify(1 if ended.said else code, signal, text, verdict, now=now, policy=policy)
+    except Exception as error:
+        # Nobody is there to start the job again: an error in reading its log must not end it.
+        notes.append(f"the log could not be classified: {type(error).__name__}: {error}")
+        failure = classify(code, signal, b"", now=now, policy=policy)
     if ended.step is not None and failure.step is None:
         failure = msgspec.structs.replace(failure, context={**failure.context, "step": str(ended.step)})
-    ledger.progress(step=failure.step if ended.step is None else ended.step)
+    step = failure.step if ended.step is None else ended.step
+    ledger.progress(step=step, checkpoint=ended.checkpoint or None)
     decision = _bounded(policy.decide(failure, ledger, now), ledger, max_restarts)
     failure = policies.with_decision(failure, decision)
     if decision.retry:
@@ -154,10 +161,10 @@ def _root(diagnosis: Mapping[str, Any] | None, incident: Mapping[str, Any] | Non
 
 def _excluded(
     policy: Policy, verdict: Mapping[str, Any] | None, incident: Mapping[str, Any] | None
-) -> dict[str, list[str]]:
-    kinds = policy.exclude.get(str((verdict or {}).get("pattern.name")), frozenset())
-    suspects = (incident or {}).get("suspects") or {}
-    return {kind: [str(one) for one in suspects[kind]] for kind in sorted(kinds) if suspects.get(kind)}
+) -> Exclusions:
+    if verdict is None or incident is None:
+        return Exclusions()
+    return exclusions({"pattern.name": verdict["pattern.name"], "suspects": incident.get("suspects")}, policy)
 
 
 def _plain(failure: FailureInfo) -> str:

@@ -8,7 +8,7 @@ It runs as a script of its own, with the standard library and nothing else: `pyt
 FOLDER holds `run.json` (what to run); the keeper adds `control` (a pipe that takes commands), `pid.json` (who runs)
 and `exit.json` (how it ended). LIFELINE is a file descriptor whose other end the starter holds, or -1.
 
-Commands, one on each line: `signal N child|group|all`, `stop GRACE child|group`, `kill`, `renew SECONDS`.
+Commands, one on each line: `signal N child|group|all`, `stop GRACE child|group SIGNAL`, `kill`, `renew SECONDS`.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Keeper:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in FORWARDED:
-            signal.signal(number, lambda received, _: self.signal(received, "child"))
+            signal.signal(number, lambda received, _: self.send(received, "child"))
         control = os.path.join(self.folder, "control")
         with contextlib.suppress(FileExistsError):
             os.mkfifo(control, 0o600)
@@ -198,11 +198,11 @@ class Keeper:
             self.kill_at = time_
         if self.term_at is not None and time_ >= self.term_at:
             self.term_at = None
-            self.signal(signal.SIGTERM, "all")
+            self.send(signal.SIGTERM, "all")
         if self.kill_at is not None and time_ >= self.kill_at:
             # Again and again: between two looks a process may have begun another.
             self.kill_at = time_ + _KILL_AGAIN_S
-            self.signal(signal.SIGKILL, "all")
+            self.send(signal.SIGKILL, "all")
 
     def reap(self) -> bool:
         """Take in everything that ended; whether anything is left."""
@@ -232,7 +232,7 @@ class Keeper:
                     self.term_at = now() + self.linger
                     self.kill_at = self.term_at + min(self.grace, 10.0)
 
-    def signal(self, number: int, whom: str) -> None:
+    def send(self, number: int, whom: str) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if whom == "all":
                 for pid in descendants(os.getpid()):
@@ -266,22 +266,22 @@ class Keeper:
     def do(self, words: list[str]) -> None:
         match words[0]:
             case "signal":
-                self.signal(int(words[1]), words[2])
+                self.send(int(words[1]), words[2])
             case "stop":
-                self.stop("stopped", float(words[1]), words[2])
+                self.stop("stopped", float(words[1]), words[2], int(words[3]))
             case "kill":
                 self.stop("killed", 0.0, "child")
             case "renew" if self.lease_ends is not None:
                 self.lease_ends = now() + float(words[1])
 
-    def stop(self, cause: str, grace: float, whom: str) -> None:
+    def stop(self, cause: str, grace: float, whom: str, number: int = signal.SIGTERM) -> None:
         self.cause = self.cause or cause
         if self.kill_at is None or now() + grace < self.kill_at:
             self.kill_at = now() + grace
         if grace > 0:
-            self.signal(signal.SIGTERM, whom)
+            self.send(number, whom)
             # A stopped process cannot take its last chance.
-            self.signal(signal.SIGCONT, whom)
+            self.send(signal.SIGCONT, whom)
 
 
 if __name__ == "__main__":

@@ -126,12 +126,12 @@ class Process:
         """How the command itself ended, though something it started may still be there."""
         return ended(self.folder)
 
-    def signal(self, number: int, whom: Whom = "child") -> None:
+    def send(self, number: int, whom: Whom = "child") -> None:
         self._tell(f"signal {number} {whom}\n")
 
-    def stop(self, grace_s: float, whom: Whom = "child") -> None:
-        """SIGTERM, and SIGKILL to all of it when the grace is over."""
-        self._tell(f"stop {grace_s} {whom}\n")
+    def stop(self, grace_s: float, whom: Whom = "child", number: int = signal.SIGTERM) -> None:
+        """Tell it to end, and make all of it when the grace is over."""
+        self._tell(f"stop {grace_s} {whom} {int(number)}\n")
 
     def kill(self) -> None:
         self._tell("kill\n")

@@ -1,0 +1,82 @@
+"""What a supervisor remembers when it is killed: one small file, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from tracecore.actions.exclusion import Exclusions
+from tracecore.actions.ledger import Ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA: Final = "tracecore/supervise/v1"
+
+
+class StateError(Exception):
+    """The state cannot be used; the message says why and what to do."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """Where a supervised run stands.
+
+    Args:
+        run: names the run; every process of it carries it.
+        command: what is run.
+        phase: an attempt runs, the next one waits for its time, or it is all over.
+        attempt: its number, counted through all runs of the folder.
+        since: when the attempt began, in nanoseconds since the epoch.
+        resume_at: when the next attempt may begin.
+        outcome: how it ended; after a stop the next start takes up where this one left.
+        status: exit status of the last attempt, as a shell has it.
+        step: the furthest step of the attempt.
+        free: restarts in a row that cost nothing.
+    """
+
+    run: str
+    command: list[str]
+    phase: Literal["running", "waiting", "ended"] = "waiting"
+    attempt: int = 0
+    since: int = 0
+    resume_at: int = 0
+    outcome: Literal["", "completed", "failed", "stopped"] = ""
+    status: int | None = None
+    step: int | None = None
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    excluded: Exclusions = Exclusions()
+    schema: str = SCHEMA
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether the next start goes on with this run: its supervisor died, or was told to stop."""
+        return self.phase != "ended" or self.outcome == "stopped"
+
+
+def load(path: Path) -> State | None:
+    """The state in this file; None where there is none.
+
+    Raises:
+        StateError: the file is there and is no state of ours.
+    """
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise StateError(f"{path}: {error}; move it away to begin anew") from error
+    if state.schema != SCHEMA:
+        raise StateError(f"{path}: of another version ({state.schema}); move it away to begin anew")
+    return state
+
+
+def save(path: Path, state: State) -> None:
+    """Write it so that a crash leaves the old state or the new one."""
+    draft = path.with_name(f".{path.name}.new")
+    with draft.open("wb") as file:
+        file.write(msgspec.json.encode(state))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
