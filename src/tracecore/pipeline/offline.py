@@ -20,7 +20,7 @@ from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.patterns import catalogue
-from tracecore.pipeline import dumps
+from tracecore.pipeline import dumps, metrics
 from tracecore.pipeline import facts as reading
 from tracecore.pipeline.failure import failure_of
 from tracecore.signals.bundle.discovery import discover
@@ -59,13 +59,16 @@ def diagnose(
     patterns = catalogue(config)
     bundle = discover(paths)
     recorded = dumps.gather(bundle, jobs)
-    if recorded.end and (recorded.end > bundle.clock.latest or not bundle.clock.exact):
-        bundle.clock = Clock(recorded.end, True)
+    scraped = metrics.gather(bundle)
+    known = max(recorded.end, scraped.end)
+    if known and (known > bundle.clock.latest or not bundle.clock.exact):
+        bundle.clock = Clock(known, True)
     total = sum(stream.size or 0 for stream in bundle.streams)
     part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
-    for path, reason in (*recorded.skipped, *part.skipped):
+    measured = metrics.facts(scraped, bundle)
+    for path, reason in (*recorded.skipped, *scraped.skipped, *part.skipped):
         bundle.skip(path, reason)
-    facts = fold((*part.facts, *recorded.facts))
+    facts = fold((*metrics.name_gpus(part.facts, scraped), *measured, *recorded.facts))
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     engine = Engine(patterns, strict=False)
@@ -78,6 +81,7 @@ def diagnose(
         incident.failure = failure_of(incident, attempt, bundle)
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
+    counters.add(scraped.counters)
     notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]
     return Diagnosis(
         incidents=finding.incidents,

@@ -22,9 +22,8 @@ from tracecore.signals.stream import Clock, Counters, Stream
 INTERVAL = 15 * SECOND
 MAX_LABELS = 64
 MAX_LABEL = 4096
+MAX_TYPES = 65_536
 
-_NAME = re2.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)\s*")
-_LABEL = re2.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _VALUE = re2.compile(
     r"^\s*([-+]?(?:[0-9.]+(?:[eE][-+]?\d+)?|Inf|inf|NaN|nan|0x[0-9a-fA-F]+))(?:\s+(-?[0-9.]+))?\s*(?:#.*)?$"
 )
@@ -33,8 +32,8 @@ _IN_NAME = re2.compile(
     r"(20\d\d)-?(\d\d)-?(\d\d)[T_.-]?(\d\d)[-:.]?(\d\d)[-:.]?(\d\d)|(?:^|\D)(1\d{9})(?:\d{3})?(?:\D|$)"
 )
 
-# DCGM has no way to leave a field out: blank, not found, not supported, no permission.
-_BLANK = frozenset(
+#: DCGM has no way to leave a field out: blank, not found, not supported, no permission.
+BLANK = frozenset(
     [float(0x7FFFFFF0 + i) for i in range(4)]
     + [float(0x7FFFFFFFFFFFFFF0 + i) for i in range(4)]
     + [140737488355328.0 + i for i in range(4)]
@@ -46,7 +45,7 @@ class Scrape(msgspec.Struct):
 
     time: int | None
     index: int
-    points: list[tuple[str, dict[str, str], float, int | None, int, int, int]]
+    points: list[tuple[str, dict[str, str], float, int | None, int, int, int, str]]
 
 
 def time_in_name(path: str) -> int | None:
@@ -80,9 +79,9 @@ def read(stream: Stream, clock: Clock, counters: Counters, last: int | None = No
             when = end - (total - seen) * INTERVAL
         else:
             when = scrape.time
-        for name, labels, value, time, offset, line, length in scrape.points:
+        for name, labels, value, time, offset, line, length, declared in scrape.points:
             if isinstance(host, str):
-                labels.setdefault("host.name", host)
+                labels = {"host.name": host, **labels}
             counters.records += 1
             yield Point(
                 name=name,
@@ -91,6 +90,7 @@ def read(stream: Stream, clock: Clock, counters: Counters, last: int | None = No
                 time=when if time is None else time,
                 source=Source(path, offset, line, length),
                 inferred=inferred and time is None,
+                declared=declared,
             )
 
 
@@ -98,6 +98,7 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
     named = time_in_name(stream.path)
     current = Scrape(named, 0, [])
     families: set[bytes] = set()
+    known, types = Families(), dict[str, str]()
     first_series: tuple[str, tuple[tuple[str, str], ...]] | None = None
     with stream.open() as file:
         for block in blocks(file, counters):
@@ -110,6 +111,8 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
                 if not text:
                     continue
                 if text.startswith(b"#"):
+                    if text.startswith(b"# TYPE "):
+                        _declare(text, types)
                     again = text.startswith(b"# TYPE ") and text in families
                     families.add(text)
                     match = None if text.startswith((b"# TYPE ", b"# HELP ")) else _COMMENT.match(text)
@@ -120,7 +123,7 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
                     if match and (stamp := stamps.find(match.group(1))) and not stamp.missing:
                         current.time = stamp.nanos
                     continue
-                sample = parse(text.decode("utf-8", "replace"))
+                sample = known.parse(text.decode("utf-8", "replace"))
                 if sample is None:
                     counters.lines_unparsed += 1
                     continue
@@ -134,46 +137,133 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
                     first_series = series
                 if name == "node_time_seconds" and current.time is None:
                     current.time = int(value * 1000) * 1_000_000
-                if name.startswith("DCGM_") and value in _BLANK:
+                if name.startswith("DCGM_") and value in BLANK:
                     continue
-                current.points.append((name, labels, value, time, here, line, length))
+                current.points.append((name, labels, value, time, here, line, length, types.get(name, "")))
     if current.points:
         yield current
 
 
+def _declare(text: bytes, types: dict[str, str]) -> None:
+    """Note what `# TYPE name kind` says. OpenMetrics leaves `_total` out of a counter's name."""
+    parts = text[7:].decode("utf-8", "replace").split()
+    if len(parts) == 2 and parts[1] in ("counter", "gauge") and len(types) < MAX_TYPES:
+        types[parts[0]] = parts[1]
+        if parts[1] == "counter":
+            types.setdefault(f"{parts[0]}_total", "counter")
+
+
+class Families:
+    """Remembers how series are written, so that a scrape like the one before costs a look-up for each line.
+
+    Series share their labels: whoever changes them makes a copy.
+    """
+
+    def __init__(self, most: int = 65_536) -> None:
+        self._known: dict[str, tuple[str, dict[str, str]]] = {}
+        self._most = most
+
+    def parse(self, text: str) -> tuple[str, dict[str, str], float, int | None] | None:
+        """As `parse` below."""
+        end = text.rfind("}") + 1 or text.find(" ")
+        known = self._known.get(text[:end]) if end > 0 else None
+        if known is None:
+            sample = parse(text)
+            # Behind an exemplar the last brace is not the series'.
+            if sample is not None and end > 0 and " # " not in text and len(self._known) < self._most:
+                self._known[text[:end]] = sample[0], sample[1]
+            return sample
+        amount = _amount(text[end:])
+        return None if amount is None else (*known, *amount)
+
+
 def parse(text: str) -> tuple[str, dict[str, str], float, int | None] | None:
     """One sample line: name, labels, value, its own time if it has one. None where it is no sample."""
-    match = _NAME.match(text)
-    if match is None:
+    brace = text.find("{")
+    space = text.find(" ", 0, brace) if brace >= 0 else text.find(" ")
+    if brace >= 0 and (space < 0 or not text[space:brace].strip()):
+        name, at = text[:brace].rstrip(), brace + 1
+    else:
+        words = text.split(None, 1)
+        name, at = words[0] if words else "", 0
+    if not _is_name(name.replace(":", "_")):
         return None
-    name, rest = match.group(1), text[match.end() :]
     labels: dict[str, str] = {}
-    if rest.startswith("{"):
-        at = 1
-        while found := _LABEL.match(rest[at:] if at else rest):
-            if len(labels) >= MAX_LABELS or len(found.group(2)) > MAX_LABEL:
-                return None
-            labels[found.group(1)] = _unescape(found.group(2))
-            at += found.end()
-        if not rest[at:].lstrip().startswith("}"):
+    if at == 0:
+        amount = _amount(text[len(name) :])
+        return None if amount is None else (name, labels, *amount)
+    while True:
+        end = _label(text, at, labels)
+        if end is None:
             return None
-        rest = rest[rest.index("}", at) + 1 :]
-    match = _VALUE.match(rest)
-    if match is None:
+        if end < 0:
+            break
+        at = end
+    amount = _amount(text[-end:])
+    return None if amount is None else (name, labels, *amount)
+
+
+def _is_name(name: str) -> bool:
+    return name.isascii() and name.isidentifier()
+
+
+def _label(text: str, at: int, labels: dict[str, str]) -> int | None:
+    """Read the label that begins here.
+
+    Gives where the next one begins; where the line goes on behind the closing brace, negated; None for no label.
+    """
+    size = len(text)
+    while at < size and text[at] in " \t":
+        at += 1
+    if at < size and text[at] == "}":
+        return -at - 1
+    equals = text.find("=", at, at + MAX_LABEL)
+    if equals < 0 or len(labels) >= MAX_LABELS:
         return None
-    written, stamp = match.groups()
+    name, begin = text[at:equals].strip(), equals + 1
+    while begin < size and text[begin] in " \t":
+        begin += 1
+    if not _is_name(name) or begin >= size or text[begin] != '"':
+        return None
+    begin += 1
+    quote = begin - 1
+    while True:
+        quote = text.find('"', quote + 1)
+        if quote < 0 or quote - begin > MAX_LABEL:
+            return None
+        slash = quote - 1
+        while text[slash] == "\\":
+            slash -= 1
+        if (quote - slash) % 2:
+            break
+    labels[name] = _unescape(text[begin:quote])
+    at = quote + 1
+    while at < size and text[at] in " \t":
+        at += 1
+    if at < size and text[at] == ",":
+        return at + 1
+    return at if at < size and text[at] == "}" else None
+
+
+def _amount(rest: str) -> tuple[float, int | None] | None:
+    """The value behind a series, and its time where it has one."""
+    time: int | None = None
     try:
-        value = float(int(written, 16)) if written[:2] == "0x" else float(written)
-        time = None
-        if stamp is not None:
-            # Prometheus writes milliseconds, OpenMetrics seconds with a fraction.
-            number = float(stamp)
-            time = int(number * SECOND) if number < 1e11 else int(number) * 1_000_000
-    except (ValueError, OverflowError):
-        return None
-    if value != value:  # NaN: not measured
-        return None
-    return name, labels, value, time
+        value = float("" if "_" in rest else rest)
+    except ValueError:
+        match = _VALUE.match(rest)
+        if match is None:
+            return None
+        written, stamp = match.groups()
+        try:
+            value = float(int(written, 16)) if written[:2] == "0x" else float(written)
+            if stamp is not None:
+                # Prometheus writes milliseconds, OpenMetrics seconds with a fraction.
+                number = float(stamp)
+                time = int(number * SECOND) if number < 1e11 else int(number) * 1_000_000
+        except (ValueError, OverflowError):
+            return None
+    return None if value != value else (value, time)  # NaN: not measured
 
 
 def _unescape(text: str) -> str:

@@ -1,0 +1,304 @@
+"""From metric points to facts: rename, bridge, type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
+from tracecore.facts.projection import project
+from tracecore.pipeline.facts import processors
+from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.reading import points, read
+from tracecore.signals.logs.selector import SelectLiterals
+from tracecore.signals.metrics.bridge import Limits
+from tracecore.signals.metrics.bridges import BRIDGES, all_bridges
+from tracecore.signals.metrics.names import GpuNames
+from tracecore.signals.metrics.point import Point, Sample, Series
+from tracecore.signals.metrics.prometheus import BLANK
+from tracecore.signals.record import Attributes, attribute
+from tracecore.signals.stream import Counters
+
+if TYPE_CHECKING:
+    from tracecore.facts.fact import Fact
+    from tracecore.ottl.processor import Processor
+    from tracecore.signals.bundle.discovery import Bundle
+    from tracecore.signals.stream import Clock, Stream
+
+#: Samples that one diagnosis holds, and things a bridge remembers while it makes one.
+MOST_SAMPLES: Final = 4_000_000
+MOST_SERIES: Final = 1 << 20
+#: Ways to write a series that are remembered.
+_MOST_KNOWN: Final = 1 << 18
+
+_USED: Final = frozenset(name for bridge in BRIDGES for name in bridge.names)
+_LABELS: Final = (
+    "gen_ai.training.rank", "gen_ai.training.job_id", "gpu.id", "gpu.uuid", "hw.gpu.index", "hw.gpu.sdc.kind",
+    "hw.gpu.nvlink.link", "hw.gpu.throttle.reason", "network.io.direction", "error.type", "error.subtype",
+    "error.persistence", "host.name", "k8s.node.name", "k8s.pod.name", "k8s.namespace.name",
+)  # fmt: skip
+#: Prometheus has no dots in names: our own names as it writes them.
+_OWN_NAMES: Final = {
+    written: name for name in _USED for written in (name.replace(".", "_"), name.replace(".", "_") + "_total")
+}
+_OWN_LABELS: Final = {
+    **{name.replace(".", "_"): name for name in _LABELS},
+    "rank": "gen_ai.training.rank",
+    "job_id": "gen_ai.training.job_id",
+    "pod": "k8s.pod.name",
+    "namespace": "k8s.namespace.name",
+}
+#: Labels that a scrape's configuration adds and that name the machine, the most explicit first.
+_HOST_LABELS: Final = ("node", "nodename", "kubernetes_node", "Hostname", "hostname", "instance")
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """A series as recipes leave it, and what they do to its values: `factor * value + offset`.
+
+    Args:
+        each: what they do depends on the value, so that they have to see every one.
+    """
+
+    series: Series
+    factor: float = 1.0
+    offset: float = 0.0
+    each: bool = False
+
+
+class Stamper:
+    """Gives points their `hw.*` names, by the recipes of the metrics layer.
+
+    What recipes do to a series they do to all of its points, so they run once for each way a series is written. They
+    are tried on two values; where they treat those differently, every point goes through them.
+
+    Args:
+        recipes: compiled; those that ship with tracecore by default.
+    """
+
+    def __init__(self, recipes: Sequence[Processor] | None = None) -> None:
+        self._recipes = recipes
+        self._known: dict[tuple[object, ...], Scale | None] = {}
+        #: Points that no bridge reads, and points that were not measured.
+        self.unused = 0
+        self.blank = 0
+
+    def sample(self, point: Point) -> Sample | None:
+        """The point under its `hw.*` name; None where no bridge reads it or where it was not measured."""
+        if point.value in BLANK and point.name.startswith("DCGM_"):
+            self.blank += 1
+            return None
+        key = (point.name, point.declared, *point.labels.items())
+        try:
+            scale = self._known[key]
+        except KeyError:
+            scale = self._probe(point)
+            if len(self._known) < _MOST_KNOWN:
+                self._known[key] = scale
+        if scale is not None and scale.each:
+            scale = self._stamp(point, (point.value,))[0]
+        if scale is None:
+            self.unused += 1
+            return None
+        value = scale.factor * point.value + scale.offset
+        return Sample(scale.series, value, point.time, point.source, point.inferred)
+
+    def _probe(self, point: Point) -> Scale | None:
+        """How all points of this series are treated."""
+        one, three = self._stamp(point, (1.0, 3.0))
+        if one is None and three is None:
+            return None
+        if one is None or three is None or one.series.attributes != three.series.attributes:
+            return Scale((one or three).series, each=True)  # type: ignore[union-attr]
+        factor = (three.offset - one.offset) / 2
+        return Scale(one.series, factor, one.offset - factor)
+
+    def _stamp(self, point: Point, values: Sequence[float]) -> list[Scale | None]:
+        """What recipes make of these values of a series, each given as an offset; None where nothing reads it."""
+        name = _OWN_NAMES.get(point.name, point.name)
+        if name in _USED:
+            own: Attributes = {_OWN_LABELS.get(label, label): value for label, value in point.labels.items()}
+            series = Series.of(name, point.name, _with_host(own), point.declared)
+            return [Scale(series, 0.0, value) for value in values]
+        data = [{"attributes": dict(point.labels), "value_double": value} for value in values]
+        metric: dict[str, Any] = {"name": point.name, "unit": "", "gauge": {"data_points": data}}
+        payload = {"resource_metrics": [{"resource": {}, "scope_metrics": [{"scope": {}, "metrics": [metric]}]}]}
+        for processor in processors("metrics") if self._recipes is None else self._recipes:
+            processor.process_metrics(payload)
+        made: list[Scale | None] = []
+        for item in data:
+            attributes, value = item["attributes"], item["value_double"]
+            assert isinstance(attributes, dict)
+            if metric["name"] not in _USED or attributes.get("tracecore.metric.blank") is True:
+                made.append(None)
+                continue
+            series = Series.of(metric["name"], point.name, _with_host(attributes), point.declared)
+            made.append(Scale(series, 0.0, float(value)))  # type: ignore[arg-type]
+        return made
+
+
+def _with_host(attributes: Attributes) -> Attributes:
+    """With the machine's name where only the scrape's own labels have it."""
+    if attributes.get("host.name") or attributes.get("k8s.node.name"):
+        return attributes
+    for label in _HOST_LABELS:
+        host = attributes.get(label)
+        if isinstance(host, str) and host:
+            name = host.rpartition(":")[0] if label == "instance" and ":" in host else host
+            if name not in ("localhost", "127.0.0.1", "::1", "[::1]", ""):
+                return {**attributes, "host.name": name}
+    return attributes
+
+
+class Scrapes(msgspec.Struct):
+    """The metrics of a bundle.
+
+    Args:
+        samples: of series that bridges read.
+        end: the latest time that was written down with a value; 0 where none was.
+        latest: the end of the bundle that times were inferred from.
+        counters: what was read.
+        skipped: (path, reason) of what could not be read to its end, or could not be used.
+    """
+
+    samples: list[Sample] = []
+    end: int = 0
+    latest: int = 0
+    counters: Counters = msgspec.field(default_factory=Counters)
+    skipped: list[tuple[str, str]] = []
+
+
+def gather(bundle: Bundle) -> Scrapes:
+    """Read the points of all metrics files of a bundle."""
+    found = Scrapes(latest=bundle.clock.latest)
+    stamper = Stamper()
+    full: Counter[str] = Counter()
+    for stream, given in points(bundle, found.counters):
+        try:
+            for point in _hosted(given):
+                sample = stamper.sample(point)
+                if sample is None:
+                    continue
+                if not point.inferred:
+                    found.end = max(found.end, point.time)
+                if len(found.samples) < MOST_SAMPLES:
+                    found.samples.append(sample)
+                else:
+                    full[stream.path] += 1
+        except archive.ERRORS as error:
+            found.skipped.append((stream.path, f"read in part: {archive.reason(error)}"))
+    found.skipped += [(path, f"{count} points more than can be held") for path, count in sorted(full.items())]
+    return found
+
+
+def _hosted(given: Iterable[Point]) -> Iterator[Point]:
+    """The points of one file; node_exporter names its machine in one series, which then holds for all of its own."""
+    host = ""
+    waiting: list[Point] = []
+    for point in given:
+        if point.name == "node_uname_info":
+            host = point.labels.get("nodename", "")
+        elif point.name.startswith("node_") and "host.name" not in point.labels:
+            # Of node_exporter's thousand series only those of InfiniBand are used.
+            if point.name.startswith("node_infiniband_") and len(waiting) < MOST_SAMPLES:
+                waiting.append(point)
+        else:
+            yield point
+    for point in waiting:
+        if host and "instance" not in point.labels:
+            point = msgspec.structs.replace(point, labels={**point.labels, "host.name": host})
+        yield point
+
+
+def facts(scrapes: Scrapes, bundle: Bundle) -> list[Fact]:
+    """The facts that the metrics of a bundle show; what had to be left out is added to `scrapes.skipped`.
+
+    Times that were inferred follow the end of the bundle, should that have become known since they were read.
+    """
+    shift = bundle.clock.latest - scrapes.latest
+    bridges = all_bridges(_names(scrapes, bundle), limits=Limits(waiting=MOST_SAMPLES, series=MOST_SERIES))
+    for sample in scrapes.samples:
+        if shift and sample.inferred:
+            sample = msgspec.structs.replace(sample, time=sample.time + shift)
+        bridges.observe(sample)
+    made = [fact for signal in bridges.finish() for fact in project(signal)]
+    where = min((sample.source.path for sample in scrapes.samples), default="")
+    for reason, count in bridges.dropped.items():
+        scrapes.skipped.append((where, f"{count} metric samples left out: {reason}"))
+    unnamed: dict[str, set[tuple[str, str]]] = {}
+    for sample in scrapes.samples:
+        series = sample.series
+        if series.gpu is None and series.unit[1] and "hw.network.ib.device" not in series.attributes:
+            unnamed.setdefault(sample.source.path, set()).add(series.unit)
+    for path, units in sorted(unnamed.items()):
+        scrapes.skipped.append(
+            (path, f"{len(units)} GPUs are known by index or UUID only: no bus id tells which of the node's they are")
+        )
+    return made
+
+
+def _names(scrapes: Scrapes, bundle: Bundle) -> GpuNames:
+    """What the metrics, and the kernel's log where they do not suffice, say about the names of GPUs."""
+    names = GpuNames()
+    series = list({id(sample.series): sample.series for sample in scrapes.samples}.values())
+    for one in series:
+        names.learn_from(one)
+    if all(one.gpu is not None or "gpu.uuid" not in one.attributes or names.name(one) for one in series):
+        return names
+    for stream in bundle.streams:
+        if stream.layer == "kernel":
+            try:
+                for gpu, uuid in _kernel_names(stream, bundle.clock):
+                    names.learn(gpu, uuid)
+            except archive.ERRORS:
+                continue  # it was read, and failed, where that is reported
+    return names
+
+
+def _kernel_names(stream: Stream, clock: Clock) -> Iterator[tuple[str, str]]:
+    for signal in read(stream, SelectLiterals((b"GPU-",)), clock, Counters()):
+        for processor in processors("kernel"):
+            processor.process_signals([signal])
+        gpu, uuid = attribute(signal, "gpu.id"), attribute(signal, "gpu.uuid")
+        if isinstance(gpu, str) and isinstance(uuid, str):
+            yield gpu, uuid
+
+
+def name_gpus(found: Sequence[Fact], scrapes: Scrapes) -> list[Fact]:
+    """Facts of a process that ran out of GPU memory, with the bus id of its GPU where there can be only one.
+
+    CUDA's ordinal is no index of the node's GPUs. But a pod that holds one GPU, or a machine that has one, leaves no
+    choice.
+    """
+    if not any(isinstance(fact, (CudaOom, CudaOomUnmeasured)) and fact.gpu is None for fact in found):
+        return list(found)
+    pods: dict[str, set[str]] = {}
+    nodes: dict[str, set[str]] = {}
+    for series in {id(sample.series): sample.series for sample in scrapes.samples}.values():
+        if (gpu := series.gpu) is not None and not series.mig:
+            nodes.setdefault(series.node, set()).add(gpu)
+            if (pod := series.identity.get("k8s.pod.name")) is not None:
+                pods.setdefault(f"{series.identity.get('k8s.namespace.name') or 'default'!s}/{pod!s}", set()).add(gpu)
+    only = _only_gpu(found, nodes)
+    return [_named(fact, pods, nodes, only) for fact in found]
+
+
+def _only_gpu(found: Sequence[Fact], nodes: dict[str, set[str]]) -> str | None:
+    """The one GPU of the one machine that anything here speaks of."""
+    everything = {gpu for gpus in nodes.values() for gpu in gpus} | {fact.gpu for fact in found if fact.gpu}
+    machines = {node for node in nodes if node} | {fact.node for fact in found if fact.node}
+    return everything.pop() if len(everything) == 1 and len(machines) <= 1 and nodes else None
+
+
+def _named(fact: Fact, pods: dict[str, set[str]], nodes: dict[str, set[str]], only: str | None) -> Fact:
+    if not isinstance(fact, (CudaOom, CudaOomUnmeasured)) or fact.gpu is not None or fact.ordinal not in (None, 0):
+        return fact
+    if fact.pod is not None and fact.pod in pods:
+        held = pods[fact.pod]
+    elif fact.node is not None:
+        held = nodes.get(fact.node, set())
+    else:
+        held = set() if only is None else {only}
+    return msgspec.structs.replace(fact, gpu=next(iter(held))) if len(held) == 1 else fact

@@ -1,0 +1,32 @@
+"""The bridges there are, as one visible, ordered tuple."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracecore.signals.metrics.bridge import LATENESS, Bridge, Bridges, Limits
+from tracecore.signals.metrics.memory import FramebufferBridge
+from tracecore.signals.metrics.names import GpuNames
+from tracecore.signals.metrics.nvlink import NvlinkBridge
+from tracecore.signals.metrics.pcie import PcieBridge
+from tracecore.signals.metrics.ports import PortBridge
+from tracecore.signals.metrics.rises import EccBridge, SdcBridge
+from tracecore.signals.metrics.steps import StepBridge
+from tracecore.signals.metrics.throttle import ThrottleBridge
+
+BRIDGES: Final = (
+    EccBridge,
+    ThrottleBridge,
+    PcieBridge,
+    NvlinkBridge,
+    PortBridge,
+    FramebufferBridge,
+    StepBridge,
+    SdcBridge,
+)
+
+
+def all_bridges(names: GpuNames | None = None, *, lateness: int = LATENESS, limits: Limits | None = None) -> Bridges:
+    """Every bridge, behind one door."""
+    made: list[Bridge] = [bridge(limits) for bridge in BRIDGES]
+    return Bridges(made, names, lateness=lateness, limits=limits)

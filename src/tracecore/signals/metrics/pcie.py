@@ -1,0 +1,121 @@
+"""PCIe traffic of a GPU that falls far below what it used to be."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from tracecore.signals.metrics.bridge import STALE, Limits, Memory, record
+from tracecore.signals.metrics.flow import Flow, FlowMemory
+from tracecore.signals.metrics.point import Sample
+from tracecore.signals.record import LogSignal
+from tracecore.signals.stamps import SECOND
+
+#: How far back a GPU's own traffic is its baseline, and how many flows make one.
+BASELINE: Final = 600 * SECOND
+FEWEST: Final = 3
+MOST: Final = 128
+#: A rate at or under this share of the baseline is low.
+SHARE: Final = 0.5
+#: For how long it must be low: shorter than that it is the rhythm of the program's steps.
+HOLD: Final = 10 * SECOND
+#: Bytes per second below which a baseline means nothing.
+LEAST: Final = 1_000_000.0
+
+
+class _Port(msgspec.Struct):
+    """
+    Args:
+        usual: flows that were not low, oldest first.
+        low_since: since when it is low.
+        told: that it is low has been said.
+        last: time of the last flow.
+    """
+
+    usual: deque[Flow]
+    low_since: int | None = None
+    told: bool = False
+    last: int = 0
+
+
+class PcieBridge:
+    """Says once when a GPU's PCIe rate collapses against its own baseline, for each direction.
+
+    Whether the link or the workload is the reason is not known here. A GPU that is measured to be idle has no traffic
+    to lose.
+    """
+
+    names: Final = frozenset({"hw.gpu.io", "hw.gpu.utilization"})
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self._flows = FlowMemory(limits)
+        self._ports: Memory[_Port] = Memory(limits)
+        self._new: list[tuple[Sample, Flow]] = []
+        self._idle: set[tuple[str, str]] = set()
+
+    @property
+    def dropped(self) -> int:
+        return self._flows.dropped + self._ports.dropped
+
+    def observe(self, sample: Sample) -> Sequence[LogSignal]:
+        if sample.series.mig:
+            return ()
+        if sample.series.name == "hw.gpu.utilization":
+            if sample.value == 0:
+                self._idle.add(sample.series.unit)
+        elif flow := self._flows.flow(sample):
+            self._new.append((sample, flow))
+        return ()
+
+    def settle(self, time: int) -> Sequence[LogSignal]:
+        out: list[LogSignal] = []
+        for sample, flow in self._new:
+            if made := self._judge(sample, flow, idle=sample.series.unit in self._idle):
+                out.append(made)
+        self._new = []
+        self._idle.clear()
+        return out
+
+    def _judge(self, sample: Sample, flow: Flow, *, idle: bool) -> LogSignal | None:
+        port = self._ports.get(sample.series.key)
+        if port is None:
+            port = _Port(deque(maxlen=MOST))
+        self._ports.put(sample.series.key, port, flow.time)
+        if flow.time - port.last > STALE:
+            port.low_since, port.told = None, False
+        port.last = flow.time
+        if idle:
+            return None
+        # A baseline is kept while the rate is low, and it ages with it: what is low for long is the new usual.
+        while port.usual and flow.time - port.usual[0].time > BASELINE:
+            port.usual.popleft()
+        manner = self._flows.manner(sample.series, flow.time)
+        rate = manner.rate(flow)
+        if rate is None:
+            return None
+        usual = [known for one in port.usual if (known := manner.rate(one)) is not None]
+        baseline = median(usual) if len(usual) >= FEWEST else 0.0
+        if baseline < LEAST or rate > SHARE * baseline:
+            port.usual.append(flow)
+            port.low_since, port.told = None, False
+            return None
+        if port.low_since is None:
+            port.low_since = flow.since
+        if port.told or flow.time - port.low_since < HOLD:
+            return None
+        port.told = True
+        prefix = "tracecore.alert.pcie_rate_collapse."
+        stamped = {
+            prefix + "bytes_per_second": rate,
+            prefix + "baseline_bytes_per_second": baseline,
+            prefix + "drop_ratio": 1 - rate / baseline,
+        }
+        direction = sample.series.attributes.get("network.io.direction")
+        if isinstance(direction, str):
+            return record(sample, "hw.gpu.io.collapse", {**stamped, prefix + "direction": direction})
+        return record(sample, "hw.gpu.io.collapse", {**stamped})
