@@ -105,7 +105,10 @@ class Scene:
             fact for fact in self.containers if fact.exit_code and self._died(fact, signal_name(fact.exit_code))
         )
         yield from (fact for fact in self.launchers if self._reported(fact))
-        yield from (fact for fact in self.loaders if fact.error_class == WORKER_KILLED and not self._ended(fact))
+        for loader in self.loaders:
+            # Workers that are terminated were told to end, by their own process or by whoever stops it.
+            if loader.error_class == WORKER_KILLED and loader.signal != "SIGTERM" and not self._ended(loader):
+                yield loader
 
     def rank(self, fact: Fact) -> int | None:
         """Its rank; where the line names only a process, that process's rank."""
