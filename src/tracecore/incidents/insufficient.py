@@ -73,7 +73,8 @@ def _incident(
     run: Run,
     layers: Mapping[str, int],
 ) -> Incident:
-    missing = gaps(layers, None)
+    # Who hangs leaves dumps, who failed a kernel log.
+    missing = gaps(layers, "nccl_hang" if state == "unended" else "worker_crash")
     times = [fact for fact in evidence if not fact.approximate]
     first = min((f.time for f in times or evidence), default=run.end)
     return Incident(

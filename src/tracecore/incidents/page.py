@@ -92,7 +92,7 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
         yield f'<p class="note">Incident {number + 1} of {len(diagnosis.incidents)}{attempt}</p>'
     yield f"<h1>{_text(incident.headline)}</h1>"
     yield '<dl class="answer">'
-    yield f"<dt>Where</dt><dd>{_text(where(incident.suspects))}</dd>"
+    yield f"<dt>Where</dt><dd>{_text(where(incident))}</dd>"
     yield f"<dt>Do</dt><dd>{_text(incident.advice)}</dd>"
     failure = incident.failure or {}
     retry = failure.get("retry") or {}

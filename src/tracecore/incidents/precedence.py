@@ -182,7 +182,17 @@ RULES: Final[tuple[Rule, ...]] = (
         reason="the pod was evicted seconds after the driver error on its node",
     ),
     Rule(
-        causes=("cuda_oom", "storage_failure", "gpu_app_fault", "gpu_fault", "training_divergence", "nccl_bootstrap"),
+        causes=(
+            "cuda_oom",
+            "storage_failure",
+            "gpu_app_fault",
+            "gpu_fault",
+            "training_divergence",
+            "nccl_bootstrap",
+            "host_oom",
+            "dataloader_hang",
+            "checkpointer_hang",
+        ),
         effects=("worker_crash",),
         bonds=("record",),
         reason="it is the same exception",
@@ -209,10 +219,17 @@ RULES: Final[tuple[Rule, ...]] = (
         reason="the storage it reads from or writes to had failed",
     ),
     Rule(
-        causes=("gpu_fault", "gpu_app_fault", "hbm_ecc"),
+        causes=("gpu_fault", "hbm_ecc"),
         effects=("worker_crash",),
         bonds=("pid", "gpu", "rank", "node?"),
         reason="its GPU had stopped working for it",
+    ),
+    Rule(
+        causes=("gpu_app_fault",),
+        effects=("worker_crash",),
+        bonds=("pid", "gpu", "rank", "node?"),
+        reason="what it did on the GPU ended it",
+        test=lambda cause, effect: "cuda" in str(effect.fields).lower() or "accelerator" in str(effect.fields).lower(),
     ),
     Rule(
         causes=("cuda_oom", "storage_failure", "training_divergence"),

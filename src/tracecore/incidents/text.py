@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.incidents.diagnosis import Diagnosis
     from tracecore.incidents.incident import Incident
-    from tracecore.patterns.contract import Suspects
 
 WIDTH: Final = 80
 #: Pieces of evidence quoted.
@@ -26,6 +25,8 @@ _SKIPPED: Final = 8
 #: Of one quoted line.
 _QUOTE: Final = 4 * (WIDTH - 6)
 _SECOND: Final = 1_000_000_000
+
+_DECISIONS: Final = {"retry": "worth a retry", "stop": "do not retry", "none": "nothing to retry"}
 
 #: Puts a colour on words: (text, meaning) → text. Meanings: bad, strong, faint.
 Paint: TypeAlias = Callable[[str, str], str]
@@ -93,19 +94,21 @@ def _healthy(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
 def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
     insufficient = incident.status == "insufficient_evidence"
     yield from _wrap(harmless(incident.headline), " " * 7, "What   ", paint, "strong" if insufficient else "bad")
-    yield from _wrap(harmless(where(incident.suspects)), " " * 7, "Where  ", paint, "strong")
+    yield from _wrap(harmless(where(incident)), " " * 7, "Where  ", paint, "strong")
     yield from _wrap(harmless(incident.advice), " " * 7, "Do     ", paint, "strong")
     failure = incident.failure or {}
     if failure.get("class"):
         retry = failure.get("retry") or {}
-        words = f"failure class {failure['class']}"
+        words = str(failure["class"])
         if retry.get("decision"):
-            words += f"; retry: {retry['decision']}" + (f" ({retry['reason']})" if retry.get("reason") else "")
+            words += f"; {_DECISIONS.get(retry['decision'], retry['decision'])}"
+            words += f" ({retry['reason']})" if retry.get("reason") else ""
         yield from _wrap(words, " " * 7, "Class  ", paint, "strong")
 
 
-def where(suspects: Suspects) -> str:
-    """Whom to look at, in words."""
+def where(incident: Incident) -> str:
+    """Whom to look at, in words; the process that wrote a log where nobody has a name."""
+    suspects = incident.suspects
     parts = []
     if suspects.ranks:
         parts.append(f"{'rank' if len(suspects.ranks) == 1 else 'ranks'} {runs(suspects.ranks)}")
@@ -113,7 +116,12 @@ def where(suspects: Suspects) -> str:
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             parts.append(f"{word}{'s' if len(names) > 1 else ''} {', '.join(names[:4])}{more}")
-    return ", ".join(parts) or "no rank, node or GPU in particular"
+    if parts:
+        return ", ".join(parts)
+    said = {fact.source.path for fact in incident.evidence if fact.source.line and fact.layer == "stdout"}
+    if len(said) == 1 and incident.root is not None and incident.root.verdict.role == "cause":
+        return f"the process that wrote {said.pop()}"
+    return "no rank, node or GPU in particular"
 
 
 def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> list[tuple[Fact, Excerpt | None]]:
