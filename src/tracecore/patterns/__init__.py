@@ -20,6 +20,7 @@ from tracecore.patterns.hbm_ecc.detector import HbmEcc
 from tracecore.patterns.host_oom.detector import HostOom
 from tracecore.patterns.nccl_bootstrap.detector import NcclBootstrap
 from tracecore.patterns.nccl_hang.detector import NcclHang
+from tracecore.patterns.pcie_aer.detector import PcieAer
 from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
 from tracecore.patterns.storage_failure.detector import StorageFailure
@@ -51,6 +52,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     Straggler,
     TrainingDivergence,
     ThermalThrottle,
+    PcieAer,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

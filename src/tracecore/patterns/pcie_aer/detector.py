@@ -1,0 +1,196 @@
+"""PCIe errors of a GPU, then its bandwidth collapses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tracecore.facts.gpu import AerError, PcieRateCollapse
+from tracecore.facts.wording import size
+from tracecore.patterns.config import MINUTE, Duration, Fraction, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.scope import arms_gpu, gpu_keys, meet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+#: Earlier than any fact.
+NEVER = -(1 << 63)
+#: What the trail leads with when several kinds of error precede one collapse.
+WORST = {"corrected": 0, "nonfatal": 1, "fatal": 2}
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how long after an error a collapse still belongs to it.
+        drop: the share of its baseline that the rate must have lost.
+    """
+
+    window: Duration = 5 * MINUTE
+    drop: Fraction = 0.5
+
+
+class PcieAerVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        error: the worst error before the collapse, the latest of equals.
+        errors: how many errors there were.
+        collapse: the rate that fell.
+    """
+
+    pattern_id: ClassVar[str] = "5"
+    pattern_name: ClassVar[str] = "pcie_aer"
+    role: ClassVar[Role] = "cause"
+
+    error: AerError
+    errors: int
+    collapse: PcieRateCollapse
+
+    @property
+    def node(self) -> str | None:
+        return self.error.node or self.collapse.node
+
+    @property
+    def drop_ratio(self) -> float:
+        return round(drop_of(self.collapse) or 0.0, 4)
+
+    def headline(self) -> str:
+        where = f" on {self.node}" if self.node else ""
+        way = f" {self.collapse.direction}" if self.collapse.direction else ""
+        times = "a" if self.errors == 1 else f"{self.errors}"
+        errors = f"{times} {self.error.severity} PCIe error{'' if self.errors == 1 else 's'}"
+        return (
+            f"GPU {self.error.gpu}{where}: {errors}, then its PCIe{way} rate fell by {100 * self.drop_ratio:.0f} % "
+            f"to {size(self.collapse.bytes_per_second)}/s"
+        )
+
+    def remediation(self) -> str:
+        gpu, node = self.error.gpu, self.node or "NODE"
+        look = (
+            f"`nvidia-smi -q -i {gpu}` and `lspci -s {gpu} -vv` on {node}: a link at a lower width or generation than "
+            f"its maximum (LnkSta against LnkCap) has been trained down"
+        )
+        if self.error.severity == "corrected":
+            return (
+                f"Look at {look}. Keep new work off the node (`kubectl cordon {node}`), let its jobs end, reset the "
+                f"GPU (`nvidia-smi --gpu-reset -i {gpu}`) or reboot. If the errors come back, reseat GPU {gpu}, its "
+                f"riser or cable, and replace it when that does not help."
+            )
+        return (
+            f"The link lost data that nothing corrected. Drain the node now (`kubectl drain {node} "
+            f"--ignore-daemonsets`), restart the job elsewhere from its last checkpoint, then look at {look}. Reseat "
+            f"GPU {gpu}, its riser or cable; replace what fails again."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return (self.error, self.collapse)
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "gpu.id": self.error.gpu,
+            "kernelevents.pcie_aer.severity": self.error.severity,
+            "errors": self.errors,
+            "tracecore.alert.pcie_rate_collapse.bytes_per_second": self.collapse.bytes_per_second,
+            "tracecore.alert.pcie_rate_collapse.drop_ratio": self.drop_ratio,
+        }
+        if self.error.error_type:
+            fields["kernelevents.pcie_aer.type"] = self.error.error_type
+        if self.node:
+            fields["k8s.node.name"] = self.node
+        if self.collapse.baseline_bytes_per_second is not None:
+            fields["tracecore.alert.pcie_rate_collapse.baseline_bytes_per_second"] = (
+                self.collapse.baseline_bytes_per_second
+            )
+        if self.collapse.direction:
+            fields["tracecore.alert.pcie_rate_collapse.direction"] = self.collapse.direction
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "gpu.id": self.error.gpu,
+            "kernelevents.pcie_aer.severity": self.error.severity,
+            "kernelevents.pcie_aer.type": self.error.error_type,
+            "k8s.node.name": self.node,
+            "tracecore.alert.pcie_rate_collapse.drop_ratio": self.drop_ratio,
+        }
+
+
+class PcieAer(Pattern[Config]):
+    """An AER error of a GPU, then its PCIe rate at half of its baseline or less.
+
+    An error alone is a link that recovered, a collapse alone is the workload: both layers, or nothing. Collapses that
+    follow each other within the window are one episode.
+    """
+
+    id = "5"
+    name = "pcie_aer"
+    role = "cause"
+    maturity = "experimental"
+    needs = (AerError, PcieRateCollapse)
+    triggers = (PcieRateCollapse,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return 2 * self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, PcieRateCollapse):
+            drop = drop_of(fact)
+            return gpu_keys(fact) if drop is not None and drop >= self.config.drop else ()
+        return gpu_keys(fact) if isinstance(fact, AerError) and fact.severity in WORST else ()
+
+    def arms(self, fact: Fact, key: Key) -> bool:
+        return arms_gpu(fact, key, PcieRateCollapse)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        return list(self._join(window))
+
+    def _join(self, window: Window) -> Iterator[Verdict]:
+        errors = iter(window.of(AerError))
+        upcoming = next(errors, None)
+        lasting: AerError | None = None
+        until = told = NEVER
+        for collapse in window.of(PcieRateCollapse):
+            time = collapse.time
+            oldest = time - self.config.window
+            # An error belongs to the first collapse after it; a storm that goes on, also to a later one.
+            worst = (
+                lasting if lasting is not None and until >= oldest and self._meet(window, lasting, collapse) else None
+            )
+            count = 0 if worst is None else worst.count
+            while upcoming is not None and upcoming.time <= time:
+                end = upcoming.time if upcoming.last_time is None else upcoming.last_time
+                if lasting is None or end > until:
+                    lasting, until = upcoming, end
+                if end >= oldest and (window.key[0] or self._meet(window, upcoming, collapse)):
+                    count += upcoming.count
+                    if worst is None or WORST[upcoming.severity] >= WORST[worst.severity]:
+                        worst = upcoming
+                upcoming = next(errors, None)
+            if told >= oldest:
+                told = time
+            elif worst is not None:
+                told = time
+                yield PcieAerVerdict(
+                    key=window.key,
+                    episode=collapse.source,
+                    time=time,
+                    error=worst,
+                    errors=count,
+                    collapse=collapse,
+                )
+
+    def _meet(self, window: Window, error: AerError, collapse: PcieRateCollapse) -> bool:
+        return bool(window.key[0]) or meet(window, error, collapse)
+
+
+def drop_of(collapse: PcieRateCollapse) -> float | None:
+    """The share of its baseline that is gone; from the rates where both are known."""
+    baseline = collapse.baseline_bytes_per_second
+    if baseline is not None and baseline > 0:
+        return 1 - collapse.bytes_per_second / baseline
+    return collapse.drop_ratio
