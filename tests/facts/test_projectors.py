@@ -672,7 +672,7 @@ def test_a_slurm_memory_kill_is_reported_once() -> None:
     [
         ("NodeNotReady", NodeReadiness, {"ready": False}),
         ("NodeReady", NodeReadiness, {"ready": True}),
-        ("Rebooted", HostEvent, {"event": "boot"}),
+        ("Rebooted", HostEvent, {"event": "boot", "rebooted": True}),
         ("NodeHasDiskPressure", NodePressure, {"condition": "DiskPressure", "active": True}),
         ("NodeHasSufficientMemory", NodePressure, {"condition": "MemoryPressure", "active": False}),
         ("NodeHasInsufficientPID", NodePressure, {"condition": "PIDPressure", "active": True}),

@@ -18,6 +18,7 @@ class HostEvent(Fact, frozen=True, kw_only=True):
         event: panic, oops, hung_task, soft_lockup, hard_lockup, machine_check, boot, shutdown, segfault, gpf, bug.
         detail: as printed.
         process: the process it names.
+        rebooted: of a boot: somebody compared it with the one before, as the kubelet does with boot ids.
     """
 
     kind: ClassVar[str] = "kernel_event"
@@ -29,6 +30,7 @@ class HostEvent(Fact, frozen=True, kw_only=True):
     detail: str | None = None
     process: str | None = None
     pid: int | None = None
+    rebooted: bool = False
 
     def describe(self) -> str:
         who = f" of {self.process}" if self.process else ""

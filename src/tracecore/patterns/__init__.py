@@ -17,6 +17,7 @@ from tracecore.patterns.dataloader_hang.detector import DataloaderHang
 from tracecore.patterns.gpu_app_fault.detector import GpuAppFault
 from tracecore.patterns.gpu_fault.detector import GpuFault
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
+from tracecore.patterns.host_lost.detector import HostLost
 from tracecore.patterns.host_oom.detector import HostOom
 from tracecore.patterns.nccl_bootstrap.detector import NcclBootstrap
 from tracecore.patterns.nccl_hang.detector import NcclHang
@@ -44,6 +45,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     GpuAppFault,
     CudaOomPattern,
     HostOom,
+    HostLost,
     StorageFailure,
     CheckpointerHang,
     DataloaderHang,

@@ -100,7 +100,7 @@ def node_rebooted(record: Stamped) -> HostEvent | None:
         return None
     fields = record.event_identity()
     fields.pop("pod", None)
-    return HostEvent(**fields, event="boot", detail=_note(record)) if "node" in fields else None
+    return HostEvent(**fields, event="boot", detail=_note(record), rebooted=True) if "node" in fields else None
 
 
 def pod_ready(record: Stamped) -> PodReady | None:

@@ -28,8 +28,8 @@ WARM_UP = frozenset({0, 1})
 NEXT: dict[str, str] = {
     "DataLoader worker killed": (
         "Look for an OOM kill of the worker{pid} on {node} (`dmesg -T | grep -iE 'oom|killed process'`, "
-        "`journalctl -u kubelet`), raise the loader's `timeout`, and check that `persistent_workers=True` does not hide "
-        "the dead worker"
+        "`journalctl -u kubelet`), raise the loader's `timeout`, and check that `persistent_workers=True` does not "
+        "hide the dead worker"
     ),
     "FUSE transport error": (
         "Check the FUSE mount (`mountpoint -q PATH; echo $?` in {pod}), look at `dmesg -T | grep -i fuse` on {node}, "

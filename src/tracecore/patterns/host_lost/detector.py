@@ -1,0 +1,224 @@
+"""A machine vanished, rebooted or panicked."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+
+from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
+from tracecore.facts.kubernetes import NodeReadiness
+from tracecore.facts.stop import ASKED, PlannedStop
+from tracecore.facts.training import Progress
+from tracecore.facts.wording import seconds
+from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Sign: TypeAlias = Literal["panic", "reboot", "node_fail", "not_ready", "silence"]
+
+#: What the kernel says of a machine that goes down or is ill; an oops alone is survived often enough.
+EVENTS: dict[str, Sign | None] = {"panic": "panic", "boot": "reboot", "shutdown": "reboot", "oops": None}
+WORDS: dict[Sign, str] = {
+    "panic": "its kernel panicked",
+    "reboot": "it rebooted",
+    "node_fail": "the scheduler reports it failed",
+    "not_ready": "it is not ready",
+    "silence": "it fell silent while its peers went on",
+}
+RANK: dict[Sign, int] = {"panic": 0, "reboot": 1, "node_fail": 2, "not_ready": 3, "silence": 4}
+_time = attrgetter("time")
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        silence: how long a node is silent, or not ready, before it counts.
+        window: how far apart two signs of one loss may be.
+        planned: how long after a drain or maintenance was announced a loss is a part of it.
+    """
+
+    silence: Duration = 60 * SECOND
+    window: Duration = 10 * MINUTE
+    planned: Duration = 30 * MINUTE
+
+
+class HostLostVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        signs: what was seen of the loss, oldest first.
+        sign: the strongest of them.
+    """
+
+    pattern_id: ClassVar[str] = "12"
+    pattern_name: ClassVar[str] = "host_lost"
+    role: ClassVar[Role] = "cause"
+
+    signs: tuple[Fact, ...]
+    sign: Sign
+
+    @property
+    def node(self) -> str | None:
+        return next((fact.node for fact in self.signs if fact.node), None)
+
+    def headline(self) -> str:
+        job = next((fact.job for fact in self.signs if fact.job), None)
+        who = self.node or (f"A node of job {job}" if job else "The machine")
+        last = min(fact.time for fact in self.signs)
+        silent = max((fact.silent_s for fact in self.signs if isinstance(fact, NodeSilence)), default=0.0)
+        lasted = f" for {seconds(silent)}" if self.sign == "silence" else ""
+        return f"{who} was lost at {rfc3339(last)}: {WORDS[self.sign]}{lasted}"
+
+    def remediation(self) -> str:
+        node = self.node or "NODE"
+        scheduler = any(isinstance(fact, SlurmState) for fact in self.signs)
+        state = f"scontrol show node {node}" if scheduler else f"kubectl describe node {node}"
+        keep = (
+            f"scontrol update NodeName={node} State=DRAIN Reason=host_lost" if scheduler else f"kubectl cordon {node}"
+        )
+        look = (
+            f"Read the last words of its kernel (`journalctl -k -b -1 -n 200` on {node} once it is back, "
+            f"`/sys/fs/pstore`, `/var/crash`)"
+            if self.sign in ("panic", "reboot")
+            else f"See whether it is there at all (`ping {node}`, `{state}`, `ipmitool -H BMC chassis power status`)"
+        )
+        return (
+            f"Keep work off it (`{keep}`). {look}, and the hardware's log (`ipmitool -H BMC sel list`). Restart the "
+            f"job without this node from its last checkpoint."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return self.signs
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("kernel",) if self.confidence == "partial" else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"sign": self.sign}
+        if self.node:
+            fields["k8s.node.name"] = self.node
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {"tracecore.alert.host_lost.sign": self.sign, "k8s.node.name": self.node}
+
+
+class HostLost(Pattern[Config]):
+    """Signs that a machine went away: its kernel, its readiness, the scheduler, or silence while others go on.
+
+    A panic or a reboot is full, the rest partial. A boot is a reboot only where the machine was at work before, or
+    another sign is near. What follows a drain or maintenance is no loss.
+    """
+
+    id = "12"
+    name = "host_lost"
+    role = "cause"
+    maturity = "experimental"
+    needs = (HostEvent, NodeReadiness, SlurmState, NodeSilence, PlannedStop, Progress)
+    triggers = (HostEvent, NodeReadiness, SlurmState, NodeSilence)
+    Config = Config
+    window_limit = 4096
+
+    @property
+    def horizon(self) -> int:
+        return max(self.config.window, self.config.planned, self.config.silence)
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, HostEvent) and fact.event not in EVENTS:
+            return ()
+        if isinstance(fact, SlurmState) and fact.state != "NODE_FAIL":
+            return ()
+        if isinstance(fact, PlannedStop) and fact.reason not in ASKED:
+            return ()
+        return ((fact.node, ""),) if fact.node else (("", fact.job or ""),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        return [verdict for signs in self._episodes(window) if (verdict := self._judge(window, signs)) is not None]
+
+    def _episodes(self, window: Window) -> Iterator[list[tuple[int, Fact]]]:
+        """Signs that follow each other within the window, each with the time at which it was one."""
+        signs: list[tuple[int, Fact]] = [(fact.time, fact) for fact in window.of(HostEvent)]
+        signs += [(fact.time, fact) for fact in window.of(SlurmState)]
+        signs += [(fact.time, fact) for fact in window.of(NodeReadiness) if self._stays_away(window, fact)]
+        signs += [
+            (fact.time + self.config.silence, fact)
+            for fact in window.of(NodeSilence)
+            if fact.silent_s >= self.config.silence / SECOND
+        ]
+        signs.sort(key=lambda sign: (sign[0], sign[1].uid))
+        episode: list[tuple[int, Fact]] = []
+        for at, fact in signs:
+            if episode and at - max(episode[-1][0], episode[-1][1].end) > self.config.window:
+                yield episode
+                episode = []
+            episode.append((at, fact))
+        if episode:
+            yield episode
+
+    def _stays_away(self, window: Window, fact: NodeReadiness) -> bool:
+        """Not ready, and not ready again in a moment."""
+        if fact.ready:
+            return False
+        later = window.of(NodeReadiness)
+        for other in later[bisect_left(later, fact.time, key=_time) :]:
+            if other.time >= fact.time + self.config.silence:
+                break
+            if other.ready:
+                return False
+        return True
+
+    def _judge(self, window: Window, episode: list[tuple[int, Fact]]) -> Verdict | None:
+        facts = [fact for _, fact in episode]
+        kinds = {kind for fact in facts if (kind := self._kind(window, fact, facts)) is not None}
+        if not kinds:
+            return None
+        sign = min(kinds, key=RANK.__getitem__)
+        begin = min(fact.time for fact in facts)
+        if sign != "panic" and self._was_planned(window, begin, episode[-1][0]):
+            return None
+        anchor = next(fact for fact in facts if self._kind(window, fact, facts) is not None)
+        # One of each kind proves as much as all of them.
+        shown: dict[tuple[type[Fact], str | None], Fact] = {(type(anchor), getattr(anchor, "event", None)): anchor}
+        for fact in facts:
+            shown.setdefault((type(fact), getattr(fact, "event", None)), fact)
+        return HostLostVerdict(
+            key=window.key,
+            episode=anchor.source,
+            time=begin,
+            confidence="full" if sign in ("panic", "reboot") else "partial",
+            signs=tuple(sorted(shown.values(), key=lambda fact: (fact.time, fact.uid))),
+            sign=sign,
+        )
+
+    def _kind(self, window: Window, fact: Fact, episode: list[Fact]) -> Sign | None:
+        if isinstance(fact, SlurmState):
+            return "node_fail"
+        if isinstance(fact, NodeReadiness):
+            return "not_ready"
+        if isinstance(fact, NodeSilence):
+            return "silence"
+        if not isinstance(fact, HostEvent):
+            return None
+        sign = EVENTS.get(fact.event)
+        if sign == "reboot" and not fact.rebooted and not self._went_down(window, fact, episode):
+            return None
+        return sign
+
+    def _went_down(self, window: Window, event: HostEvent, episode: list[Fact]) -> bool:
+        """Every kernel log begins with a boot. It matters where another sign is near, or work was going on before."""
+        if any(not isinstance(other, HostEvent) or other.event == "panic" for other in episode):
+            return True
+        if event.approximate:
+            return False
+        steps = window.of(Progress)
+        place = bisect_right(steps, event.time, key=_time)
+        last = steps[place - 1] if place else None
+        return last is not None and not last.approximate and event.time - last.time <= self.config.window
+
+    def _was_planned(self, window: Window, begin: int, until: int) -> bool:
+        return any(begin - self.config.planned <= stop.end and stop.time <= until for stop in window.of(PlannedStop))
