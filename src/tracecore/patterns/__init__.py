@@ -19,6 +19,7 @@ from tracecore.patterns.gpu_fault.detector import GpuFault
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
 from tracecore.patterns.host_lost.detector import HostLost
 from tracecore.patterns.host_oom.detector import HostOom
+from tracecore.patterns.ib_link_flap.detector import IbLinkFlap
 from tracecore.patterns.nccl_bootstrap.detector import NcclBootstrap
 from tracecore.patterns.nccl_hang.detector import NcclHang
 from tracecore.patterns.pcie_aer.detector import PcieAer
@@ -55,6 +56,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     TrainingDivergence,
     ThermalThrottle,
     PcieAer,
+    IbLinkFlap,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

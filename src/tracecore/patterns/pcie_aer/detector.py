@@ -60,8 +60,8 @@ class PcieAerVerdict(Verdict, frozen=True, kw_only=True):
     def headline(self) -> str:
         where = f" on {self.node}" if self.node else ""
         way = f" {self.collapse.direction}" if self.collapse.direction else ""
-        times = "a" if self.errors == 1 else f"{self.errors}"
-        errors = f"{times} {self.error.severity} PCIe error{'' if self.errors == 1 else 's'}"
+        worst = self.error.severity
+        errors = f"a {worst} PCIe error" if self.errors == 1 else f"{self.errors} PCIe errors, the worst {worst}"
         return (
             f"GPU {self.error.gpu}{where}: {errors}, then its PCIe{way} rate fell by {100 * self.drop_ratio:.0f} % "
             f"to {size(self.collapse.bytes_per_second)}/s"

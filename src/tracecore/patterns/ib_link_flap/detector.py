@@ -1,0 +1,218 @@
+"""An InfiniBand or RoCE port goes up and down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.network import STATES, PortState
+from tracecore.facts.wording import seconds
+from tracecore.patterns.config import MINUTE, SECOND, Count, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+#: Errors that a port which comes and goes can cause; a wrong argument or a lack of memory it cannot.
+BROKEN = frozenset(
+    {
+        "timeout",
+        "remote_error",
+        "internal_error",
+        "unhandled_system_error",
+        "connection_closed",
+        "connection_reset",
+        "connect_failed",
+        "ib_completion_error",
+        "ib_port_error",
+        "socket_error",
+        "gloo_connection_closed",
+        "gloo_timeout",
+        "mpi_error",
+    }
+)
+#: Reports of a watchdog that say a collective did not end.
+STUCK = frozenset({"timeout", "exception"})
+
+Trouble: TypeAlias = "NcclError | WatchdogReport"
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: the transitions lie within this time; so near must a collective's error be.
+        transitions: so many changes of state.
+    """
+
+    window: Duration = 10 * MINUTE
+    transitions: Count = 3
+
+
+class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        first: the state that the first transition led to.
+        decisive: that of the transition that made it enough.
+        last: that of the last transition within a window of the first.
+        count: transitions from first to last.
+        trouble: an error of a collective on the node at that time; None where there was none.
+    """
+
+    pattern_id: ClassVar[str] = "2"
+    pattern_name: ClassVar[str] = "ib_link_flap"
+    role: ClassVar[Role] = "cause"
+
+    first: PortState
+    decisive: PortState
+    last: PortState
+    count: int
+    trouble: NcclError | WatchdogReport | None = None
+
+    @property
+    def port(self) -> str:
+        return f"{self.first.device}/{self.first.port}"
+
+    def headline(self) -> str:
+        where = f" on {self.first.node}" if self.first.node else ""
+        span = seconds((self.last.time - self.first.time) / SECOND)
+        hurt = ", and a collective failed there" if self.trouble is not None else ""
+        return f"Port {self.port}{where} changed state {self.count} times in {span}{hurt}"
+
+    def remediation(self) -> str:
+        node, device, port = self.first.node or "NODE", self.first.device, self.first.port
+        return (
+            f"On {node}: `ibstat {device} {port}` and `perfquery -x` (or `ethtool -S`) show its state and error "
+            f"counters, `mlxlink -d {device} --show_module` its cable: temperature, power, errors. Reseat or replace "
+            f"cable and transceiver, then look at the switch port on the other side (`iblinkinfo`). Until it holds, "
+            f"keep work off the node (`kubectl cordon {node}`) or take the port out with `NCCL_IB_HCA=^{device}`; "
+            f"restart the job from its last checkpoint."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        facts: dict[str, Fact] = {fact.uid: fact for fact in (self.first, self.decisive, self.last)}
+        if self.trouble is not None:
+            facts[self.trouble.uid] = self.trouble
+        return sorted(facts.values(), key=lambda fact: (fact.time, fact.uid))
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("collective_error",) if self.trouble is None else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "hw.network.ib.device": self.first.device,
+            "hw.network.ib.port.num": self.first.port,
+            "transition_count": self.count,
+            "state": STATES.get(self.last.state, "unknown"),
+        }
+        if self.first.node:
+            fields["k8s.node.name"] = self.first.node
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "hw.network.ib.device": self.first.device,
+            "hw.network.ib.port.num": self.first.port,
+            "k8s.node.name": self.first.node,
+            "tracecore.alert.ib_link_flap.transition_count": self.count,
+        }
+
+    def suspects(self) -> Suspects:
+        return Suspects(nodes=(self.first.node,) if self.first.node else ())
+
+
+class IbLinkFlap(Pattern[Config]):
+    """A port changes its state again and again; full where a collective on its node failed at that time.
+
+    A port that only comes up, from Down over Initialize and Armed to Active, does not flap. The state before the first
+    that was seen is not known, so the first is no transition.
+    """
+
+    id = "2"
+    name = "ib_link_flap"
+    role = "cause"
+    maturity = "experimental"
+    needs = (PortState, NcclError, WatchdogReport)
+    triggers = (PortState,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return 2 * self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        # Errors know their node and not the port, so that ports are told apart within the node's window.
+        if isinstance(fact, NcclError) and fact.error not in BROKEN:
+            return ()
+        if isinstance(fact, WatchdogReport) and fact.report not in STUCK:
+            return ()
+        if isinstance(fact, PortState) and fact.state not in STATES:
+            return ()
+        return ((fact.node or "",),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        ports: dict[tuple[str, int], list[PortState]] = {}
+        for state in window.of(PortState):
+            port = (state.device, state.port)
+            if port in ports:
+                ports[port].append(state)
+            else:
+                ports[port] = [state]
+        troubles: list[Trouble] = sorted((*window.of(NcclError), *window.of(WatchdogReport)), key=lambda t: t.time)
+        found: list[Verdict] = []
+        for port in sorted(ports):
+            if len(ports[port]) > self.config.transitions:
+                found += self._flaps(window, ports[port], troubles)
+        return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
+
+    def _flaps(self, window: Window, states: Sequence[PortState], troubles: Sequence[Trouble]) -> Iterator[Verdict]:
+        """One verdict for each episode: changes that follow each other within the window."""
+        changes = [(after, after.state < before.state) for before, after in _changes(states)]
+        enough = self.config.transitions - 1
+        told: int | None = None
+        for place in range(enough, len(changes)):
+            decisive, first = changes[place][0], changes[place - enough][0]
+            if told is not None and decisive.time - told <= self.config.window:
+                told = decisive.time
+                continue
+            if decisive.time - first.time > self.config.window or not any(
+                down for _, down in changes[place - enough : place + 1]
+            ):
+                continue
+            told = decisive.time
+            last, count = decisive, self.config.transitions
+            for later, _ in changes[place + 1 :]:
+                if later.time - first.time > self.config.window:
+                    break
+                last, count = later, count + 1
+            trouble = self._trouble(decisive, troubles)
+            yield IbLinkFlapVerdict(
+                key=(*window.key, decisive.device, str(decisive.port)),
+                episode=decisive.source,
+                time=decisive.time,
+                confidence="partial" if trouble is None else "full",
+                first=first,
+                decisive=decisive,
+                last=last,
+                count=count,
+                trouble=trouble,
+            )
+
+    def _trouble(self, decisive: PortState, troubles: Sequence[Trouble]) -> Trouble | None:
+        """The first error of a collective near the transition that decided."""
+        for trouble in troubles:
+            if trouble.time > decisive.time + self.config.window:
+                break
+            if trouble.end >= decisive.time - self.config.window:
+                return trouble
+        return None
+
+
+def _changes(states: Sequence[PortState]) -> Iterator[tuple[PortState, PortState]]:
+    before = states[0]
+    for state in states:
+        if state.state != before.state:
+            yield before, state
+            before = state
