@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
-from tracecore import recipes
 from tracecore.facts import codec
 from tracecore.facts.fold import fold
 from tracecore.facts.projection import TRIGGERS, project
-from tracecore.ottl.processor import Processor
+from tracecore.recipes.plan import plan
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import read
 from tracecore.signals.logs.selector import SelectAll
@@ -25,12 +24,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
+    from tracecore.ottl.processor import Processor
     from tracecore.signals.bundle.discovery import Bundle
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.stream import Clock, Stream
 
     Tick: TypeAlias = Callable[[int], None]
 
+#: Up to this many bytes every line of a stream is looked at; in a longer one progress lines are sampled.
+SMALL: Final = 2 << 20
 #: Streams handed to a worker process at once: so many bytes, or so many files.
 _CHUNK_BYTES: Final = 32 << 20
 _CHUNK_FILES: Final = 64
@@ -53,13 +55,18 @@ class Part(msgspec.Struct):
 
 @cache
 def processors(layer: str) -> tuple[Processor, ...]:
-    """The compiled recipes of a layer."""
+    """The compiled recipes of a layer, for signals that are no log records."""
+    from tracecore import recipes
+    from tracecore.ottl.processor import Processor
+
     return tuple(Processor(processor.config()) for processor in recipes.load(layer))
 
 
 def selector_of(stream: Stream) -> Selector:
-    """Which lines of this stream can matter."""
-    return SelectAll()
+    """Which lines of this stream can matter. Of a small stream all are looked at: that is sooner done than planned."""
+    if stream.size is not None and stream.size <= SMALL:
+        return SelectAll()
+    return plan(stream.layer).selector(stream)
 
 
 def facts_of(stream: Stream, clock: Clock, counters: Counters, tick: Tick | None = None) -> Iterator[Fact]:
@@ -71,10 +78,9 @@ def facts_of(stream: Stream, clock: Clock, counters: Counters, tick: Tick | None
     selector = selector_of(stream)
     if tick is not None:
         selector = _Ticking(selector, counters, tick)
-    stampers = processors(stream.layer)
+    stamp = plan(stream.layer).run
     for record in read(stream, selector, clock, counters):
-        for processor in stampers:
-            processor.process_signals([record])
+        stamp(record)
         if not TRIGGERS.isdisjoint(record["log"]["attributes"]):
             yield from project(record)
 
@@ -162,7 +168,7 @@ def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tic
 
     global _WORK
     for layer in dict.fromkeys(stream.layer for chunk in chunks for stream in chunk):
-        processors(layer)
+        plan(layer)
     parts: list[Part | None] = [None] * len(chunks)
     _WORK = chunks, clock
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), initializer=_quiet)

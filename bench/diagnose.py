@@ -1,0 +1,160 @@
+"""`tracecore diagnose` over many worker logs, and from a cold start over a few.
+
+    python -m bench diagnose                            512 MB in 1,024 files
+    python -m bench.diagnose --gigabytes 10             the whole of it: needs that much disk
+
+Logs are container logs (CRI), nine progress lines in ten, the rest the chatter of training programs; one rank raises
+an exception at its end and the others' watchdogs follow, which the answer must name. Time is that of the command as a
+user runs it, start included. Memory is the peak of the process itself, at a fifth of the size and at the whole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import Measurement
+
+FILES = 1024
+CULPRIT = 517
+_CHATTER = (
+    "INFO:trainer:saving nothing, evaluating nothing, all is well with {}",
+    "/opt/conda/lib/python3.11/site-packages/torch/utils/checkpoint.py:{}: FutureWarning: use_reentrant",
+    "NCCL INFO Channel {:02d}/16 : 0[0] -> 1[1] via P2P/CUMEM",
+    "wandb: Run data is saved locally in /scratch/wandb/run-{}",
+    "[W1115 02:21:{:02d}.301000 ProcessGroupNCCL.cpp:1575] Warning: some benign warning about nothing",
+)
+
+
+def write(folder: Path, size: int) -> None:
+    """Logs of this many bytes in all."""
+    dice = random.Random(7)
+    each = size // FILES
+    blocks = [_block(dice, rank) for rank in range(8)]
+    for rank in range(FILES):
+        pod = folder / f"ml_train-{rank}_{rank:08x}-0000-4000-8000-000000000000" / "train"
+        pod.mkdir(parents=True)
+        block = blocks[rank % len(blocks)]
+        with open(pod / "0.log", "wb") as file:
+            written = 0
+            part = 0
+            while written < each:
+                # Every block is of its own hour and its own steps, by bytes of the same length.
+                text = block.replace(b"T00:", b"T%02d:" % (part % 24)).replace(b"step 1", b"step %d" % (1 + part % 9))
+                file.write(text)
+                written += len(text)
+                part += 1
+            file.write(_end(rank))
+
+
+def _line(second: int, text: str) -> str:
+    minutes, seconds = divmod(second % 3600, 60)
+    return f"2026-11-15T00:{minutes:02d}:{seconds:02d}.{second * 7919 % 10**9:09d}Z stdout F {text}\n"
+
+
+def _block(dice: random.Random, rank: int) -> bytes:
+    lines = []
+    for number in range(3600):
+        if number % 10 == 9:
+            lines.append(_line(number, dice.choice(_CHATTER).format(number % 60)))
+        else:
+            loss = 2.0 + dice.random()
+            values = f"loss {loss:.4f} | lr 3.00e-04 | data_time 0.012 | iter_time 0.412"
+            lines.append(_line(number, f"rank {rank} | step {100_000 + number} | {values}"))
+    return "".join(lines).encode()
+
+
+def _end(rank: int) -> bytes:
+    at = "2026-11-15T23:59:{:02d}.000000000Z stderr F [rank{}]: "
+    if rank == CULPRIT:
+        lines = ["Traceback (most recent call last):", '  File "/app/train.py", line 88, in <module>', "    main()"]
+        lines.append("ValueError: row 600: expected 512 tokens, got 17")
+        return "".join(at.format(50, rank) + line + "\n" for line in lines).encode()
+    if rank % 64:
+        return b""
+    word = (
+        "[E1115 23:59:58.511114259 ProcessGroupNCCL.cpp:689] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=65536, NumelOut=65536, Timeout(ms)=600000) ran for 600019 "
+        "milliseconds before timing out."
+    )
+    return (at.format(58, rank).removesuffix(f"[rank{rank}]: ") + f"[rank{rank}]:" + word.format(rank) + "\n").encode()
+
+
+def diagnose(path: Path, *options: str) -> tuple[float, float, dict[str, object]]:
+    """Seconds, peak MiB of the largest process, and the document."""
+    command = [sys.executable, "-m", "tracecore", "diagnose", str(path), "--format", "json", *options]
+    begin = time.monotonic()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        out = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.monotonic() - begin
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with status {process.returncode}")
+    return seconds, usage.ru_maxrss / 1024, json.loads(out)
+
+
+def logs(gigabytes: float) -> list[Measurement]:
+    size = int(gigabytes * 1e9)
+    found = []
+    peaks = []
+    folder = Path(tempfile.mkdtemp(prefix="tracecore-bench-"))
+    try:
+        for part in (size // 5, size):
+            target = folder / "pods"
+            shutil.rmtree(target, ignore_errors=True)
+            write(target, part)
+            total = sum(file.stat().st_size for file in target.rglob("*.log"))
+            seconds, peak, document = diagnose(target)
+            _check(document)
+            peaks.append(peak)
+        found.append(
+            Measurement("diagnose.rate", total / 1e6 / seconds, "MB/s", "≥ 400", f"{total / 1e9:.2f} GB, one process")
+        )
+        found.append(Measurement("diagnose.memory", peaks[1], "MiB", "", "peak at the whole size"))
+        found.append(
+            Measurement("diagnose.memory.growth", peaks[1] / peaks[0], "times", "≤ 1.2", "five times the input")
+        )
+        twice, _, document = diagnose(target, "--jobs", "2")
+        _check(document)
+        found.append(Measurement("diagnose.jobs", seconds / twice, "times", "≥ 1.7", "--jobs 2 against 1"))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _check(document: dict[str, object]) -> None:
+    incidents = document["incidents"]
+    assert isinstance(incidents, list)
+    pods = incidents[0]["suspects"]["pods"] if incidents else []
+    if pods != [f"ml/train-{CULPRIT}"]:
+        raise RuntimeError(f"the culprit is train-{CULPRIT}, not {pods}")
+
+
+def cold() -> Measurement:
+    """A few small files, from a cold start to the answer; the best of five."""
+    path = Path(__file__).resolve().parents[1] / "examples" / "incidents" / "nccl_rank_exception"
+    best = min(diagnose(path)[0] for _ in range(5))
+    return Measurement("diagnose.cold", best, "s", "≤ 1", "a recorded incident of 8 files, start included")
+
+
+def measure(gigabytes: float = 0.5) -> list[Measurement]:
+    return [cold(), *logs(gigabytes)]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=0.5)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for measured in measure(parser.parse_args().gigabytes):
+        print(f"{measured.name:<26} {measured.value:10.2f} {measured.unit:<6} {measured.bar:<8} {measured.note}")
