@@ -22,11 +22,10 @@ from tracecore.actions.failure import (
     signal_name,
 )
 from tracecore.actions.rules import Rule, Rules, standard
-from tracecore.actions.statements import Statement, decisive, statements, why_not
-from tracecore.actions.tail import Tail, read_tail
+from tracecore.actions.statements import Statement, account, decisive, why_not
+from tracecore.actions.tail import read_tail
 from tracecore.facts.process import ExceptionRaised
 from tracecore.facts.process import signal_name as signal_of_exit
-from tracecore.facts.training import Progress
 from tracecore.patterns.contract import Verdict, rfc3339
 
 if TYPE_CHECKING:
@@ -66,13 +65,13 @@ def classify(
         rules: other rules than the standard ones.
     """
     rules = standard() if rules is None else rules
-    tail = read_tail(log_tail)
-    found = statements(tail, rules)
+    said = account(read_tail(log_tail), rules)
+    found = said.statements
     killer = signal_name(signal) or (None if exit_code is None else signal_of_exit(exit_code))
     ended = killer is not None or exit_code not in (None, 0)
     rule, chosen, why = _decide(exit_code, killer, ended, verdict, reason, found, rules)
     failure_class = _class_of(rule, ended)
-    context = _context(rule, chosen, tail, verdict, reason, rules)
+    context = _context(rule, chosen, said.step, verdict, reason, rules)
     tail_text = log_tail if isinstance(log_tail, str) else log_tail.decode("utf-8", "replace")
     evidence = Evidence(
         rule=rule.name if rule is not None else "nothing",
@@ -212,7 +211,7 @@ def _outranked(rule: Rule | None) -> str:
 def _context(
     rule: Rule | None,
     chosen: Statement | None,
-    tail: Tail,
+    step: int | None,
     verdict: Judged | None,
     reason: str | None,
     rules: Rules,
@@ -230,9 +229,8 @@ def _context(
             context["reason_known"] = "no"
     if chosen is not None and chosen.rank is not None:
         context["rank"] = str(chosen.rank)
-    steps = [fact.step for fact in tail.progress if isinstance(fact, Progress) and fact.step is not None]
-    if steps:
-        context["step"] = str(max(steps))
+    if step is not None:
+        context["step"] = str(step)
     return context
 
 

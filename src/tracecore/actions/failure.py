@@ -122,13 +122,13 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _said(value: object) -> bool:
-    return value is not None and value != "" and value != {} and value != []
+    return value is not None and not (isinstance(value, str | dict | list | tuple) and not value)
 
 
 def _full(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _full(inner) for name, inner in value.items() if _said(inner)}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_full(inner) for inner in value]
     return value
 

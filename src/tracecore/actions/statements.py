@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tracecore.actions.rules import Role, Rule, Rules
+from tracecore.actions.tail import Made, read_progress
 from tracecore.facts.fact import Fact
 from tracecore.facts.process import ExceptionRaised, FatalSignal, LauncherFailure
-from tracecore.facts.training import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +53,15 @@ class Statement(msgspec.Struct, kw_only=True):
     complains: bool = True
 
 
-def statements(tail: Tail, rules: Rules) -> list[Statement]:
-    """Every statement of a tail, in order."""
+class Account(msgspec.Struct, frozen=True):
+    """What a log says of its end: every statement, in order, and the furthest step it speaks of."""
+
+    statements: list[Statement]
+    step: int | None = None
+
+
+def account(tail: Tail, rules: Rules) -> Account:
+    """Every statement of a tail, and which of them were survived."""
     found = [one for stated in tail.stated if (one := _stated(stated, tail, rules)) is not None]
     found += _phrases(tail, rules, found)
     found.sort(key=lambda one: one.offset)
@@ -61,8 +69,9 @@ def statements(tail: Tail, rules: Rules) -> list[Statement]:
     for one in found:
         # A line that no recipe knows belongs to the attempt of what stands around it.
         attempt = one.attempt = max(one.attempt, attempt) if one.fact is None else one.attempt
-    _survivals(found, tail.progress)
-    return found
+    made = read_progress(tail, (one.end for one in found if one.role != "chatter"))
+    _survivals(found, made)
+    return Account(found, max((one.step for one in made if one.step is not None), default=None))
 
 
 def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = False) -> Statement | None:
@@ -195,38 +204,39 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
     return said
 
 
-def _survivals(found: list[Statement], progress: Sequence[Fact]) -> None:
+def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
     last = _lasting(found, progress)
-    offsets: dict[int | None, list[int]] = {}
+    steps: dict[int | None, list[int]] = {}
     finished: dict[int | None, int] = {}
-    for fact in progress:
-        if isinstance(fact, Progress):
-            if fact.step is not None and fact.phase != "init":
-                offsets.setdefault(fact.rank, []).append(fact.source.offset)
+    for made in progress:
+        if made.finished:
+            finished[made.rank] = made.offset
         else:
-            finished[fact.rank] = max(finished.get(fact.rank, 0), fact.source.offset)
+            steps.setdefault(made.rank, []).append(made.offset)
     for one in found:
         if one.role == "stop":
             continue
         if one.attempt < last:
             one.survived = "the job was started again after it"
             continue
-        after = sum(1 for offset in offsets.get(one.rank, ()) if offset >= one.end)
+        after = len(own) - bisect_left(own, one.end) if (own := steps.get(one.rank)) else 0
         if after >= (1 if one.rank is not None else STEPS_AFTER):
-            one.survived = f"training went on after it ({after} more step{'s' if after > 1 else ''})"
+            one.survived = "training went on after it"
         elif finished.get(one.rank, -1) >= one.end:
             one.survived = "the run says that it finished after it"
     _outlived(found)
 
 
-def _lasting(found: Sequence[Statement], progress: Sequence[Fact]) -> int:
+def _lasting(found: Sequence[Statement], progress: Sequence[Made]) -> int:
     """The last attempt that got anywhere, or failed for a reason of its own.
 
     A start that only hears its peers fail has survived nothing: what ended the attempt before it still stands.
     """
-    made = [fact.attempt for fact in progress]
-    own = [one.attempt for one in found if one.role in ("cause", "error", "crash", "stop")]
-    return max([0, *made, *own])
+    own = [0, *(one.attempt for one in found if one.role in ("cause", "error", "crash", "stop"))]
+    launched = [one for one in found if isinstance(one.fact, LauncherFailure) and one.fact.launcher == "torchelastic"]
+    if launched and progress and progress[-1].offset > launched[-1].offset:
+        own.append(launched[-1].attempt + 1)
+    return max(own)
 
 
 def _outlived(found: list[Statement]) -> None:

@@ -1,10 +1,15 @@
-"""From the end of a log to what it states: read in lines and blocks, stamp by the recipes, type as facts."""
+"""From the end of a log to what it states: read in lines and blocks, stamp by the recipes, type as facts.
+
+Only lines that some recipe knows are parsed. Progress lines are most of a log and matter in two places only, after
+something went wrong and at the end: `read_progress` looks there.
+"""
 
 from __future__ import annotations
 
 import io
+from collections import deque
 from functools import cache
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -12,23 +17,41 @@ from tracecore import recipes
 from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.ottl.processor import Processor
+from tracecore.ottl.planner.database import compiled
+from tracecore.ottl.planner.plan import Plan, outline
+from tracecore.ottl.planner.selection import Selector, line_search
 from tracecore.signals.bundle import archive, reading, recognition
-from tracecore.signals.logs.selector import SelectAll
 from tracecore.signals.record import Attributes, Source
 from tracecore.signals.stream import Clock, Counters, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from tracecore.ottl.planner.database import Database
     from tracecore.signals.record import LogSignal
 
 #: Of a longer text the end is read.
 MAX_BYTES: Final = 4 << 20
-#: Records that state something; of more, the first and the last halves are kept.
-MAX_STATED: Final = 20_000
+#: Records that are looked at; of more, the first and the last halves are kept.
+MAX_RECORDS: Final = 20_000
+#: Of records that differ in their numbers only (a thousand ranks say the same) so many are looked at, the first half
+#: and the last half of them: the first may be the cause, the last what ended it.
+ALIKE: Final = 12
 #: Knowledge that is looked for in any log: worker output quotes the kernel, Slurm and Kubernetes.
 LAYERS: Final = ("stdout", "kernel", "kubernetes")
+#: The recipes of progress lines.
+PROGRESS: Final = "transform/progress"
+NON_FINITE: Final = "tracecore.training.non_finite"
+#: A text so short is looked through for progress as a whole.
+SHORT: Final = 16 * 1024
+#: Otherwise so many lines after each of so many places, and at the end.
+LINES_AFTER: Final = 60
+PLACES: Final = 24
+#: And of these so many progress lines.
+STEPS: Final = 6
+
+#: Characters of numbers and addresses.
+_NUMBERS: Final = b"0123456789abcdefx"
 _LINES: Final = frozenset({"text", "cri", "docker", "dmesg", "syslog"})
 
 
@@ -48,74 +71,192 @@ class Stated(msgspec.Struct, frozen=True):
     source: Source
 
 
+class Made(msgspec.Struct, frozen=True):
+    """A step that was reported, or that the run is complete (then without a step)."""
+
+    offset: int
+    rank: int | None = None
+    step: int | None = None
+    finished: bool = False
+
+
 class Tail(msgspec.Struct):
-    """What the end of a log states, in order."""
+    """What the end of a log states, in order.
+
+    Args:
+        data: the text itself.
+        format: as what it is read.
+        labelled: its lines have `srun --label`'s prefix.
+        finished: where the run says that it is complete.
+        dropped: records that were not looked at, because there were too many or too many like them.
+    """
 
     data: bytes = b""
+    format: str = "text"
+    labelled: bool = False
     stated: list[Stated] = []
-    progress: list[Progress | RunFinished] = []
+    finished: list[Made] = []
     dropped: int = 0
 
 
 def read_tail(text: str | bytes) -> Tail:
-    """Everything the end of a log states."""
+    """Everything the end of a log states, but for its progress."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         data = data[-MAX_BYTES:]
         data = data[data.find(b"\n") + 1 :]
-    tail = Tail(data)
     if not data.strip():
-        return tail
-    for record in _records(data):
-        facts = project(record)
-        progress = [fact for fact in facts if isinstance(fact, Progress | RunFinished)]
-        others = tuple(fact for fact in facts if not isinstance(fact, Progress | RunFinished))
-        tail.progress += progress
-        attributes = record["log"]["attributes"]
-        body = record["log"].get("body")
-        if others or attributes:
-            tail.stated.append(Stated(body if isinstance(body, str) else "", attributes, others, record["source"]))
-    if len(tail.stated) > MAX_STATED:
-        tail.dropped = len(tail.stated) - MAX_STATED
-        del tail.stated[MAX_STATED // 2 : -MAX_STATED // 2]
+        return Tail(data)
+    head, end = data[:65_536], data[-65_536:]
+    recognised = recognition.recognise(head, end, "tail.log", len(data) <= len(head))
+    known = recognised.format in _LINES or recognised.format in reading.WHOLE
+    tail = Tail(data, recognised.format if known else "text", recognised.labelled)
+    try:
+        _gather(tail)
+    except archive.ERRORS:
+        if tail.format in _LINES:
+            raise
+        # It looked like a document and is none, or is cut: then it is lines.
+        tail = Tail(data)
+        _gather(tail)
     return tail
 
 
-def _records(data: bytes) -> Iterator[LogSignal]:
-    head, end = data[:65_536], data[-65_536:]
-    recognised = recognition.recognise(head, end, "tail.log", len(data) <= len(head))
-    kind = recognised.format
-    if kind not in _LINES and kind not in reading.WHOLE:
-        kind = "text"
+def _gather(tail: Tail) -> None:
+    plan, database = _events()
+    for record in _unlike(tail, _records(tail.data, tail, database)):
+        plan.run(record)
+        attributes = record["log"]["attributes"]
+        if NON_FINITE in attributes:
+            # A value printed among others is a report; only the other values tell it from a complaint.
+            _progress()[0].run(record)
+        facts = project(record)
+        for fact in facts:
+            if isinstance(fact, RunFinished):
+                tail.finished.append(Made(fact.source.offset, fact.rank, finished=True))
+        others = tuple(fact for fact in facts if not isinstance(fact, Progress | RunFinished))
+        if others or attributes:
+            body = record["log"].get("body")
+            tail.stated.append(Stated(body if isinstance(body, str) else "", attributes, others, record["source"]))
 
-    def opened() -> BinaryIO:
-        return io.BytesIO(data)
 
+def _unlike(tail: Tail, records: Iterable[LogSignal]) -> list[LogSignal]:
+    """The records that are worth a look, in order; `dropped` counts the others."""
+    first: list[LogSignal] = []
+    last: deque[LogSignal] = deque(maxlen=MAX_RECORDS // 2)
+    total = 0
+    for record in records:
+        total += 1
+        if len(first) < MAX_RECORDS // 2:
+            first.append(record)
+        else:
+            last.append(record)
+    kept = [*first, *last]
+    if len(kept) > ALIKE:
+        alike: dict[bytes, list[int]] = {}
+        for number, record in enumerate(kept):
+            alike.setdefault(_shape(record), []).append(number)
+        half = ALIKE // 2
+        chosen = {n for numbers in alike.values() for n in (*numbers[:half], *numbers[-half:])}
+        kept = [record for number, record in enumerate(kept) if number in chosen]
+    tail.dropped = total - len(kept)
+    return kept
+
+
+def _shape(record: LogSignal) -> bytes:
+    """A record's text without its numbers, near both ends."""
+    body = record["log"].get("body")
+    if not isinstance(body, str):
+        return b""
+    text = body if len(body) <= 1024 else body[:512] + body[-512:]
+    return text.encode("utf-8", "replace").translate(None, _NUMBERS)
+
+
+def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
+    """Steps reported around the first of some places, shortly after the others, and at the end, in order."""
+    if tail.format not in ("text", "cri", "docker"):
+        return tail.finished
+    plan, database = _progress()
+    found = list(tail.finished)
+    for start, end, count in _windows(tail.data, sorted(set(places))):
+        for first, line in _picked(tail.data[start:end], Selector(database), count):
+            for record in _records(line, tail, None):
+                plan.run(record)
+                for fact in project(record):
+                    if isinstance(fact, Progress) and fact.step is not None and fact.phase != "init":
+                        found.append(Made(start + first, fact.rank, fact.step))
+    found.sort(key=lambda made: made.offset)
+    return found
+
+
+def _picked(block: bytes, selector: Selector, count: int) -> Iterator[tuple[int, bytes]]:
+    """Lines of a block that a selector picks: the first so many, or the last where the number is negative."""
+    starts: dict[int, int] = {}
+    for place in selector(block) or ():
+        start = block.rfind(b"\n", 0, place) + 1
+        if start not in starts:
+            end = block.find(b"\n", place)
+            starts[start] = len(block) if end < 0 else end
+    lines = sorted(starts.items())
+    for start, end in lines[:count] if count > 0 else lines[count:]:
+        yield start, block[start:end]
+
+
+def _windows(data: bytes, places: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Ranges of whole lines that do not overlap, and how many progress lines to look at in each."""
+    if len(data) <= SHORT:
+        yield 0, len(data), SHORT
+        return
+    if len(places) > PLACES:
+        places = [*places[: PLACES // 2], *places[-PLACES // 2 :]]
+    # What the job had reached is said before the first of them.
+    wanted = [(place, STEPS) for place in places]
+    wanted += [(_lines_before(data, place), -2) for place in (*places[:1], len(data))]
+    done = 0
+    for place, count in sorted(wanted):
+        start = end = max(place, done)
+        for _ in range(LINES_AFTER):
+            end = data.find(b"\n", end) + 1
+            if end == 0:
+                end = len(data)
+                break
+        if end > start:
+            yield start, end, count
+            done = end
+
+
+def _lines_before(data: bytes, place: int) -> int:
+    for _ in range(LINES_AFTER):
+        place = data.rfind(b"\n", 0, place)
+        if place < 0:
+            break
+    return place + 1
+
+
+def _records(data: bytes, tail: Tail, database: Database | None) -> Iterator[LogSignal]:
     stream = Stream(
         path="tail",
-        format=kind,
-        layer=recognition.LAYER_OF[kind],
-        open=opened,
+        format=tail.format,
+        layer=recognition.LAYER_OF[tail.format],
+        open=lambda: io.BytesIO(data),
         size=len(data),
-        labelled=recognised.labelled,
+        labelled=tail.labelled,
     )
-    stampers = _stampers()
-    try:
-        for record in reading.read(stream, SelectAll(), Clock(), Counters()):
-            for processor in stampers:
-                processor.process_signals([record])
-            yield record
-    except archive.ERRORS:
-        # It looked like a document and is none, or is cut: then it is lines.
-        if kind in _LINES:
-            raise
-        stream.format, stream.layer = "text", "stdout"
-        for record in reading.read(stream, SelectAll(), Clock(), Counters()):
-            for processor in stampers:
-                processor.process_signals([record])
-            yield record
+    return reading.read(stream, Selector(database, escaped=tail.format == "docker"), Clock(), Counters())
 
 
 @cache
-def _stampers() -> tuple[Processor, ...]:
-    return tuple(Processor(processor.config()) for layer in LAYERS for processor in recipes.load(layer))
+def _events() -> tuple[Plan, Database | None]:
+    """All recipes but those of progress lines, and how to find the lines that they know."""
+    return _planned([p for layer in LAYERS for p in recipes.load(layer) if p.name != PROGRESS], always=True)
+
+
+@cache
+def _progress() -> tuple[Plan, Database | None]:
+    return _planned([p for p in recipes.load("stdout") if p.name == PROGRESS], always=False)
+
+
+def _planned(processors: list[recipes.Processor], *, always: bool) -> tuple[Plan, Database | None]:
+    plan = Plan(outline(processor.config() for processor in processors))
+    searched, database = compiled(line_search(plan.outline.patterns, always=always), once=False)
+    return plan, None if searched.open else database

@@ -1,0 +1,41 @@
+"""Recorded failures by their logs and exit status alone, without the verdicts of `diagnose`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tracecore.actions.classify import classify
+
+INCIDENTS = Path(__file__).parents[2] / "examples" / "incidents"
+#: What only a verdict can know: a hang without a word, a collective that differs, who killed a loader's worker.
+NEEDS_A_VERDICT = {"mismatch_dtype", "mismatch_op", "cgroup_oom_loader", "dl_killed"}
+
+
+def scenarios() -> list[Path]:
+    return sorted(path.parent for path in INCIDENTS.glob("*/truth.json"))
+
+
+def test_there_are_scenarios() -> None:
+    assert len(scenarios()) >= 40
+
+
+@pytest.mark.parametrize("folder", scenarios(), ids=lambda folder: folder.name)
+def test_the_suspects_log_gives_the_class(folder: Path) -> None:
+    if folder.name in NEEDS_A_VERDICT:
+        pytest.skip("needs a verdict")
+    truth = json.loads((folder / "truth.json").read_text())
+    codes = json.loads((folder / "exit_codes.json").read_text())
+    logs = sorted(folder.glob("*.log"))
+    suspects = [rank for rank in truth["culprit_ranks"] if (folder / f"rank{rank}.log").exists()]
+    if len(logs) == 1:
+        info = classify(next(iter(codes.values())), None, logs[0].read_bytes())
+    else:
+        rank = suspects[0] if suspects else 0
+        info = classify(codes.get(str(rank)), None, (folder / f"rank{rank}.log").read_bytes())
+    said = info.failure_class if info.failed else "none"
+    # A log that says nothing gives an honest "unknown", with nothing to retry.
+    allowed = {*truth["failure_classes"], *({"none"} if "unknown" in truth["failure_classes"] else ())}
+    assert said in allowed, info.evidence
