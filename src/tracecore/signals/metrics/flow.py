@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tracecore.signals.metrics.bridge import Limits, Memory
+from tracecore.signals.metrics.bridge import STALE, Limits, Memory
 from tracecore.signals.metrics.point import Sample, Series
 from tracecore.signals.stamps import SECOND
 
@@ -57,6 +57,10 @@ class Manner(msgspec.Struct):
             # DCGM's profiling fields are rates; only a series that does nothing but rise is taken for a count.
             return self.rises >= 3 and self.rises > 2 * self.still
         return True
+
+    def since(self, flow: Flow) -> int:
+        """From when on the rate holds. A count knows what happened while nobody looked, a rate does not."""
+        return flow.since if self.counts or flow.time - flow.since <= STALE else flow.time
 
     def rate(self, flow: Flow) -> float | None:
         """Bytes per second."""

@@ -7,7 +7,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Final, NamedTuple, TypeAlias
 
-from tracecore.signals.metrics.bridge import STALE, Limits, Memory, record
+from tracecore.signals.metrics.bridge import Limits, Memory, record
 from tracecore.signals.metrics.flow import Flow, FlowMemory
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import Attributes, LogSignal
@@ -26,9 +26,12 @@ _Unit: TypeAlias = "tuple[str, str]"
 
 
 class _Rate(NamedTuple):
+    """A link's bytes per second, and from when to when they are known."""
+
     sample: Sample
-    flow: Flow
     value: float
+    since: int
+    time: int
 
     @property
     def unit(self) -> _Unit:
@@ -88,26 +91,28 @@ class NvlinkBridge:
         groups: dict[tuple[str, str, bool], list[_Rate]] = {}
         for sample, flow in self._new:
             series = sample.series
-            value = self._flows.manner(series, flow.time).rate(flow)
+            manner = self._flows.manner(series, flow.time)
+            value = manner.rate(flow)
             if value is not None:
                 direction = str(series.attributes.get("network.io.direction", ""))
                 total = "hw.gpu.nvlink.link" not in series.attributes
-                groups.setdefault((series.node, direction, total), []).append(_Rate(sample, flow, value))
+                groups.setdefault((series.node, direction, total), []).append(
+                    _Rate(sample, value, manner.since(flow), flow.time)
+                )
         for (node, direction, total), rates in groups.items():
             if not total or (node, direction, False) not in groups:
                 yield rates
 
     def _record(self, rate: _Rate, peers: float) -> LogSignal:
-        key, flow = rate.sample.series.key, rate.flow
+        key, since = rate.sample.series.key, rate.since
         last = self._low.get(key)
-        since = flow.since
-        if last is not None and last[0] and flow.since - last[1] <= STALE:
+        if last is not None and last[0] and rate.since == last[1]:
             since = last[0]
-        self._low.put(key, (since, flow.time), flow.time)
+        self._low.put(key, (since, rate.time), rate.time)
         stamped: Attributes = {
             "hw.gpu.nvlink.rate": rate.value,
             "hw.gpu.nvlink.peer_median": peers,
-            "hw.gpu.nvlink.low_seconds": (flow.time - since) / SECOND,
+            "hw.gpu.nvlink.low_seconds": (rate.time - since) / SECOND,
         }
         for name in ("hw.gpu.nvlink.link", "network.io.direction"):
             if (value := rate.sample.series.attributes.get(name)) is not None:

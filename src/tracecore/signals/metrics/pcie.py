@@ -105,7 +105,7 @@ class PcieBridge:
             port.low_since, port.told = None, False
             return None
         if port.low_since is None:
-            port.low_since = flow.since
+            port.low_since = manner.since(flow)
         if port.told or flow.time - port.low_since < HOLD:
             return None
         port.told = True

@@ -68,7 +68,7 @@ def read(stream: Stream, clock: Clock, counters: Counters, last: int | None = No
         counters: lines that are no samples are counted here.
         last: when to put the last scrape where the file does not say; the end of the bundle by default.
     """
-    path, host = stream.path, stream.resource.get("host.name")
+    path, host = stream.path, _host(stream)
     end = clock.latest if last is None else last
     total = sum(1 for scrape in _scrapes(stream, Counters()) if scrape.time is None)
     seen = 0
@@ -80,7 +80,7 @@ def read(stream: Stream, clock: Clock, counters: Counters, last: int | None = No
         else:
             when = scrape.time
         for name, labels, value, time, offset, line, length, declared in scrape.points:
-            if isinstance(host, str):
+            if host:
                 labels = {"host.name": host, **labels}
             counters.records += 1
             yield Point(
@@ -92,6 +92,15 @@ def read(stream: Stream, clock: Clock, counters: Counters, last: int | None = No
                 inferred=inferred and time is None,
                 declared=declared,
             )
+
+
+def _host(stream: Stream) -> str:
+    """The machine that a file is from; the time in `node_exporter-20261115T000000Z.prom` is none."""
+    host = stream.resource.get("host.name")
+    if not isinstance(host, str):
+        return ""
+    found = _IN_NAME.search(host)
+    return host if found is None else host[: found.start()].rstrip("-_.")
 
 
 def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:

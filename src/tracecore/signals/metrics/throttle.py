@@ -130,8 +130,10 @@ def _record(look: _Look) -> LogSignal | None:
     if held:
         reason = next((first for first in _FIRST if first in held), min(held))
         stamped["hw.gpu.throttle.reason"] = reason
-        if reason in look.lasted:
-            stamped["hw.gpu.throttle.duration"] = look.lasted[reason]
+        # One counter of DCGM's is for heat of both kinds.
+        alike = _THERMAL if reason in _THERMAL else {reason}
+        if lasted := [look.lasted[other] for other in sorted(alike) if other in look.lasted]:
+            stamped["hw.gpu.throttle.duration"] = max(lasted)
     elif look.asked & _THERMAL:
         # Asked about power alone, silence would say nothing about heat.
         stamped["hw.gpu.throttle.reason"] = "none"
