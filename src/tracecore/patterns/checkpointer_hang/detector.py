@@ -172,7 +172,7 @@ class CheckpointerHang(Pattern[Config]):
     id = "11"
     name = "checkpointer_hang"
     role = "cause"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (
         CheckpointPhase,
         StepStalled,

@@ -154,7 +154,7 @@ class CudaOomPattern(Pattern[Config]):
     id = "10"
     name = "cuda_oom"
     role = "cause"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (CudaOom, CudaOomUnmeasured, FramebufferSample, Progress)
     triggers = (CudaOom, CudaOomUnmeasured)
     Config = Config
@@ -230,9 +230,8 @@ class CudaOomPattern(Pattern[Config]):
         """Others may still end the step they are in; two steps are made only by a run that goes on."""
         steps = window.of(Progress)
         made: int | None = None
-        for step in steps[bisect_left(steps, oom.end, key=_time) :]:
-            if step.time > oom.end + self.config.recovery:
-                return False
+        first = bisect_left(steps, oom.end, key=_time)
+        for step in steps[first : bisect_right(steps, oom.end + self.config.recovery, key=_time)]:
             if step.step is None or not _same_process(step, oom) or not _after(step, oom):
                 continue
             if made is not None and step.step != made:

@@ -164,13 +164,10 @@ class HostLost(Pattern[Config]):
         """Not ready, and not ready again in a moment."""
         if fact.ready:
             return False
-        later = window.of(NodeReadiness)
-        for other in later[bisect_left(later, fact.time, key=_time) :]:
-            if other.time >= fact.time + self.config.silence:
-                break
-            if other.ready:
-                return False
-        return True
+        states = window.of(NodeReadiness)
+        first = bisect_left(states, fact.time, key=_time)
+        soon = states[first : bisect_left(states, fact.time + self.config.silence, key=_time)]
+        return not any(state.ready for state in soon)
 
     def _judge(self, window: Window, episode: list[tuple[int, Fact]]) -> Verdict | None:
         facts = [fact for _, fact in episode]

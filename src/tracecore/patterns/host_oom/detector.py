@@ -183,7 +183,7 @@ class HostOom(Pattern[Config]):
     id = "15"
     name = "host_oom"
     role = "cause"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (OomKill, MemoryKillReport, ContainerTerminated, LoaderError, PlannedStop, PodEvicted)
     triggers = (OomKill, MemoryKillReport, ContainerTerminated)
     Config = Config
@@ -252,8 +252,9 @@ class HostOom(Pattern[Config]):
         """The kill this speaks of: the one of its pid, else the nearest in time that is no other pod's."""
         lower = bisect_left(kills, fact.time - self.config.window, key=lambda episode: episode.last)
         upper = bisect_right(kills, fact.end + self.config.window, key=_time)
+        place = bisect_left(kills, fact.time, key=_time)
         best: _Episode | None = None
-        for episode in kills[lower : min(upper, lower + SHOWN)]:
+        for episode in kills[max(lower, place - SHOWN) : min(upper, place + SHOWN)]:
             if pid is not None and any(kill.victim_pid == pid for kill in episode.kills):
                 return episode
             pods = {kill.pod for kill in episode.kills} | {report.pod for report in episode.reports}

@@ -182,7 +182,7 @@ class NcclBootstrap(Pattern[Config]):
     id = "9"
     name = "nccl_bootstrap"
     role = "symptom"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (
         PodReady,
         RendezvousFailure,
