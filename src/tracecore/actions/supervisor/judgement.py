@@ -34,6 +34,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
         env: that of the command.
         since: when it began.
         said: a line about its end that the log does not have (`dataset not found: …`); empty where there is none.
+        reason: what Kubernetes or Slurm would call the end; empty where nothing is known.
         step, checkpoint: how far it got.
     """
 
@@ -43,6 +44,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str]
     since: int
     said: str = ""
+    reason: str = ""
     step: int | None = None
     checkpoint: str = ""
 
@@ -97,7 +99,9 @@ def judge(
     signal = ended.exit.signal if ended.exit is not None and not ended.said else ""
     try:
         # What was ended from outside did not choose its exit status.
-        failure = classify(1 if ended.said else code, signal, text, verdict, now=now, policy=policy)
+        failure = classify(
+            1 if ended.said else code, signal, text, verdict, reason=ended.reason or None, now=now, policy=policy
+        )
     except Exception as error:
         # Nobody is there to start the job again: an error in reading its log must not end it.
         notes.append(f"the log could not be classified: {type(error).__name__}: {error}")

@@ -385,8 +385,8 @@ class Supervisor:
         """Judge the attempt; None when told to stop meanwhile."""
         known = self.state
         folder = self._folder(known.attempt)
-        if ended is not None and ended.exit_code is None and not said:
-            said = "the command vanished and nobody saw how it ended: its node or its keeper died"
+        # Nobody saw how it ended: its node went down, or somebody killed its keeper.
+        vanished = ended is not None and ended.exit_code is None
         what = Ended(
             folder=folder / "evidence",
             logs=self._logs(folder),
@@ -394,6 +394,7 @@ class Supervisor:
             env=self._environment(folder / "evidence"),
             since=known.since,
             said=said,
+            reason="NodeLost" if vanished else "",
             step=known.step,
         )
         judgement: Judgement | None = self._meanwhile(
