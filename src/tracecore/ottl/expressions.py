@@ -232,6 +232,10 @@ class Compiler:
             return lambda ctx: bool(first(ctx) == b)
         if type(b) is str and op == "!=":
             return lambda ctx: bool(first(ctx) != b)
+        if b is None and op == "==":
+            return lambda ctx: (value := first(ctx)) is None or (type(value) is bytes and not value)
+        if b is None and op == "!=":
+            return lambda ctx: (value := first(ctx)) is not None and (type(value) is not bytes or bool(value))
         if b is not MISSING:
             return lambda ctx: compare(first(ctx), b)
         return lambda ctx: compare(first(ctx), second(ctx))

@@ -262,10 +262,14 @@ def cache(owner: Owner, keys: Keys) -> GetSetter:
     def get(ctx: Context) -> Value:
         return get_keyed(ctx, ctx.cache, keys)
 
+    def get_entry(ctx: Context) -> Value:
+        return ctx.cache.get(key)
+
     def set(ctx: Context, value: Value) -> None:
         set_keyed(ctx, ctx.cache, keys, value)
 
-    return GetSetter(get, set)
+    key = constant_value(keys[0])
+    return GetSetter(get_entry if len(keys) == 1 and isinstance(key, str) else get, set)
 
 
 def body(owner: Owner, keys: Keys) -> GetSetter:

@@ -209,8 +209,12 @@ def merge_maps(target: PMapGetSetter, source: PMapGetter, strategy: str) -> Gett
 
     def run(ctx: Context) -> None:
         entries = target.get(ctx)
+        found = source(ctx)
+        if not found:
+            target.set(ctx, entries)
+            return
         # A copy of the items: source and target may be one map.
-        for key, value in list(source(ctx).items()):
+        for key, value in list(found.items()):
             if strategy == "upsert" or (key in entries) == (strategy == "update"):
                 entries[key] = copy_value(value)
         target.set(ctx, entries)

@@ -36,22 +36,29 @@ def is_match(target: StringLikeGetter, pattern: StringGetter) -> Getter:
 def extract_patterns(target: StringGetter, pattern: StringGetter) -> Getter:
     """The named groups of a regular expression's first match, as a map; an empty map where it does not match."""
     compiled = regex.dynamic("ExtractPatterns", pattern)
+    if constant_value(pattern) is not MISSING:
+        fixed = compiled(None)  # type: ignore[arg-type]
+        if any(fixed.names):
+            return lambda ctx: _extracted(fixed, target(ctx))
 
     def run(ctx: Context) -> dict[str, str]:
         expression = compiled(ctx)
         if not any(expression.names):
             raise OttlRuntimeError(_NO_GROUP)
-        text = target(ctx)
-        spans = expression.search(text)
-        if spans is None:
-            return {}
-        return {
-            name: text[start:end] if start >= 0 else ""
-            for name, (start, end) in zip(expression.names, spans, strict=True)
-            if name
-        }
+        return _extracted(expression, target(ctx))
 
     return run
+
+
+def _extracted(expression: regex.Pattern, text: str) -> dict[str, str]:
+    spans = expression.search(text)
+    if spans is None:
+        return {}
+    return {
+        name: text[start:end] if start >= 0 else ""
+        for name, (start, end) in zip(expression.names, spans, strict=True)
+        if name
+    }
 
 
 @converter("ExtractGrokPatterns")

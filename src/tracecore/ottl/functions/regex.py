@@ -16,6 +16,8 @@ from tracecore.ottl.values import quote
 #: Longer patterns are refused: compiling costs time and memory in proportion, and patterns may come from the record.
 MAX_PATTERN = 64 * 1024
 
+_ANYWHERE = re2._re2.RE2.Anchor.UNANCHORED
+_NOWHERE = (-1, -1)
 _SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
 
 
@@ -29,7 +31,7 @@ def _options(*, capture: bool = True) -> Any:
 class Pattern:
     """A compiled expression. Texts may hold undecodable bytes as lone surrogates (`surrogateescape`)."""
 
-    __slots__ = ("_compiled", "_test", "names", "text")
+    __slots__ = ("_compiled", "_find", "_test", "names", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -39,8 +41,10 @@ class Pattern:
             raise ValueError(message)
         try:
             self._compiled = re2.compile(text, options=_options())
-            # To ask only whether it matches is cheaper without groups.
-            self._test = re2.compile(text, options=_options(capture=False)).search
+            # The layer of Python around RE2 costs more than most matches, so these two go past it. To ask only whether
+            # it matches is cheaper without groups.
+            self._find = self._compiled._regexp.Match
+            self._test = re2.compile(text, options=_options(capture=False))._regexp.Match
         except re2.error as error:
             raise ValueError(_reason(error)) from None
         except UnicodeEncodeError:
@@ -50,11 +54,16 @@ class Pattern:
 
     def matches(self, text: str) -> bool:
         """Whether the expression matches anywhere in the text."""
-        return self._test(_data(text)) is not None
+        data = _data(text)
+        return bool(self._test(_ANYWHERE, data, 0, len(data))[0] != _NOWHERE)
 
     def search(self, text: str) -> list[tuple[int, int]] | None:
         """The spans of the first match and of its groups; (-1, -1) for a group that took no part."""
-        found = self._compiled.search(_subject(text))
+        subject = _subject(text)
+        if type(subject) is bytes:
+            spans: list[tuple[int, int]] = self._find(_ANYWHERE, subject, 0, len(subject))
+            return None if spans[0] == _NOWHERE else spans
+        found = self._compiled.search(subject)
         return None if found is None else _spans(found)
 
     def all(self, text: str) -> Iterator[list[tuple[int, int]]]:

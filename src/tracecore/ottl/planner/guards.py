@@ -16,6 +16,7 @@ Guard: TypeAlias = frozenset[str] | None
 #: Paths of a log record that can be read, and with a constant key indexed, without failing.
 _QUIET: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
 _BODY: Final = ("body", "log.body")
+_CACHE: Final = ("cache", "log.cache")
 
 
 def guard(condition: tree.Condition | None) -> Guard:
@@ -37,6 +38,23 @@ def guard(condition: tree.Condition | None) -> Guard:
     return None
 
 
+def statement_guard(statement: tree.Statement) -> Guard:
+    """The guard of a statement in a log's context: of its condition, or of what it would take out of the body."""
+    found = guard(statement.where)
+    if found is not None:
+        return found
+    if statement.where is not None and not _quiet(statement.where):
+        return None
+    match statement.editor:
+        case tree.Call(
+            "merge_maps", (tree.Argument("", tree.Path() as target), tree.Argument("", tree.Call() as source), *_)
+        ):
+            # Nothing extracted is nothing merged.
+            pattern = _pattern(source, "ExtractPatterns")
+            return frozenset({pattern}) if pattern is not None and tree.path_text(target) in _CACHE else None
+    return None
+
+
 def changes_body(statement: tree.Statement) -> bool:
     """Whether later guards may see another body than earlier ones."""
     arguments = statement.editor.arguments
@@ -55,9 +73,9 @@ def stays_inside(statement: tree.Statement) -> bool:
     return target.segments[0].name not in ("resource", "scope", "instrumentation_scope")
 
 
-def _pattern(call: tree.Call) -> str | None:
+def _pattern(call: tree.Call, name: str = "IsMatch") -> str | None:
     """The pattern of `IsMatch(body, "…")`."""
-    if call.name != "IsMatch" or call.keys or len(call.arguments) != 2 or any(a.name for a in call.arguments):
+    if call.name != name or call.keys or len(call.arguments) != 2 or any(a.name for a in call.arguments):
         return None
     subject, pattern = call.arguments[0].value, call.arguments[1].value
     if not isinstance(subject, tree.Path) or tree.path_text(subject) not in _BODY:

@@ -8,7 +8,7 @@ from typing import Any
 from tracecore.ottl.contexts import context_type
 from tracecore.ottl.inference import SIGNALS, infer_context
 from tracecore.ottl.parser import parse, parse_condition
-from tracecore.ottl.planner.guards import Guard, changes_body, guard, stays_inside
+from tracecore.ottl.planner.guards import Guard, changes_body, guard, statement_guard, stays_inside
 from tracecore.ottl.planner.plan import PlannedGroup
 from tracecore.ottl.processor import GroupSource, read_config
 
@@ -43,8 +43,7 @@ def _planned(source: GroupSource, processor: int, numbers: dict[str, int]) -> tu
     entered = [guard(condition) for condition in conditions] if guarded else []
     known = [found for found in entered if found is not None]
     whole = frozenset[str]().union(*known) if known and len(known) == len(conditions) else None
-    # Behind the guard of its group a statement needs none of its own: the group is entered rarely enough.
-    own = [guard(node.where) if guarded and whole is None else None for node in statements]
+    own = [statement_guard(node) if guarded else None for node in statements]
     group = PlannedGroup(
         processor=processor,
         context=context,

@@ -45,9 +45,15 @@ _ANSI = re2.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x0
 _OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
 
 
-def line_search(patterns: Sequence[str]) -> Search:
-    """What raw lines must have so that one of the patterns can match their text."""
-    return search(patterns, lines=True, extra=(*FOLDING, *ALWAYS), opaque=_OPAQUE)
+def line_search(patterns: Sequence[str], *, always: bool = True) -> Search:
+    """What raw lines must have so that one of the patterns can match their text.
+
+    Args:
+        patterns: RE2 expressions.
+        always: also what every selector has to pick.
+    """
+    extra = (*FOLDING, *ALWAYS) if always else FOLDING
+    return search(patterns, lines=True, extra=extra, opaque=_OPAQUE if always else ())
 
 
 class Selector:
@@ -73,7 +79,7 @@ class Selector:
         if not found:
             return found
         found.sort()
-        return found if text is block else _mapped(text, found, block)
+        return found if text is block else mapped(text, found, block)
 
     def scan(self, text: bytes) -> list[int]:
         """The last byte of every match."""
@@ -137,7 +143,7 @@ def long_lines(block: bytes) -> list[int]:
     return found
 
 
-def _mapped(text: bytes, found: Iterable[int], block: bytes) -> list[int]:
+def mapped(text: bytes, found: Iterable[int], block: bytes) -> list[int]:
     """Places of a changed block as ends of the same lines in the block itself."""
     lines = np.unique(np.searchsorted(ends(text), np.fromiter(found, np.intp)))
     borders = ends(block)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import re2
 
 from tracecore.signals import stamps
@@ -43,11 +42,14 @@ def read(
     block_size: int = BLOCK,
 ) -> Iterator[LogSignal]:
     """The records of a worker's output: plain text or a container runtime's log."""
+    return read_lines(stream, selector, clock, dialect(stream), counters, block_size=block_size)
+
+
+def dialect(stream: Stream) -> Dialect:
+    """How the lines of a worker's output are wrapped."""
     if stream.format in ("cri", "docker"):
-        dialect = dialects.container(stream.single_node)
-    else:
-        dialect = dialects.plain(stream.labelled, stream.single_node)
-    return read_lines(stream, selector, clock, dialect, counters, block_size=block_size)
+        return dialects.container(stream.single_node)
+    return dialects.plain(stream.labelled, stream.single_node)
 
 
 def read_lines(
@@ -141,7 +143,6 @@ class _Assembly:
         self._clock = clock
         self._dialect = dialect
         self._counters = counters
-        self._container = stream.format in ("cri", "docker")
         self._resources: dict[tuple[str, str], Resource] = {}
         self._pieces: dict[bytes, _Open] = {}  # runtimes' partial lines, by stream
         self._open: dict[bytes, _Open] = {}  # blocks, by lane
@@ -162,8 +163,6 @@ class _Assembly:
         data, base = block.data, block.offset
         size = len(data)
         self._all = picked is None
-        if self._container and picked is not None:
-            picked = _with_partials(data, picked)
         position, index, count = 0, 0, 0 if picked is None else len(picked)
         counted_to, line = 0, block.line
         while position < size:
@@ -402,21 +401,8 @@ def _iostream(record: _Open) -> tuple[bytes, ...]:
     return (name.encode(),) if isinstance(name, str) else ()
 
 
-def _with_partials(data: bytes, picked: Sequence[int]) -> Sequence[int]:
-    """Pieces of cut lines are candidates: what a selector looks for may lie across the cut.
-
-    Looked for with numpy: every line has ` stdout `, on which `bytes.find` stumbles.
-    """
-    array = np.frombuffer(data, np.uint8)
-    places = np.flatnonzero(array == 80)  # P
-    places = places[places > 8]
-    places = places[(array[places - 1] == 32) & ((array[places - 2] == 116) | (array[places - 2] == 114))]
-    extra = [at for at in places.tolist() if data[at - 8 : at] in (b" stdout ", b" stderr ")]
-    return sorted((*picked, *extra)) if extra else picked
-
-
 def _newlines(data: bytes, start: int, end: int) -> int:
-    return newlines(data[start:end]) if end - start > 2048 else data.count(b"\n", start, end)
+    return newlines(data, start, end) if end - start > 2048 else data.count(b"\n", start, end)
 
 
 def _line_end(data: bytes, start: int, size: int) -> tuple[int, int]:

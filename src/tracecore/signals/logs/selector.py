@@ -17,8 +17,10 @@ OPENERS = (
 
 #: The launcher says that its workers failed: what workers print after it is the next attempt.
 FAILED_GROUP = b"failed (exitcode:"
+#: Container runtimes cut long lines: what a selector looks for may lie across the cut.
+PARTIALS = (b" stdout P", b" stderr P")
 #: What every selector has to pick, whatever it looks for.
-ALWAYS = (*OPENERS, FAILED_GROUP)
+ALWAYS = (*OPENERS, FAILED_GROUP, *PARTIALS)
 
 
 class Selector(Protocol):

@@ -1,0 +1,256 @@
+"""Progress lines are sampled: most lines of a training log are of this kind, and each of them matches.
+
+Every progress line of a block is read (`templates`), but only those are handed on without which a conclusion would
+change. In each lane (whose line it is, and which kind of line) these are
+
+- both lines around a pause of `PAUSE` seconds or more, so that a stall begins and ends where it did;
+- both lines around a step that is not larger than the one before, and the first line of steps that stand still;
+- at most one line a second, at least one in ten, so that a run that goes on is seen to go on;
+- the last line of a block, since nobody knows yet what follows;
+- all lines at the beginning of a stream and at its end, where incidents are.
+
+Values that are not finite, checkpoints, evaluation and everything else have guards of their own and are never sampled.
+Progress lines of a shape that cannot be read by the block are handed on, all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
+from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, learn
+
+#: Seconds; see above. A stall shorter than the pause and the longest interval together may look like a run that goes on.
+PAUSE: Final = 5
+#: The shortest interval that gives no more than so many lines of a block is taken, else the longest.
+EVERY: Final = (1, 2, 5, 10)
+ENOUGH: Final = 16
+#: Bytes of a stream, at its beginning and at its end, of which no line is left out.
+BEGINNING: Final = 8 << 10
+END: Final = 24 << 10
+#: How much of a block is looked at together: as much as stays near the processor.
+PIECE: Final = 1 << 20
+#: Templates in use, and lines that may be learned from in one block and in one stream.
+MAX_READERS: Final = 16
+MAX_LEARNED: Final = 4
+MAX_LESSONS: Final = 512
+#: So many lines of an unknown shape are worth a template.
+WORTH: Final = 24
+MAX_LANES: Final = 65_536
+
+_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
+_NONE: Final[Array] = np.zeros(0, np.int64)
+
+
+class Sampler:
+    """A selector that samples progress lines. One for each stream: it remembers what it saw last.
+
+    Args:
+        events: the database of all guards but those of progress.
+        progress: the database of those.
+        ask: what recipes and reader make of one line.
+        container: lines have a container runtime's header.
+        size: of the stream in bytes, where it is known.
+    """
+
+    def __init__(
+        self, events: Database, progress: Database, ask: Ask, *, container: bool = False, size: int | None = None
+    ) -> None:
+        self._events = Selector(events)
+        self._progress = progress
+        self._ask = ask
+        self._container = container
+        self._size = size
+        self._offset = 0
+        self._readers: list[Reader] = []
+        self._kinds: dict[bytes, int] = {}
+        self._hopeless: set[bytes] = set()
+        self._lessons = 0
+        self._ends = Ends()
+        #: The last line of each lane: step, second, and whether its step stood still.
+        self._last: dict[int, tuple[int, int, bool]] = {}
+
+    def __call__(self, block: bytes) -> Sequence[int] | None:
+        text = plain(block, escaped=False)
+        found = self._events.scan(text)
+        found += long_lines(text)
+        picked, borders = self._sampled(text)
+        self._offset += len(block)
+        last = len(text) - 1
+        found += [int(borders[line]) if line < len(borders) else last for line in picked]
+        found.sort()
+        return found if text is block else mapped(text, found, block)
+
+    def _sampled(self, text: bytes) -> tuple[list[int], Array]:
+        """Numbers of progress lines to hand on, and where all lines end."""
+        borders: list[Array] = []
+        known: list[Lines] = []
+        picked: list[int] = []
+        lessons = MAX_LEARNED
+        begin, number = 0, 0
+        while begin < len(text):
+            end = len(text)
+            if end - begin > PIECE:
+                end = text.rfind(b"\n", begin, begin + PIECE) + 1 or end
+            piece = text[begin:end] if begin or end < len(text) else text
+            stops = self._ends(piece)
+            starts = np.empty(len(stops) + 1, np.int64)
+            starts[0] = 0
+            np.add(stops, 1, out=starts[1:])
+            if starts[-1] == len(piece):
+                starts = starts[:-1]
+            claimed, unknown, lessons = self._read(piece, starts, lessons)
+            known += [Lines(lines.number + number, lines.step, lines.second, lines.lane) for lines in claimed]
+            picked += [line + number for line in unknown]
+            borders.append(stops + begin)
+            number += len(stops)
+            begin = end
+        if known:
+            lines = _together(known)
+            places = np.concatenate(borders)
+            # Text that was changed is shorter than the block: then a little more of the end is taken.
+            where = self._offset + np.append(places, len(text) - 1)[lines.number]
+            whole = where < BEGINNING
+            if self._size is not None:
+                whole |= where >= self._size - END
+            picked += self._needed(lines, whole).tolist()
+        return picked, np.concatenate(borders) if borders else _NONE
+
+    def _read(self, text: bytes, starts: Array, lessons: int) -> tuple[list[Lines], list[int], int]:
+        """Progress lines that were read, numbers of those that could not be, and how many more may be learned from."""
+        claimed: list[Lines] = []
+        left = np.arange(len(starts))
+        if not self._readers:
+            # One look at the beginning saves searching all of the block for what a template will explain.
+            self._learn(text, starts, self._progress_lines(text, starts, left[:256]))
+        for reader in tuple(self._readers):
+            left = self._claim(reader, text, starts, left, claimed)
+        unknown = self._progress_lines(text, starts, left)
+        while len(unknown) >= WORTH and lessons > 0:
+            lessons -= 1
+            learned = self._learn(text, starts, unknown)
+            if learned is None:
+                break
+            unknown = self._claim(learned, text, starts, np.array(unknown, np.int64), claimed).tolist()
+        return claimed, unknown, lessons
+
+    def _claim(self, reader: Reader, text: bytes, starts: Array, left: Array, claimed: list[Lines]) -> Array:
+        """Reads those of the lines that have a reader's shape, and gives the others."""
+        start = starts[left]
+        room = int(np.searchsorted(start, len(text) - reader.need, "right"))
+        if room <= 0:
+            return left
+        lines = reader.read(text, start[:room], left[:room])
+        if not len(lines.number):
+            return left
+        claimed.append(lines)
+        if reader is not self._readers[0]:
+            self._readers.remove(reader)
+            self._readers.insert(0, reader)
+        rest = np.ones(len(starts), np.bool_)
+        rest[lines.number] = False
+        return left[rest[left]]
+
+    def _learn(self, text: bytes, starts: Array, numbers: Sequence[int]) -> Reader | None:
+        """A reader for the first of these lines that has a shape nobody tried in vain."""
+        for number in numbers:
+            start = int(starts[number])
+            stop = int(starts[number + 1]) - 1 if number + 1 < len(starts) else len(text)
+            line = text[start:stop].rstrip(b"\r\n")
+            shape = line[:96].translate(_DIGITS)
+            if shape in self._hopeless or self._lessons >= MAX_LESSONS:
+                continue
+            self._lessons += 1
+            header = len(b" ".join(line.split(b" ", 3)[:3])) + 1 if self._container else 0
+            template = learn(line, header, self._ask)
+            if template is not None:
+                reader = Reader(template, self._kinds.setdefault(template.kind, len(self._kinds)))
+                self._readers.insert(0, reader)
+                del self._readers[MAX_READERS:]
+                return reader
+            self._hopeless.add(shape)
+        return None
+
+    def _progress_lines(self, text: bytes, starts: Array, numbers: Array) -> list[int]:
+        """Those of the lines in which a guard of progress can match."""
+        if not len(numbers):
+            return []
+        if len(numbers) == len(starts):
+            buffer, borders = text, starts
+        else:
+            stops = np.append(starts[1:], len(text))[numbers].tolist()
+            parts = [text[a:b] for a, b in zip(starts[numbers].tolist(), stops, strict=True)]
+            buffer = b"".join(parts)
+            borders = np.concatenate(([0], np.cumsum([len(part) for part in parts])[:-1]))
+        found: list[int] = []
+        self._progress.scan(buffer, _collect, found)
+        if not found:
+            return []
+        lines = np.unique(np.searchsorted(borders, np.array(found, np.int64) - 1, "right") - 1)
+        picked: list[int] = numbers[lines].tolist()
+        return picked
+
+    def _needed(self, lines: Lines, whole: Flags) -> Array:
+        """Numbers of the lines that are handed on; `whole` are those that are in any case."""
+        least, most = int(lines.lane.min()), int(lines.lane.max())
+        # Small numbers are sorted by counting.
+        lanes = (lines.lane - least).astype(np.uint16) if most - least < 65_536 else lines.lane
+        order = np.argsort(lanes, kind="stable")
+        lane, step, second = lines.lane[order], lines.step[order], lines.second[order]
+        size = len(lane)
+        pick = whole[order]
+        inner = lane[1:] == lane[:-1]
+        rise, pause = np.diff(step), np.diff(second)
+        edge = inner & ((pause >= PAUSE) | (pause < 0) | (rise < 0))
+        still = inner & (rise == 0) & (step[1:] >= 0)
+        begins, over = still.copy(), ~still
+        begins[1:] &= over[:-1]
+        over[1:] &= still[:-1]
+        over[:1] = False
+        pick[:-1] |= edge | begins | over
+        pick[1:] |= edge | (over & inner)
+        for every in EVERY:
+            ticks = inner & (second[1:] // every != second[:-1] // every)
+            if np.count_nonzero(ticks) <= ENOUGH:
+                break
+        pick[1:] |= ticks
+        firsts = np.flatnonzero(np.concatenate(([True], ~inner)))
+        lasts = np.append(firsts[1:] - 1, size - 1)
+        pick[lasts] = True
+        if len(self._last) > MAX_LANES:
+            self._last.clear()
+        rows = zip(lane[firsts].tolist(), firsts.tolist(), lasts.tolist(), strict=True)
+        for who, first, final in rows:
+            before = self._last.get(who)
+            stood = bool(still[final - 1]) if final > first else False
+            if before is None:
+                pick[first] = True
+            else:
+                passed = second[first] - before[1]
+                stands = step[first] == before[0] >= 0
+                if (
+                    not 0 <= passed < PAUSE
+                    or second[first] // every != before[1] // every
+                    or step[first] < before[0]
+                    or (before[2] and not stands)
+                ):
+                    pick[first] = True
+                stood = stood or (bool(stands) and final == first)
+            self._last[who] = (int(step[final]), int(second[final]), stood)
+        needed: Array = lines.number[order[pick]]
+        return needed
+
+
+def _together(known: list[Lines]) -> Lines:
+    """Lines of several shapes as one, in the order of the block."""
+    number, step, second, lane = (np.concatenate(parts) for parts in zip(*known, strict=True))
+    order = np.argsort(number, kind="stable")
+    return Lines(number[order], step[order], second[order], lane[order])
+
+
+def _collect(number: int, start: int, end: int, flags: int, found: list[int]) -> None:
+    found.append(end)

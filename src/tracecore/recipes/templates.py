@@ -1,0 +1,329 @@
+"""Progress lines of one shape, read by the block.
+
+Nearly all lines of a training log are made by one format string. A template is learned from one of them: which bytes
+before the step stay the same, which are digits, where the step begins, where the time stands, which digits say whose
+line it is. Which digits these are is not guessed: one digit is changed, and the recipes are asked again. All lines of
+a block are then compared with the template at once, and their steps and times read without looking at a line alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+import re2
+
+Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
+
+Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+#: Ranks and the like that lanes of one kind are told apart by.
+LANES: Final = 4096
+#: How far into a line a template may reach.
+REACH: Final = 192
+#: Bytes after the step that are compared, up to the next digit.
+TAIL: Final = 8
+#: Numbers before the step that are looked at while learning.
+MAX_NUMBERS: Final = 24
+
+_NUMBER = re2.compile(rb"\d+")
+_CLOCK = re2.compile(rb"\d\d:\d\d:\d\d")
+
+
+class Said(NamedTuple):
+    """What the recipes and the reader make of one line.
+
+    Args:
+        progress: it is a progress line.
+        step: the step it has, if any.
+        who: whose line it is, in any form that can be compared.
+    """
+
+    progress: bool
+    step: int | None
+    who: object
+
+
+Ask: TypeAlias = Callable[[bytes], Said]
+
+
+class Template(msgspec.Struct, frozen=True):
+    """The shape of a line.
+
+    Args:
+        target: the bytes before the step, digits as zeros.
+        mask: which bits of them are compared: all of a byte that stays the same, the upper half of a digit.
+        step: where the step begins; None for lines without one.
+        tail: the bytes after the step, and how many of them are compared.
+        clock: where `HH:MM:SS` stands; None for lines without a time.
+        lanes: (start, length) of the numbers that say whose line it is.
+        kind: lines of different kinds are followed apart.
+        text: where the text begins; what a container runtime puts before it is the same for all lines.
+    """
+
+    target: bytes
+    mask: bytes
+    step: int | None
+    tail: bytes
+    clock: int | None
+    lanes: tuple[tuple[int, int], ...]
+    kind: bytes
+    text: int
+
+
+def learn(line: bytes, text: int, ask: Ask) -> Template | None:
+    """The template of a line; None where it has none that can be read in fixed places.
+
+    Args:
+        line: without its terminator.
+        text: how many bytes before its text are a container runtime's.
+        ask: what recipes and reader make of such a line.
+    """
+    said = ask(line)
+    if not said.progress:
+        return None
+    numbers = [match.span() for match in _NUMBER.finditer(line[:REACH])][:MAX_NUMBERS]
+    clock = _CLOCK.search(line[:REACH])
+    lanes: list[tuple[int, int]] = []
+    at: int | None = None
+    for start, end in numbers:
+        if at is not None:
+            break
+        value = int(line[start:end])
+        timed = clock is not None and clock.start() <= start < clock.end()
+        if timed or start < text:
+            continue
+        other = _changed(line, end - 1)
+        now = ask(other)
+        if said.step is not None and value == said.step and now.step == int(other[start:end]):
+            at = start
+        elif now.who != said.who:
+            lanes.append((start, end - start))
+    if said.step is not None and at is None:
+        return None
+    reach = at if at is not None else _after_prefix(line, numbers, lanes)
+    if reach is None:
+        return None
+    if clock is not None and clock.end() > reach:
+        clock = None
+    if any(length > 8 for _, length in lanes):
+        return None
+    head = line[:reach]
+    digits = [48 <= byte <= 57 for byte in head]
+    target = bytes(48 if digit else byte for byte, digit in zip(head, digits, strict=True))
+    mask = bytes(0xF0 if digit else 0xFF for digit in digits)
+    tail = b""
+    if at is not None:
+        end = next(stop for start, stop in numbers if start == at)
+        rest = line[end : end + TAIL]
+        number = _NUMBER.search(rest)
+        tail = rest[: number.start()] if number else rest
+    return Template(
+        target, mask, at, tail, clock.start() if clock else None, tuple(lanes), target + b"\x00" + tail, text
+    )
+
+
+def _changed(line: bytes, place: int) -> bytes:
+    """The same line with another digit in this place; never one that makes the number zero or shorter."""
+    digit = line[place] - 48
+    return line[:place] + bytes((48 + (digit + 1 if digit < 9 else 1),)) + line[place + 1 :]
+
+
+def _after_prefix(line: bytes, numbers: list[tuple[int, int]], lanes: list[tuple[int, int]]) -> int | None:
+    """Where a line without a step stops being the same: at the first number after all that stands before the text."""
+    text = max((start + length for start, length in lanes), default=0)
+    for start, end in numbers:
+        before = line[text:start]
+        # A word of letters before the number: the text itself has begun, not a date.
+        if start > text and sum(byte > 48 and chr(byte).isalpha() for byte in before[-12:]) >= 3:
+            return start
+        text = end
+    return None
+
+
+class Lines(NamedTuple):
+    """Lines of a block that have a template.
+
+    Args:
+        number: which lines, ascending.
+        step: their steps; -1 for lines without.
+        second: of the day; -1 where the line has no time.
+        lane: whose they are.
+    """
+
+    number: Array
+    step: Array
+    second: Array
+    lane: Array
+
+
+_NO_NUMBERS: Final[Array] = np.zeros(0, np.int64)
+_MISSING: Final[Array] = np.zeros(0, np.int64)
+_NO_LINES: Final = Lines(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
+
+
+class Ends:
+    """Finds where lines end; keeps its memory, since fresh memory costs more than the search."""
+
+    def __init__(self) -> None:
+        self._found = np.zeros(0, np.bool_)
+
+    def __call__(self, text: bytes) -> Array:
+        """Newlines, and carriage returns."""
+        size = len(text)
+        if len(self._found) < size + 8:
+            self._found = np.empty(size + 8, np.bool_)
+        array = np.frombuffer(text, np.uint8)
+        found = self._found[: size + -size % 8]
+        np.equal(array, 10, out=found[:size])
+        found[size:] = False
+        if b"\r" in text:
+            found[:size] |= array == 13
+        # Eight bytes at a time: few of them hold a line end, and hardly any two.
+        words = found.view(np.uint64)
+        place = np.flatnonzero(words != 0)
+        value = words[place]
+        less = value - np.uint64(1)
+        if (value & less).any():
+            return np.flatnonzero(found)
+        within: Array = np.bitwise_count(less).astype(np.int64) >> 3
+        return place * 8 + within
+
+
+class Reader:
+    """Reads the lines of one shape out of blocks.
+
+    Args:
+        template: the shape.
+        kind: a number for its kind.
+    """
+
+    def __init__(self, template: Template, kind: int) -> None:
+        self.template = template
+        self._kind = kind
+        width = len(template.target)
+        #: Bytes that must follow the start of a line: what is compared, the step, and what stands after it.
+        self.need = width + 24
+        self._checks: list[tuple[int, np.uint64, np.uint64]] = []
+        for place in range(width, template.text, -8):
+            first = max(place - 8, 0)
+            mask = _word(template.mask[first:place])
+            self._checks.append((first, _word(template.target[first:place]) & mask, mask))
+        self._tail = _word(template.tail)
+        self._tail_mask = _u((1 << 8 * len(template.tail)) - 1)
+
+    def read(self, text: bytes, start: Array, number: Array) -> Lines:
+        """Those of the lines that have this shape.
+
+        Args:
+            text: the block.
+            start: where lines begin, none nearer than `need` to its end.
+            number: which lines they are.
+        """
+        template = self.template
+        bytes_at = np.ndarray((len(text) - 7,), np.dtype("V8"), text, 0, (1,))
+
+        def words(at: int) -> Words:
+            return bytes_at[start + at].view(np.uint64)
+
+        good: Flags | None = None
+        for place, target, mask in self._checks:
+            same = (words(place) & mask) == target
+            good = same if good is None else good & same
+        if good is not None and not good.all():
+            start, number = start[good], number[good]
+        if not len(start):
+            return _NO_LINES
+        step = _MISSING
+        if template.step is not None:
+            first = words(template.step)
+            step, fits = self._steps(first, lambda: words(template.step + 8))  # type: ignore[operator]
+            if fits is not None:
+                start, number, step = start[fits], number[fits], step[fits]
+        second = _MISSING if template.clock is None or not len(start) else _seconds(words(template.clock))
+        lane = np.full(len(start), self._kind, np.int64)
+        array = np.frombuffer(text, np.uint8)
+        for begin, length in template.lanes:
+            value = array[start + begin].astype(np.int64) - 48
+            for place in range(begin + 1, begin + length):
+                value = value * 10 + (array[start + place] - 48)
+            lane = lane * LANES + value
+        return Lines(number, _filled(step, len(start)), _filled(second, len(start)), lane)
+
+    def _steps(self, first: Words, after: Callable[[], Words]) -> tuple[Array, Flags | None]:
+        """The steps that begin eight bytes, and which lines have one and what follows it; None for all."""
+        tail = self.template.tail
+        width = int(_numbers(first[:1])[1][0])
+        if width > 0 and width + len(tail) <= 8 and tail:
+            # As a rule all steps of a block have as many digits as the first, and then much is known beforehand.
+            digits = (first ^ _ZEROS) & _u((1 << 8 * width) - 1)
+            wrong = (((digits + _SIX) | digits) & _UPPER) | (((first >> _u(8 * width)) ^ self._tail) & self._tail_mask)
+            if not wrong.any():
+                return _value(digits << _u(64 - 8 * width)), None
+        values, widths = _numbers(first)
+        good = (widths > 0) & (widths < 8)
+        if tail:
+            bits = (widths * 8).astype(np.uint64) & _u(63)
+            rest = (first >> bits) | (after() << (_u(64) - bits & _u(63)))
+            good &= (rest & self._tail_mask) == self._tail
+        return values, good
+
+
+def _filled(values: Array, size: int) -> Array:
+    return np.full(size, -1, np.int64) if values is _MISSING else values
+
+
+def _word(text: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(text, "little"))
+
+
+def _u(value: int) -> np.uint64:
+    return np.uint64(value)
+
+
+_ZEROS: Final = _u(0x3030303030303030)
+_ABOVE: Final = _u(0x7676767676767676)
+_TOP: Final = _u(0x8080808080808080)
+_SIX: Final = _u(0x0606060606060606)
+_UPPER: Final = _u(0xF0F0F0F0F0F0F0F0)
+
+
+def _numbers(words: Words) -> tuple[Array, Array]:
+    """The decimal numbers at the beginning of eight bytes, and how many digits they have (8: perhaps more)."""
+    digits = words ^ _ZEROS
+    others = ((digits + _ABOVE) | digits) & _TOP
+    lowest = others & (~others + _u(1))
+    width = np.where(others == 0, _u(8), np.bitwise_count(lowest - _u(1)).astype(np.uint64) >> _u(3))
+    # The first character is the lowest byte; shifted up, what is below it are leading zeros.
+    shift = (_u(8) - width) * _u(8)
+    value = np.where(width == 0, _u(0), digits << (shift & _u(63)))
+    return _value(value), width.astype(np.int64)
+
+
+def _value(digits: Words) -> Array:
+    """The number of eight digits, the first in the lowest byte."""
+    value = (digits * _u(10) + (digits >> _u(8))) & _u(0x00FF00FF00FF00FF)
+    value = (value * _u(100) + (value >> _u(16))) & _u(0x0000FFFF0000FFFF)
+    value = (value * _u(10000) + (value >> _u(32))) & _u(0xFFFFFFFF)
+    number: Array = value.view(np.int64)
+    return number
+
+
+def _seconds(words: Words) -> Array:
+    """`HH:MM:SS` as seconds of the day. Many lines share a second, so each is worked out where it begins."""
+    changes = np.empty(len(words), np.bool_)
+    changes[0] = True
+    np.not_equal(words[1:], words[:-1], out=changes[1:])
+    table = _of_day(words[changes])
+    return table[np.cumsum(changes) - 1] if len(table) > 1 else np.full(len(words), table[0], np.int64)
+
+
+def _of_day(words: Words) -> Array:
+    digits = words & _u(0x0F0F000F0F000F0F)
+    pairs = digits * _u(10) + (digits >> _u(8))
+    hours, minutes, seconds = pairs & _u(0xFF), (pairs >> _u(24)) & _u(0xFF), (pairs >> _u(48)) & _u(0xFF)
+    second: Array = (hours * _u(3600) + minutes * _u(60) + seconds).astype(np.int64)
+    return second
