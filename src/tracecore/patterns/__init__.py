@@ -22,6 +22,7 @@ from tracecore.patterns.host_oom.detector import HostOom
 from tracecore.patterns.ib_link_flap.detector import IbLinkFlap
 from tracecore.patterns.nccl_bootstrap.detector import NcclBootstrap
 from tracecore.patterns.nccl_hang.detector import NcclHang
+from tracecore.patterns.nvlink_degradation.detector import NvlinkDegradation
 from tracecore.patterns.pcie_aer.detector import PcieAer
 from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
@@ -57,6 +58,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     ThermalThrottle,
     PcieAer,
     IbLinkFlap,
+    NvlinkDegradation,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

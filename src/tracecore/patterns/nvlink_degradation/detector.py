@@ -1,0 +1,273 @@
+"""An NVLink is slow or dead, and collectives stall on it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from tracecore.facts.collective import CollectiveEntry
+from tracecore.facts.gpu import NvlinkRate, Xid
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.training import StepStalled
+from tracecore.patterns.config import HOUR, MILLISECOND, MINUTE, SECOND, Duration, Fraction, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+#: An NVLink error; a GPU that is no longer there.
+CODES = frozenset({74, 79})
+#: Stuck ranks that the trail shows.
+SHOWN = 8
+
+Stuck: TypeAlias = "CollectiveEntry | WatchdogReport"
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        window: how near to each other the layers must be.
+        low: for how long a link must carry little.
+        share: little is this share of its peers' median, or less.
+        stall: for how long a collective must be unfinished; a dump and a watchdog need no waiting.
+        memory: how long after a collective began a watchdog may report it.
+    """
+
+    window: Duration = 5 * MINUTE
+    low: Duration = 5 * MINUTE
+    share: Fraction = 0.5
+    stall: Duration = MINUTE
+    memory: Duration = HOUR
+
+
+class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        xid: the driver's error; None where there was none.
+        low: the link that carries little; None where none was measured.
+        stuck: unfinished collectives, one for each rank, the first ones.
+        rank: the rank of the GPU, or the only one that is stuck; None where that is not known.
+        step: the last step reached, from a stall at that time.
+    """
+
+    pattern_id: ClassVar[str] = "1"
+    pattern_name: ClassVar[str] = "nvlink_degradation"
+    role: ClassVar[Role] = "cause"
+
+    xid: Xid | None = None
+    low: NvlinkRate | None = None
+    stuck: tuple[CollectiveEntry | WatchdogReport, ...] = ()
+    rank: int | None = None
+    step: int | None = None
+
+    @property
+    def node(self) -> str | None:
+        return self.evidence()[0].node
+
+    @property
+    def gpu(self) -> str | None:
+        return (self.xid.gpu if self.xid is not None else None) or (self.low.gpu if self.low is not None else None)
+
+    @property
+    def link(self) -> int | None:
+        links = (self.low.link if self.low is not None else None, self.xid.link if self.xid is not None else None)
+        return next((link for link in links if link is not None), None)
+
+    def headline(self) -> str:
+        where = f" on rank {self.rank}" if self.rank is not None else f" on {self.node}" if self.node else ""
+        return f"NVLink degradation{where}" + (f" at step {self.step}" if self.step is not None else "")
+
+    def remediation(self) -> str:
+        node, gpu = self.node or "NODE", f" -i {self.gpu}" if self.gpu else ""
+        link = f" (link {self.link} first)" if self.link is not None else ""
+        lost = self.xid is not None and self.xid.code == 79
+        reset = (
+            "power-cycle the node, for the GPU is gone from the bus,"
+            if lost
+            else "reset its GPUs together (`nvidia-smi --gpu-reset`) or reboot it,"
+        )
+        return (
+            f"On {node}: `nvidia-smi nvlink --status{gpu}` and `nvidia-smi nvlink --errorcounters{gpu}` show links "
+            f"that are down or count errors{link}. Take the node out (`kubectl cordon {node}`), restart the job "
+            f"elsewhere from its last checkpoint, then {reset} and run `dcgmi diag -r 3`. "
+            f"If links err again, the GPU's board, the bridge or the NVSwitch must be replaced."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        facts: list[Fact] = [fact for fact in (self.xid, self.low, *self.stuck) if fact is not None]
+        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+
+    def missing_layers(self) -> tuple[str, ...]:
+        seen = {"kernel": self.xid, "metrics": self.low, "collectives": self.stuck}
+        return tuple(layer for layer, found in seen.items() if not found)
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "k8s.node.name": self.node,
+            "gpu.id": self.gpu,
+            "hw.gpu.nvlink.link": self.link,
+            "gen_ai.training.rank": self.rank,
+            "gen_ai.training.step": self.step,
+            "kernelevents.xid": self.xid.code if self.xid is not None else None,
+            "stuck_ranks": sorted({fact.rank for fact in self.stuck if fact.rank is not None}) or None,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def promoted(self) -> dict[str, Any]:
+        return {name: value for name, value in self.fields().items() if name != "stuck_ranks"}
+
+    def suspects(self) -> Suspects:
+        """Ranks that are stuck only wait; the GPU, its node and its own rank are to be looked at."""
+        return Suspects(
+            ranks=() if self.rank is None else (self.rank,),
+            nodes=(self.node,) if self.node else (),
+            gpus=(self.gpu,) if self.gpu else (),
+        )
+
+
+class NvlinkDegradation(Pattern[Config]):
+    """Two of three layers at about the same time on a node: partial; all three: full.
+
+    The layers are Xid 74 or 79, a link that carries half of what its peers do for minutes, and unfinished collectives
+    of the node's ranks.
+    """
+
+    id = "1"
+    name = "nvlink_degradation"
+    role = "cause"
+    maturity = "experimental"
+    needs = (Xid, NvlinkRate, CollectiveEntry, WatchdogReport, StepStalled)
+    triggers = (Xid, NvlinkRate)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return 2 * self.config.window + self.config.low + max(self.config.stall, self.config.memory)
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if isinstance(fact, Xid) and fact.code not in CODES:
+            return ()
+        if isinstance(fact, WatchdogReport) and fact.report != "timeout":
+            return ()
+        if isinstance(fact, NvlinkRate) and not self._carries_little(fact):
+            return ()
+        if isinstance(fact, StepStalled) and fact.step is None:
+            return ()
+        return ((fact.node or "",),)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        xids, lows = window.of(Xid), self._lows(window)
+        stuck = self._stuck(window, now)
+        if sum(map(bool, (xids, lows, stuck))) < 2:
+            return []
+        # What is near is looked for around events; a link that is low is a state, and lasts.
+        found: list[Verdict] = []
+        timed = sorted(((self._begin(fact), fact.uid, fact) for fact in (*xids, *stuck)), key=lambda event: event[:2])
+        begins = [begin for begin, _, _ in timed]
+        events: list[Fact] = [fact for _, _, fact in timed]
+        told: int | None = None
+        for place, time in enumerate(begins):
+            if told is not None and time - told <= self.config.window:
+                told = time
+                continue
+            first = bisect_left(begins, time - self.config.window)
+            last = bisect_right(begins, time + self.config.window)
+            verdict = self._verdict(window, events[place], time, events[first:last], lows)
+            if verdict is not None:
+                told = time
+                found.append(verdict)
+        return found
+
+    def due(self, window: Window, now: int) -> int | None:
+        deadlines = [entry.time + self.config.stall for entry in _unfinished(window) if not entry.final]
+        return min((deadline for deadline in deadlines if deadline > now), default=None)
+
+    def _verdict(
+        self, window: Window, event: Fact, time: int, near: Sequence[Fact], lows: Sequence[NvlinkRate]
+    ) -> Verdict | None:
+        until = time + self.config.window
+        xid: Xid | None = None
+        stuck: dict[int | None, CollectiveEntry | WatchdogReport] = {}
+        for fact in near:
+            if isinstance(fact, Xid):
+                xid = xid or fact
+            elif isinstance(fact, CollectiveEntry | WatchdogReport) and len(stuck) < SHOWN:
+                stuck.setdefault(fact.rank, fact)
+        low = next(
+            (rate for rate in lows if rate.end >= time - self.config.window and rate.time - _low_for(rate) <= until),
+            None,
+        )
+        layers = sum(map(bool, (xid, low, stuck)))
+        if layers < 2:
+            return None
+        facts: list[Fact] = [fact for fact in (xid, low, *stuck.values()) if fact is not None]
+        when = max(fact.time for fact in facts)
+        rank = _rank(window, xid, low, stuck)
+        return NvlinkDegradationVerdict(
+            key=window.key,
+            episode=event.source,
+            time=when,
+            confidence="full" if layers == 3 else "partial",
+            xid=xid,
+            low=low,
+            stuck=tuple(stuck.values()),
+            rank=rank,
+            step=_step(window, rank, time - self.config.window, until),
+        )
+
+    def _begin(self, fact: Fact) -> int:
+        """When it began: a watchdog reports what began long before."""
+        if isinstance(fact, WatchdogReport):
+            before = max(0, fact.elapsed_ms or fact.timeout_ms or 0) * MILLISECOND
+            return fact.time - min(before, self.config.memory)
+        return fact.time
+
+    def _carries_little(self, rate: NvlinkRate) -> bool:
+        return rate.peer_median is None or rate.bytes_per_second <= self.config.share * rate.peer_median
+
+    def _lows(self, window: Window) -> list[NvlinkRate]:
+        return [rate for rate in window.of(NvlinkRate) if _low_for(rate) >= self.config.low]
+
+    def _stuck(self, window: Window, now: int) -> list[Stuck]:
+        late: list[Stuck] = [
+            entry for entry in _unfinished(window) if entry.final or now - entry.time >= self.config.stall
+        ]
+        return [*late, *window.of(WatchdogReport)]
+
+
+def _unfinished(window: Window) -> list[CollectiveEntry]:
+    """Collectives whose last word is not that they ended."""
+    last: dict[tuple[int | None, str, int], CollectiveEntry] = {}
+    for entry in window.of(CollectiveEntry):
+        call = (entry.rank, entry.pg, entry.seq)
+        if call not in last or not last[call].done:
+            last[call] = entry
+    return [entry for entry in last.values() if not entry.done]
+
+
+def _low_for(rate: NvlinkRate) -> int:
+    """Nanoseconds for which the link has been low when this was stated, or until it was last stated."""
+    stated = int(min(max(rate.low_s or 0.0, 0.0), 1e9) * SECOND)
+    return max(stated, rate.end - rate.time)
+
+
+def _rank(window: Window, xid: Xid | None, low: NvlinkRate | None, stuck: dict[int | None, Stuck]) -> int | None:
+    """The rank of the GPU, by what says so itself; else the only rank that is stuck."""
+    for fact in (xid, low):
+        if fact is not None and fact.rank is not None:
+            return fact.rank
+    gpus = {fact.gpu for fact in (xid, low) if fact is not None and fact.gpu is not None}
+    owners = {fact.rank for fact in (*stuck.values(), *window.of(StepStalled)) if fact.gpu in gpus and fact.gpu}
+    ranks = owners - {None} or set(stuck) - {None}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _step(window: Window, rank: int | None, oldest: int, latest: int) -> int | None:
+    """The last step that was reached where the stall began at that time, by that rank where it is known."""
+    for stall in window.of(StepStalled):
+        if oldest <= stall.since <= latest and (rank is None or stall.rank == rank):
+            return stall.step
+    return None
