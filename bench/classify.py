@@ -1,4 +1,4 @@
-"""How long it takes to classify the last megabyte of a log, once everything is warm; the median of several."""
+"""Processor time to classify the last megabyte of a log, once everything is warm; the median of several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROUNDS = 15
 TRACEBACK = """Traceback (most recent call last):
   File "/work/train.py", line 71, in train
     loss.backward()
-torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.00 GiB is free.
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
 """
 SURVIVED = """Traceback (most recent call last):
   File "/work/data.py", line 12, in fetch
@@ -22,9 +22,9 @@ SURVIVED = """Traceback (most recent call last):
 ConnectionResetError: [Errno 104] Connection reset by peer
 """
 REMOTE = (
-    "[rank{rank}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 milliseconds before "
-    "timing out.\n"
+    "[rank{rank}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 "
+    "milliseconds before timing out.\n"
 )
 
 
@@ -35,7 +35,7 @@ def progress(size: int) -> str:
     while length < size:
         number += 1
         at = f"[2026-01-01 10:{number // 60 % 60:02d}:{number % 60:02d}]"
-        line = f"{at} rank 0 | step {number} | loss {2 + number % 7 / 10:.4f} | data_time 0.002 | iter_time 0.{number % 900:03d}\n"
+        line = f"{at} rank 0 | step {number} | loss {2 + number % 7 / 10:.4f} | iter_time 0.{number % 900:03d}\n"
         if number % 500 == 0:
             line += f"{at} WARNING:root:shard fetch failed, retrying in 1s (attempt 1/5)\n"
         lines.append(line)
@@ -68,9 +68,9 @@ def measure() -> list[Measurement]:
         classify(1, None, data)
         times = []
         for _ in range(ROUNDS):
-            begin = time.perf_counter()
+            begin = time.process_time()
             classify(1, None, data)
-            times.append((time.perf_counter() - begin) * 1000)
+            times.append((time.process_time() - begin) * 1000)
         how = f"median of {ROUNDS}, {len(data) / SIZE:.2f} MiB"
         found.append(Measurement(f"classify.{name}", statistics.median(times), "ms", note=how))
     return found

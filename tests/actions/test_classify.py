@@ -18,13 +18,13 @@ TRACEBACK = """Traceback (most recent call last):
 {error}
 """
 WATCHDOG = (
-    "[rank{rank}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 milliseconds before "
-    "timing out.\n"
+    "[rank{rank}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 "
+    "milliseconds before timing out.\n"
 )
 REMOTE = (
-    "[rank{rank}]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited or there "
-    "was a network error, NCCL version 2.21.5\n"
+    "[rank{rank}]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, remote process exited or "
+    "there was a network error, NCCL version 2.21.5\n"
 )
 
 
@@ -119,7 +119,9 @@ def test_a_warning_decides_only_where_nothing_stronger_does() -> None:
 
 
 def test_the_attempt_before_a_restart_that_got_somewhere_does_not_decide() -> None:
-    failed = "E0101 10:00:00.1 9 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 5) of binary: /usr/bin/python\n"
+    failed = (
+        "E0101 10:00:00.1 9 elastic/api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 5) of binary: /bin/python\n"
+    )
     again = "[rank3]: " + "[2026-01-01 10:05:00] step 20 | loss 1.5 | iter_time 0.1\n"
     log = (
         raised("ValueError: bad row", 3)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tracecore.actions.rules import Role, Rule, Rules
-from tracecore.actions.tail import Made, read_progress
+from tracecore.actions.tail import NUMBERS, Made, read_progress
 from tracecore.facts.fact import Fact
 from tracecore.facts.process import ExceptionRaised, FatalSignal, LauncherFailure
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracecore.actions.tail import Stated, Tail
 
 #: Lines with a phrase that are looked at, from either end of the tail.
-MAX_PHRASES: Final = 400
+MAX_PHRASES: Final = 200
 #: So many steps after a statement of a process nobody names, and it was survived: one or two may be another's.
 STEPS_AFTER: Final = 3
 #: An uncaught error ends its process in much less than that; two causes of one process further apart are two.
@@ -171,12 +171,22 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
     data = tail.data
     covered = sorted((one.offset, one.end) for one in found)
     lines: dict[int, int] = {}
+    alike: dict[bytes, tuple[int, int]] = {}
+    end = -1
     for match in rules.any_phrase_bytes.finditer(data):
+        if match.start() < end:
+            continue
         start = data.rfind(b"\n", 0, match.start()) + 1
-        if start not in lines:
-            end = data.find(b"\n", match.end())
-            lines[start] = len(data) if end < 0 else end
-    starts = list(lines)
+        end = data.find(b"\n", match.end())
+        end = len(data) if end < 0 else end
+        # Of lines that differ in their numbers only, the first and the last are enough.
+        shape = data[start : min(end, start + 512)].translate(None, NUMBERS)
+        first, last = alike.get(shape, (start, start))
+        if last != first:
+            del lines[last]
+        alike[shape] = first, start
+        lines[start] = end
+    starts = sorted(lines)
     if len(starts) > MAX_PHRASES:
         starts = starts[: MAX_PHRASES // 2] + starts[-MAX_PHRASES // 2 :]
     said: list[Statement] = []
@@ -184,7 +194,8 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
     for start in starts:
         number += data.count(b"\n", counted, start)
         counted = start
-        if any(low <= start < high for low, high in covered):
+        before = bisect_right(covered, (start, len(data)))
+        if before and start < covered[before - 1][1]:
             continue
         text = data[start : min(lines[start], start + 4096)].decode("utf-8", "replace")
         if (matched := rules.for_phrase(text)) is None:

@@ -21,11 +21,12 @@ from tracecore.ottl.planner.database import compiled
 from tracecore.ottl.planner.plan import Plan, outline
 from tracecore.ottl.planner.selection import Selector, line_search
 from tracecore.signals.bundle import archive, reading, recognition
+from tracecore.signals.logs.selector import ALWAYS
 from tracecore.signals.record import Attributes, Source
 from tracecore.signals.stream import Clock, Counters, Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tracecore.ottl.planner.database import Database
     from tracecore.signals.record import LogSignal
@@ -39,6 +40,8 @@ MAX_RECORDS: Final = 20_000
 ALIKE: Final = 12
 #: Knowledge that is looked for in any log: worker output quotes the kernel, Slurm and Kubernetes.
 LAYERS: Final = ("stdout", "kernel", "kubernetes")
+#: Characters of numbers and addresses: lines that differ in them only are alike.
+NUMBERS: Final = b"0123456789abcdefx"
 #: The recipes of progress lines.
 PROGRESS: Final = "transform/progress"
 NON_FINITE: Final = "tracecore.training.non_finite"
@@ -50,8 +53,6 @@ PLACES: Final = 24
 #: And of these so many progress lines.
 STEPS: Final = 6
 
-#: Characters of numbers and addresses.
-_NUMBERS: Final = b"0123456789abcdefx"
 _LINES: Final = frozenset({"text", "cri", "docker", "dmesg", "syslog"})
 
 
@@ -169,7 +170,7 @@ def _shape(record: LogSignal) -> bytes:
     if not isinstance(body, str):
         return b""
     text = body if len(body) <= 1024 else body[:512] + body[-512:]
-    return text.encode("utf-8", "replace").translate(None, _NUMBERS)
+    return text.encode("utf-8", "replace").translate(None, NUMBERS)
 
 
 def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
@@ -182,9 +183,11 @@ def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
         for first, line in _picked(tail.data[start:end], Selector(database), count):
             for record in _records(line, tail, None):
                 plan.run(record)
-                for fact in project(record):
-                    if isinstance(fact, Progress) and fact.step is not None and fact.phase != "init":
-                        found.append(Made(start + first, fact.rank, fact.step))
+                found += (
+                    Made(start + first, fact.rank, fact.step)
+                    for fact in project(record)
+                    if isinstance(fact, Progress) and fact.step is not None and fact.phase != "init"
+                )
     found.sort(key=lambda made: made.offset)
     return found
 
@@ -242,7 +245,42 @@ def _records(data: bytes, tail: Tail, database: Database | None) -> Iterator[Log
         size=len(data),
         labelled=tail.labelled,
     )
-    return reading.read(stream, Selector(database, escaped=tail.format == "docker"), Clock(), Counters())
+    selector = Selector(database, escaped=tail.format == "docker")
+    return reading.read(stream, selector if database is None else _Thinned(selector), Clock(), Counters())
+
+
+class _Thinned:
+    """Picks what another selector picks, but of a storm of lines that differ in their numbers only the two ends.
+
+    Lines that may begin a block are all picked: what the blocks say is not in that line.
+    """
+
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+
+    def __call__(self, block: bytes) -> Sequence[int] | None:
+        picked = self._selector(block)
+        if picked is None or len(picked) <= ALIKE:
+            return picked
+        kept: list[int] = []
+        alike: dict[bytes, list[int]] = {}
+        start, end = 0, -1
+        for place in picked:
+            if place < end:
+                continue
+            start = block.rfind(b"\n", 0, place) + 1
+            end = block.find(b"\n", place)
+            end = len(block) if end < 0 else end
+            line = block[start : min(end, start + 512)]
+            if any(opener in line for opener in ALWAYS):
+                kept.append(place)
+            else:
+                alike.setdefault(line.translate(None, NUMBERS), []).append(place)
+        half = ALIKE // 2
+        for places in alike.values():
+            kept += places if len(places) <= ALIKE else (*places[:half], *places[-half:])
+        kept.sort()
+        return kept
 
 
 @cache
@@ -258,5 +296,14 @@ def _progress() -> tuple[Plan, Database | None]:
 
 def _planned(processors: list[recipes.Processor], *, always: bool) -> tuple[Plan, Database | None]:
     plan = Plan(outline(processor.config() for processor in processors))
-    searched, database = compiled(line_search(plan.outline.patterns, always=always), once=False)
+    # Statements run only where their group is entered, so its guard is enough to find their lines. A group without
+    # any works on attributes that another one has stamped.
+    needed = {
+        number
+        for group in plan.outline.groups
+        for guard in ((group.guard,) if group.guard is not None else group.guards)
+        for number in guard or ()
+    }
+    patterns = [plan.outline.patterns[number] for number in sorted(needed)]
+    searched, database = compiled(line_search(patterns, always=always), once=False)
     return plan, None if searched.open else database
