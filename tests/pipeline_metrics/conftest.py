@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,6 +118,12 @@ class Bundle:
     def file(self, name: str, text: str) -> Bundle:
         (self.path / name).write_text(text)
         return self
+
+
+@pytest.fixture
+def exporters() -> SimpleNamespace:
+    """What exporters print."""
+    return SimpleNamespace(dcgm=dcgm, ports=ports)
 
 
 @pytest.fixture

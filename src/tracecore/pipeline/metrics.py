@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -87,7 +88,7 @@ class Stamper:
 
     def sample(self, point: Point) -> Sample | None:
         """The point under its `hw.*` name; None where no bridge reads it or where it was not measured."""
-        if point.value in BLANK and point.name.startswith("DCGM_"):
+        if float(point.value) in BLANK and point.name.startswith("DCGM_"):
             self.blank += 1
             return None
         key = (point.name, point.declared, *point.labels.items())
@@ -112,6 +113,8 @@ class Stamper:
             return None
         if one is None or three is None or one.series.attributes != three.series.attributes:
             return Scale((one or three).series, each=True)  # type: ignore[union-attr]
+        if math.isclose(three.offset, 3 * one.offset, rel_tol=1e-12):
+            return Scale(one.series, one.offset)  # another unit: nought stays nought, to the last bit
         factor = (three.offset - one.offset) / 2
         return Scale(one.series, factor, one.offset - factor)
 
