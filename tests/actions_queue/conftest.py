@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import shutil
 import socket
 import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,7 +33,9 @@ def _installed() -> Path:
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         pytest.skip("no PostgreSQL here, and it cannot be installed without root and apt-get")
     command = ["apt-get", "install", "-y", "--no-install-recommends", "postgresql"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    )
     found = _programs()
     if found is None:
         pytest.skip(f"no PostgreSQL here, and installing it failed: {done.stderr.strip()[-200:]}")
@@ -38,20 +43,17 @@ def _installed() -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server() -> Iterator[str]:
     """A PostgreSQL server of our own; the address of its first database."""
     programs = _installed()
-    folder = tmp_path_factory.mktemp("postgres")
+    # Not below pytest's own folder, which is closed to the user the server runs as.
+    folder = Path(tempfile.mkdtemp(prefix="tracecore-postgres-"))
     data = folder / "data"
     # The server refuses to run as root.
     user: dict[str, str] = {}
     if os.geteuid() == 0:
-        user = {"user": "nobody", "group": "nogroup"} if _known("nogroup") else {"user": "nobody", "group": "nobody"}
+        user = {"user": "nobody", "group": "nogroup" if _known("nogroup") else "nobody"}
         shutil.chown(folder, **user)
-        for parent in folder.parents:
-            if parent == Path("/tmp"):
-                break
-            parent.chmod(parent.stat().st_mode | 0o011)
     subprocess.run(
         [programs / "initdb", "-D", data, "-U", "tester", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"],
         check=True, capture_output=True, cwd=folder, **user,
@@ -70,19 +72,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             if ready.returncode == 0:
                 break
             assert postgres.poll() is None, (folder / "log").read_text()
-            import time
-
             time.sleep(0.1)
         yield f"postgresql://tester@127.0.0.1:{port}/postgres"
     finally:
         postgres.terminate()
         postgres.wait(30)
         log.close()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _known(group: str) -> bool:
-    import grp
-
     try:
         grp.getgrnam(group)
     except KeyError:

@@ -188,15 +188,15 @@ def test_lists_in_the_order_in_which_things_happen(queue: Queue, clock: Any) -> 
     assert done is not None
     queue.finish(done, DONE)
     queue.claim("w", "h", 30)
-    assert [task.spec.name for task in queue.list()] == ["run", "urgent", "old", "done"]
-    assert [task.spec.name for task in queue.list(("queued",))] == ["urgent", "old"]
-    assert [task.spec.name for task in queue.list(name="r")] == ["run", "urgent"]
-    assert [task.spec.name for task in queue.list(limit=2)] == ["run", "urgent"]
-    assert queue.list(name="%") == []
+    assert [task.spec.name for task in queue.tasks()] == ["run", "urgent", "old", "done"]
+    assert [task.spec.name for task in queue.tasks(("queued",))] == ["urgent", "old"]
+    assert [task.spec.name for task in queue.tasks(name="r")] == ["run", "urgent"]
+    assert [task.spec.name for task in queue.tasks(limit=2)] == ["run", "urgent"]
+    assert queue.tasks(name="%") == []
     assert queue.counts() == {"queued": 2, "running": 1, "completed": 1, "failed": 0, "dead": 0, "cancelled": 0}
     clock.pass_(100)
     assert queue.prune(50) == 1
-    assert len(queue.list()) == 3
+    assert len(queue.tasks()) == 3
 
 
 WORKER = """
@@ -218,7 +218,9 @@ def test_many_workers_never_hold_one_task_together(place: str, engine: Engine) -
     queue = Queue(engine)
     ids = [queue.submit(spec()) for _ in range(120)]
     workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(4)
     ]
     claims: Counter[tuple[int, int]] = Counter()
@@ -328,4 +330,4 @@ def test_a_task_that_cannot_be_run_is_refused_with_a_reason(wrong: dict[str, Any
     queue = Queue(connect(str(tmp_path / "q.db")))
     with pytest.raises(SpecError, match=message):
         queue.submit(Spec(**{"name": "t", "command": ("true",), **wrong}))
-    assert queue.list() == []
+    assert queue.tasks() == []

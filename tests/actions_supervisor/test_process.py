@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -73,7 +74,7 @@ def test_signals_are_as_a_shell_would_leave_them(tmp_path: Path) -> None:
     code = "import signal; print([int(s) for s in range(1, 32) if signal.getsignal(s) == signal.SIG_IGN])"
     begin(tmp_path, *python(code)).wait(10)
     # Python itself ignores SIGPIPE and SIGXFSZ; nothing else may be ignored.
-    assert set(eval(output(tmp_path))) <= {signal.SIGPIPE, signal.SIGXFSZ}  # noqa: S307
+    assert set(json.loads(output(tmp_path))) <= {signal.SIGPIPE, signal.SIGXFSZ}
 
 
 def test_what_the_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
@@ -97,7 +98,10 @@ def test_what_the_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_stop_gives_time_and_then_no_more(tmp_path: Path) -> None:
-    polite = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved'), sys.exit(3)))\nprint('up')\ntime.sleep(60)"
+    polite = (
+        "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved'), sys.exit(3)))\n"
+        "print('up')\ntime.sleep(60)"
+    )
     kept = begin(tmp_path / "polite", *python(polite))
     assert eventually(lambda: "up" in output(tmp_path / "polite"))
     kept.stop(10)
@@ -153,7 +157,8 @@ def test_a_command_outlives_its_starter_and_is_found_again(tmp_path: Path) -> No
     code = (
         "import os, sys\nfrom pathlib import Path\nfrom tracecore.actions.supervisor.process import Run, start\n"
         "log = os.open(sys.argv[1] + '/output.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
-        f"start(Path(sys.argv[1]), Run(command=['sh', '-c', {script!r}]), mark='find', env=os.environ, stdout=log, stderr=log)\n"
+        f"run = Run(command=['sh', '-c', {script!r}])\n"
+        "start(Path(sys.argv[1]), run, mark='find', env=os.environ, stdout=log, stderr=log)\n"
         "os.kill(os.getpid(), 9)\n"
     )
     assert subprocess.run([*python(code), str(tmp_path)], check=False).returncode == -9

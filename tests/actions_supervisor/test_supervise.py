@@ -58,7 +58,9 @@ def text(path: Path) -> str:
 def patient(tmp_path: Path) -> str:
     """A policy that tries anything again, at once."""
     path = tmp_path / "patient.yaml"
-    classes = "".join(f"  {name}: {{retries: 2}}\n" for name in ("infrastructure", "code", "data", "resource", "unknown"))
+    classes = "".join(
+        f"  {name}: {{retries: 2}}\n" for name in ("infrastructure", "code", "data", "resource", "unknown")
+    )
     path.write_text(f"name: patient\nabout: For tests.\ntotal: 10\nclasses:\n{classes}")
     return str(path)
 
@@ -178,7 +180,9 @@ def test_who_does_not_listen_is_killed_after_the_grace_with_all_below(tmp_path: 
 
 def test_ctrl_c_goes_to_the_whole_group(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    script = "trap 'echo shell' INT; sh -c 'trap \"echo child; exit 0\" INT; echo up; while :; do sleep 0.1; done' ; exit 9"
+    script = (
+        "trap 'echo shell' INT; sh -c 'trap \"echo child; exit 0\" INT; echo up; while :; do sleep 0.1; done' ; exit 9"
+    )
     with log.open("wb") as file:
         running = begin(tmp_path, "--", "sh", "-c", script, stdout=file)
     assert eventually(lambda: "up" in text(log))
@@ -213,7 +217,9 @@ def test_a_killed_supervisor_loses_no_line_and_the_next_adopts_the_command(tmp_p
 
 
 def test_an_orphan_that_ended_meanwhile_is_judged_by_how_it_ended(tmp_path: Path) -> None:
-    script = 'if [ "$TRACECORE_ATTEMPT" = 2 ]; then echo second; exit 0; fi;' + COUNT.replace("exit {status}", "kill -9 $$")
+    script = 'if [ "$TRACECORE_ATTEMPT" = 2 ]; then echo second; exit 0; fi;' + COUNT.replace(
+        "exit {status}", "kill -9 $$"
+    )
     kill_in_the_middle(tmp_path, tmp_path / "log", script)
     folder = tmp_path / "state" / "attempts" / "0001"
     assert eventually(lambda: (folder / "exit.json").exists() and process.find(folder) is None)

@@ -113,7 +113,9 @@ Example: tracecore queue submit --name resnet --priority 5 \\
 )
 @click.option("--policy", default="default", show_default=True, help="Retry policy: a name or a file.")
 @click.option("--max-restarts", type=click.IntRange(0), default=None, help="A bound over the policy's.")
-@click.option("--timeout", callback=_duration, default=None, metavar="DURATION", help="The longest an attempt may take.")
+@click.option(
+    "--timeout", callback=_duration, default=None, metavar="DURATION", help="The longest an attempt may take."
+)
 @click.option("--grace", callback=_duration, default="10s", show_default=True, metavar="DURATION",
               help="Between SIGTERM and SIGKILL.")  # fmt: skip
 @click.option("--key", default=None, help="Submitting again with this key gives the same task.")
@@ -203,7 +205,7 @@ Example: tracecore queue work --logs /var/log/tracecore
 """,
 )
 @click.option("--logs", type=click.Path(file_okay=False), default=None,
-              help="For what the tasks write.  [default: beside the SQLite file, else ~/.local/state/tracecore/tasks]")  # fmt: skip
+              help="For their output.  [default: beside the SQLite file, else ~/.local/state/tracecore/tasks]")  # fmt: skip
 @click.option("--lease", callback=_duration, default="30s", show_default=True, metavar="DURATION",
               help="A worker that is silent for longer loses its task.")  # fmt: skip
 @click.option("--drain", is_flag=True, help="End when nothing waits and nothing runs.")
@@ -277,7 +279,7 @@ def list_(
     queue, _ = _open(place)
 
     def look() -> tuple[list[Task], dict[Any, int]]:
-        return queue.list(statuses, name=name, limit=limit), queue.counts()  # type: ignore[arg-type]
+        return queue.tasks(statuses, name=name, limit=limit), queue.counts()  # type: ignore[arg-type]
 
     if as_json:
         return _list_json(look, watch, max(every, 0.1))
@@ -479,7 +481,7 @@ def retry(place: str | None, tasks: tuple[int, ...], all_dead: bool) -> int:
 
     queue, _ = _open(place)
     if all_dead:
-        tasks = (*tasks, *(task.id for task in queue.list(("dead",), limit=100_000)))
+        tasks = (*tasks, *(task.id for task in queue.tasks(("dead",), limit=100_000)))
     elif not tasks:
         raise click.UsageError("which task? give its number, or --dead")
     failed = 0
@@ -510,12 +512,14 @@ def cancel(place: str | None, tasks: tuple[int, ...]) -> int:
     return failed
 
 
-@command.command("dead", help="Show the dead letters: what was tried until nothing was left to try.\n\nExample: tracecore queue dead")
+@command.command(
+    "dead", help="Show the dead letters: what was tried until nothing was left to try.\n\nExample: tracecore queue dead"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, each task with its last failure record.")
 @click.pass_obj
 def dead(place: str | None, as_json: bool) -> int:
     queue, _ = _open(place)
-    tasks = queue.list(("dead",), limit=100_000)
+    tasks = queue.tasks(("dead",), limit=100_000)
     if as_json:
         documents = []
         for task in tasks:

@@ -51,7 +51,7 @@ Example: tracecore supervise --stall-timeout 15m -- torchrun --nproc-per-node 8 
 @click.option("--forward", type=click.Choice(["child", "group"]), default="child", show_default=True,
               help="Who gets a SIGTERM that we get: the command, or all of its process group.")  # fmt: skip
 @click.option("--orphan", type=click.Choice(["adopt", "kill", "fail"]), default="adopt", show_default=True,
-              help="A command that outlived its supervisor: go on with it, end it first, or refuse to start.")  # fmt: skip
+              help="A command that outlived its supervisor: go on with it, end it, or refuse to start.")  # fmt: skip
 @click.option("--diagnose/--no-diagnose", default=True, show_default=True, help="Say what broke after a failure.")
 @click.option("--flight-recorder/--no-flight-recorder", default=True, show_default=True,
               help="Have PyTorch record collectives for the diagnosis.")  # fmt: skip
@@ -103,9 +103,7 @@ def command(
         if not quiet:
             click.echo(f"tracecore: {text}", err=True)
 
-    supervisor = Supervisor(
-        list(words), settings, env=os.environ, diagnose=diagnosis if diagnose else None, say=say
-    )
+    supervisor = Supervisor(list(words), settings, env=os.environ, diagnose=diagnosis if diagnose else None, say=say)
     try:
         return supervisor.run()
     except (StateError, OrphanFound, StartError) as error:

@@ -55,7 +55,9 @@ class _Collector:
 
 
 def _tasks(connection: Connection, now: int) -> Iterator[Metric]:
-    counts = dict(connection.execute(select(tasks.c.status, func.count()).group_by(tasks.c.status)).tuples().all())
+    counts: dict[str, int] = dict(
+        connection.execute(select(tasks.c.status, func.count()).group_by(tasks.c.status)).tuples().all()
+    )
     family = GaugeMetricFamily("tracecore_queue_tasks", "Tasks by status.", labels=["status"])
     for status in STATUSES:
         family.add_metric([status], counts.get(status, 0))
@@ -74,7 +76,7 @@ def _tasks(connection: Connection, now: int) -> Iterator[Metric]:
 
 def _attempts(connection: Connection) -> Iterator[Metric]:
     by_status = select(attempts.c.status, func.count()).group_by(attempts.c.status)
-    counts = dict(connection.execute(by_status).tuples().all())
+    counts: dict[str, int] = dict(connection.execute(by_status).tuples().all())
     family = CounterMetricFamily("tracecore_queue_attempts", "Attempts by how they ended.", labels=["status"])
     for status in _ENDED:
         family.add_metric([status], counts.get(status, 0))

@@ -21,7 +21,7 @@ from sqlalchemy import and_, bindparam, delete, func, insert, select, text, upda
 from sqlalchemy.exc import IntegrityError
 
 from tracecore.actions.queue.database import attempts, tasks
-from tracecore.actions.queue.task import Attempt, Spec, SpecError, Status, Task, check
+from tracecore.actions.queue.task import STATUSES, Attempt, Spec, SpecError, Status, Task, check
 from tracecore.actions.queue.tracking import environment as check_tracking
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class Queue:
             rows = connection.execute(select(attempts).where(attempts.c.task == task).order_by(attempts.c.number))
             return [_attempt(row) for row in rows]
 
-    def list(self, statuses: Sequence[Status] = (), *, name: str = "", limit: int = 1000) -> list[Task]:
+    def tasks(self, statuses: Sequence[Status] = (), *, name: str = "", limit: int = 1000) -> list[Task]:
         """Tasks: running ones first, then those that wait in the order they would run, then the ended, newest first."""
         query = select(*_TASK).limit(limit)
         if statuses:
@@ -270,7 +270,7 @@ class Queue:
         with self._reading.begin() as connection:
             rows = connection.execute(select(tasks.c.status, func.count()).group_by(tasks.c.status)).all()
         counted = {row[0]: int(row[1]) for row in rows}
-        return {status: counted.get(status, 0) for status in ("queued", "running", *_FINAL)}  # type: ignore[misc]
+        return {status: counted.get(status, 0) for status in STATUSES}
 
     # What workers do.
 
@@ -432,7 +432,7 @@ def _lost(task: Task) -> Outcome:
     return Outcome(status="queued", reason=f"{task.worker} fell silent", failure=failure)
 
 
-def _task(row: Row[Any]) -> Task:
+def _task(row: Any) -> Task:
     return Task(
         id=row.id,
         spec=msgspec.json.decode(row.spec, type=Spec),

@@ -132,9 +132,10 @@ class Worker:
             attempt.insist(lambda: self.queue.finish(claim, outcome))
             self.say(f"task {task.id}: {outcome.status}" + (f": {outcome.reason}" if outcome.reason else ""))
         except Stop as stop:
+            reason = str(stop)
             try:
-                attempt.insist(lambda: self.queue.requeue(claim, str(stop)))
-                self.say(f"task {task.id}: given back: {stop}")
+                attempt.insist(lambda: self.queue.requeue(claim, reason))
+                self.say(f"task {task.id}: given back: {reason}")
             except LeaseLost as lost:
                 self.say(str(lost))
         except LeaseLost as lost:

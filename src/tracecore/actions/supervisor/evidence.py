@@ -94,7 +94,9 @@ def _dumps(prefix: Path, target: Path, since: int) -> str:
             if not stat.S_ISREG(status.st_mode) or status.st_mtime_ns < since:
                 continue
             if count >= MAX_DUMPS or status.st_size > left:
-                return f"Flight Recorder dumps: more than {MAX_DUMP_BYTES >> 30} GiB or {MAX_DUMPS} files: read {prefix}*"
+                return (
+                    f"Flight Recorder dumps: more than {MAX_DUMP_BYTES >> 30} GiB or {MAX_DUMPS} files: read {prefix}*"
+                )
             target.mkdir(exist_ok=True)
             shutil.copyfile(path, target / name)
             left -= status.st_size

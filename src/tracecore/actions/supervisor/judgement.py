@@ -163,9 +163,7 @@ def _root(diagnosis: Mapping[str, Any] | None, incident: Mapping[str, Any] | Non
     return {"pattern.name": root.get("pattern")}
 
 
-def _excluded(
-    policy: Policy, verdict: Mapping[str, Any] | None, incident: Mapping[str, Any] | None
-) -> Exclusions:
+def _excluded(policy: Policy, verdict: Mapping[str, Any] | None, incident: Mapping[str, Any] | None) -> Exclusions:
     if verdict is None or incident is None:
         return Exclusions()
     return exclusions({"pattern.name": verdict["pattern.name"], "suspects": incident.get("suspects")}, policy)

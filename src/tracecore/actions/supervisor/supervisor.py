@@ -7,6 +7,7 @@ The folder holds `state.json` (where the run stands), `lock`, and `attempts/<n>/
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -254,7 +255,9 @@ class Supervisor:
         self._save()
         self._tidy()
         env = self._environment(place)
-        files = [os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644) for path in self._new(place)]
+        files = [
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644) for path in self._new(place)
+        ]
         try:
             run = Run(command=self.command, grace_s=self.settings.grace_s)
             return process.start(
@@ -458,10 +461,8 @@ class Supervisor:
     def _sleep(self, seconds: float, *fds: int) -> None:
         ready, _, _ = select.select([self._wakeup[0], *(fd for fd in fds if fd >= 0)], [], [], seconds)
         if self._wakeup[0] in ready:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.read(self._wakeup[0], 4096)
-            except BlockingIOError:
-                pass
 
     # What is written down.
 
