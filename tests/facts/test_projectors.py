@@ -609,6 +609,23 @@ def test_lines_that_mention_a_step_have_not_made_it() -> None:
     assert {type(f) for f in project(signal(saving))} == {CheckpointPhase}
 
 
+def test_an_evaluation_knows_what_its_baseline_was_measured_on() -> None:
+    fact = of(
+        EvalAccuracy,
+        project(
+            signal(
+                {
+                    "gen_ai.training.eval_accuracy.observed": 0.7,
+                    "gen_ai.training.eval_set.checksum": 17,
+                    "gen_ai.training.eval_set.baseline_checksum": "abc",
+                    "gen_ai.training.checkpoint.baseline_step": "900",
+                }
+            )
+        ),
+    )
+    assert (fact.checksum, fact.baseline_checksum, fact.baseline_step) == ("17", "abc", 900)
+
+
 def test_points_of_one_row_are_facts_of_their_own() -> None:
     row = Source("smi.csv", 120, 3)
     facts = [

@@ -124,6 +124,8 @@ class EvalAccuracy(Fact, frozen=True, kw_only=True):
     Args:
         checksum: of the evaluation set.
         checkpoint_step: step of the evaluated checkpoint.
+        baseline_checksum: of the set that the baseline was measured on.
+        baseline_step: step of the checkpoint that the baseline was measured on.
         job_start: nanoseconds since the epoch.
         job_end: nanoseconds since the epoch.
     """
@@ -135,6 +137,8 @@ class EvalAccuracy(Fact, frozen=True, kw_only=True):
     baseline: float | None = None
     checksum: str | None = None
     checkpoint_step: int | None = None
+    baseline_checksum: str | None = None
+    baseline_step: int | None = None
     job_start: int | None = None
     job_end: int | None = None
 

@@ -26,6 +26,7 @@ from tracecore.patterns.nvlink_degradation.detector import NvlinkDegradation
 from tracecore.patterns.pcie_aer.detector import PcieAer
 from tracecore.patterns.planned_stop.detector import PlannedStopPattern
 from tracecore.patterns.pod_evicted.detector import PodEvictedPattern
+from tracecore.patterns.silent_data_corruption.detector import SilentDataCorruption
 from tracecore.patterns.storage_failure.detector import StorageFailure
 from tracecore.patterns.straggler.detector import Straggler
 from tracecore.patterns.thermal_throttle.detector import ThermalThrottle
@@ -59,6 +60,7 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
     PcieAer,
     IbLinkFlap,
     NvlinkDegradation,
+    SilentDataCorruption,
 )
 
 ENTRY_POINTS = "tracecore.patterns"

@@ -89,16 +89,21 @@ def eval_accuracy(record: Stamped) -> EvalAccuracy | None:
     observed = number(record.get("gen_ai.training.eval_accuracy.observed"))
     if observed is None:
         return None
-    checksum = record.get("gen_ai.training.eval_set.checksum")
     return EvalAccuracy(
         **record.identity(),
         observed=observed,
         baseline=number(record.get("gen_ai.training.eval_accuracy.baseline")),
-        checksum=name(str(checksum) if type(checksum) is int else checksum),
+        checksum=_checksum(record.get("gen_ai.training.eval_set.checksum")),
         checkpoint_step=natural(record.get("gen_ai.training.checkpoint.step")),
+        baseline_checksum=_checksum(record.get("gen_ai.training.eval_set.baseline_checksum")),
+        baseline_step=natural(record.get("gen_ai.training.checkpoint.baseline_step")),
         job_start=positive(record.get("gen_ai.training.job.start_unix_nano")),
         job_end=positive(record.get("gen_ai.training.job.end_unix_nano")),
     )
+
+
+def _checksum(value: object) -> str | None:
+    return name(str(value) if type(value) is int else value)
 
 
 def run_finished(record: Stamped) -> RunFinished | None:

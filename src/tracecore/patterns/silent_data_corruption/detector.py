@@ -1,0 +1,208 @@
+"""Results are wrong and nothing reported an error."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from tracecore.facts.gpu import SdcCounter
+from tracecore.facts.training import EvalAccuracy
+from tracecore.patterns.config import DAY, Duration, Settings
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.scope import job_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Discriminator: TypeAlias = Literal["vendor_signaled", "accuracy_only"]
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """
+    Args:
+        drop: by how much accuracy must have fallen where a counter rose, as a fraction of 1; twice that where none did.
+        memory: how far from an evaluation a rise of the counter may lie.
+    """
+
+    drop: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.005
+    memory: Duration = 7 * DAY
+
+
+class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        evaluation: whose accuracy fell.
+        drop: by how much, as a fraction of 1.
+        counter: the vendor's counter that rose while the job ran; None where none did.
+        rises: how much all of them rose together.
+    """
+
+    pattern_id: ClassVar[str] = "13"
+    pattern_name: ClassVar[str] = "silent_data_corruption"
+    role: ClassVar[Role] = "cause"
+
+    evaluation: EvalAccuracy
+    drop: float
+    counter: SdcCounter | None = None
+    rises: int = 0
+
+    @property
+    def discriminator(self) -> Discriminator:
+        return "accuracy_only" if self.counter is None else "vendor_signaled"
+
+    def headline(self) -> str:
+        job = f" of job {self.evaluation.job}" if self.evaluation.job else ""
+        before, after = self.evaluation.baseline, self.evaluation.observed
+        fell = f"Accuracy{job} fell to {after:g} from its baseline of {before:g} with no error"
+        if self.counter is None:
+            return f"{fell}; silent data corruption is possible"
+        where = f" on GPU {self.counter.gpu}" if self.counter.gpu else ""
+        node = f" of {self.counter.node}" if self.counter.node else ""
+        return f"{fell}, and a corruption counter{where}{node} rose by {self.rises} while it ran"
+
+    def remediation(self) -> str:
+        step = self.evaluation.checkpoint_step
+        which = f"the checkpoint of step {step}" if step is not None else "the same checkpoint"
+        again = (
+            f"Advisory. Evaluate {which} again on other hardware, same data and seed: if the accuracy comes back, the "
+            f"first hardware computed it wrong; if it does not, train from the last good checkpoint on other hardware "
+            f"and compare."
+        )
+        if self.counter is None:
+            return f"{again} Test the nodes of the job with `dcgmi diag -r 4` before they take other work."
+        node = self.counter.node or "NODE"
+        gpu = f" (GPU {self.counter.gpu})" if self.counter.gpu else ""
+        return f"{again} Keep work off {node}{gpu}: `kubectl cordon {node}`, then `dcgmi diag -r 4` on it."
+
+    def evidence(self) -> Sequence[Fact]:
+        facts: list[Fact] = [self.evaluation] if self.counter is None else [self.counter, self.evaluation]
+        return sorted(facts, key=lambda fact: fact.time)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("corruption_counter",) if self.counter is None else ()
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "discriminator": self.discriminator,
+            "observed": self.evaluation.observed,
+            "baseline": self.evaluation.baseline,
+            "drop": self.drop,
+        }
+        if self.evaluation.job:
+            fields["gen_ai.training.job_id"] = self.evaluation.job
+        if self.evaluation.checkpoint_step is not None:
+            fields["gen_ai.training.checkpoint.step"] = self.evaluation.checkpoint_step
+        if self.counter is not None:
+            named = {"gpu.id": self.counter.gpu, "k8s.node.name": self.counter.node, "counter": self.counter.counter}
+            fields |= {name: value for name, value in named.items() if value}
+            fields["rises"] = self.rises
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {
+            "gen_ai.training.job_id": self.evaluation.job,
+            "gpu.id": self.counter.gpu if self.counter is not None else None,
+            "k8s.node.name": self.counter.node if self.counter is not None else None,
+            "tracecore.alert.silent_data_corruption.discriminator": self.discriminator,
+            "tracecore.alert.silent_data_corruption.drop": self.drop,
+        }
+
+    def suspects(self) -> Suspects:
+        """Who evaluated is not who computed it wrong; only a counter points at somebody."""
+        return Suspects() if self.counter is None else Suspects.of((self.counter,))
+
+
+class SilentDataCorruption(Pattern[Config]):
+    """Accuracy below its baseline, with a corruption counter that rose while the job ran; or far below it alone.
+
+    Accuracies on different data or of different checkpoints are not compared. Evaluations of one job that are low one
+    after the other are one episode.
+    """
+
+    id = "13"
+    name = "silent_data_corruption"
+    role = "cause"
+    maturity = "experimental"
+    needs = (EvalAccuracy, SdcCounter)
+    triggers = (EvalAccuracy,)
+    Config = Config
+
+    @property
+    def horizon(self) -> int:
+        return self.config.memory
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return () if isinstance(fact, SdcCounter) and fact.delta < 1 else job_keys(fact)
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        return list(self._low(window))
+
+    def _low(self, window: Window) -> Iterator[Verdict]:
+        evaluations = window.of(EvalAccuracy)
+        low = False
+        for evaluation in evaluations:
+            drop = drop_of(evaluation)
+            if drop is None:
+                continue
+            if drop < self.config.drop or not self._comparable(evaluation, evaluations):
+                low = False
+                continue
+            if low:
+                continue
+            counters = [counter for counter in window.of(SdcCounter) if self._during(counter, evaluation)]
+            if counters or drop >= 2 * self.config.drop:
+                low = True
+                yield SilentDataCorruptionVerdict(
+                    key=window.key,
+                    episode=evaluation.source,
+                    time=max(evaluation.time, counters[0].time) if counters else evaluation.time,
+                    confidence="full" if counters else "partial",
+                    evaluation=evaluation,
+                    drop=drop,
+                    counter=counters[0] if counters else None,
+                    rises=sum(counter.delta for counter in counters),
+                )
+
+    def _during(self, counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
+        """It rose inside the job's own start and end; a job that says no end had not ended when it was evaluated."""
+        if evaluation.job_start is None or abs(evaluation.time - counter.time) > self.config.memory:
+            return False
+        end = evaluation.time if evaluation.job_end is None else evaluation.job_end
+        return evaluation.job_start <= counter.time <= end
+
+    def _comparable(self, evaluation: EvalAccuracy, all_: Sequence[EvalAccuracy]) -> bool:
+        """Nothing says that the baseline was measured on something else.
+
+        What the baseline was measured on is in the evaluation, or in a record of its own: the one that observed it.
+        """
+        sides = [(evaluation.baseline_checksum, evaluation.baseline_step)]
+        if sides[0] == (None, None):
+            sides = [
+                (other.checksum, other.checkpoint_step)
+                for other in all_
+                if other.observed == evaluation.baseline
+                and other.source != evaluation.source
+                and 0 <= evaluation.time - other.time <= self.config.memory
+            ][-1:]
+        return all(
+            _agree(evaluation.checksum, checksum) and _agree(evaluation.checkpoint_step, step)
+            for checksum, step in sides
+        )
+
+
+def drop_of(evaluation: EvalAccuracy) -> float | None:
+    """Baseline less observed, as a fraction of 1; accuracies above 1 are per cent."""
+    if evaluation.baseline is None or not isfinite(evaluation.baseline - evaluation.observed):
+        return None
+    scale = 100.0 if max(evaluation.baseline, evaluation.observed) > 1.0 else 1.0
+    # Decimal accuracies are not exact in binary: 0.9 less 0.895 must be 0.005.
+    return round((evaluation.baseline - evaluation.observed) / scale, 9)
+
+
+def _agree(one: object, other: object) -> bool:
+    return one is None or other is None or one == other
