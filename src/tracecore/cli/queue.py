@@ -205,7 +205,7 @@ Example: tracecore queue work --logs /var/log/tracecore
 """,
 )
 @click.option("--logs", type=click.Path(file_okay=False), default=None,
-              help="For their output.  [default: beside the SQLite file, else ~/.local/state/tracecore/tasks]")  # fmt: skip
+              help="For their output.  [default: beside an SQLite file, else ~/.local/state/tracecore]")  # fmt: skip
 @click.option("--lease", callback=_duration, default="30s", show_default=True, metavar="DURATION",
               help="A worker that is silent for longer loses its task.")  # fmt: skip
 @click.option("--drain", is_flag=True, help="End when nothing waits and nothing runs.")
