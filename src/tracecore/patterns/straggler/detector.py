@@ -174,6 +174,7 @@ class Straggler(Pattern[Config]):
     maturity = "stable"
     needs = (Progress, Arrival)
     Config = Config
+    window_limit = 32_768
 
     @property
     def horizon(self) -> int:

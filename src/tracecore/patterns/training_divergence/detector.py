@@ -140,11 +140,17 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class Series(msgspec.Struct):
-    """What one rank of one attempt reported, in order."""
+    """What one rank of one attempt reported, in order.
+
+    Args:
+        mixed: lines of one time, or good and bad values, whose order their places in the file must tell.
+    """
 
     losses: list[NonFinite | Progress] = []
     norms: list[NonFinite | Progress] = []
     complaints: list[NonFinite] = []
+    last: int = -1
+    mixed: bool = False
 
 
 class TrainingDivergence(Pattern[Config]):
@@ -160,6 +166,7 @@ class TrainingDivergence(Pattern[Config]):
     maturity = "stable"
     needs = (NonFinite, Progress)
     Config = Config
+    window_limit = 16_384
 
     @property
     def horizon(self) -> int:
@@ -175,13 +182,17 @@ class TrainingDivergence(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         attempts: dict[int, dict[int | None, Series]] = {}
         for report in window.of(Progress):
-            series = attempts.setdefault(report.attempt, {}).setdefault(report.rank, Series())
+            series = _series(attempts, report)
+            if report.time == series.last:
+                series.mixed = True
+            series.last = report.time
             if report.loss is not None:
                 series.losses.append(report)
             if report.grad_norm is not None:
                 series.norms.append(report)
         for value in window.of(NonFinite):
-            series = attempts.setdefault(value.attempt, {}).setdefault(value.rank, Series())
+            series = _series(attempts, value)
+            series.mixed = True
             if value.explicit:
                 series.complaints.append(value)
             else:
@@ -198,9 +209,10 @@ class TrainingDivergence(Pattern[Config]):
         self, window: Window, attempt: int, ranks: dict[int | None, Series]
     ) -> Iterator[TrainingDivergenceVerdict]:
         for series in ranks.values():
-            # Several lines of one second are told apart by their place in the file.
-            series.losses.sort(key=_place)
-            series.norms.sort(key=_place)
+            # Facts are in order of time; several lines of one second are told apart by their place in the file.
+            if series.mixed:
+                series.losses.sort(key=_place)
+                series.norms.sort(key=_place)
 
         def verdict(
             kind: Kind,
@@ -231,7 +243,8 @@ class TrainingDivergence(Pattern[Config]):
                 if not self._survived(complaint, everybody):
                     yield verdict("explicit", complaint.what, (complaint,), self._before(complaint, everybody))
                     break
-            for reports, enough in ((series.losses, self.config.reports), (series.norms, self.config.persist)):
+            bad = ((series.losses, self.config.reports), (series.norms, self.config.persist)) if series.mixed else ()
+            for reports, enough in bad:
                 for run, finite in self._not_finite(reports, enough):
                     yield verdict("non_finite", _name(run[0]), run, finite)
             measures: tuple[tuple[list[NonFinite | Progress], Measure], ...] = (
@@ -262,11 +275,14 @@ class TrainingDivergence(Pattern[Config]):
         self, reports: Sequence[NonFinite | Progress], what: Measure
     ) -> Iterator[tuple[list[Progress], float]]:
         """The first run of reports far above the median of those before it."""
+        values = [value for one in reports if (value := _measured(one, what)) is not None]
+        if not values or max(values) < self.config.factor * min(values):
+            return
         before: deque[Progress] = deque(maxlen=HISTORY)
         high: list[Progress] = []
         lowest, usual = float("inf"), 0.0
         for report in reports:
-            value = _measured(report, what) if isinstance(report, Progress) else None
+            value = _measured(report, what)
             if value is None or not isinstance(report, Progress):
                 continue
             if not high and value >= self.config.factor * lowest:
@@ -325,8 +341,20 @@ def _name(fact: NonFinite | Progress) -> str:
     return fact.what if isinstance(fact, NonFinite) else "loss"
 
 
-def _measured(report: Progress, what: str) -> float | None:
+def _measured(report: NonFinite | Progress, what: str) -> float | None:
+    if not isinstance(report, Progress):
+        return None
     return report.grad_norm if what in GRADIENTS else report.loss
+
+
+def _series(attempts: dict[int, dict[int | None, Series]], fact: NonFinite | Progress) -> Series:
+    ranks = attempts.get(fact.attempt)
+    if ranks is None:
+        ranks = attempts[fact.attempt] = {}
+    series = ranks.get(fact.rank)
+    if series is None:
+        series = ranks[fact.rank] = Series()
+    return series
 
 
 def _median(values: list[float]) -> float:
