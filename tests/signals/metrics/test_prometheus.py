@@ -118,3 +118,64 @@ def test_real_scrapes(shared_data: Path) -> None:
 def test_any_line(line: str) -> None:
     sample = prometheus.parse(line)
     assert sample is None or sample[0]
+
+
+LINES = [
+    "up 1",
+    "up 2 1794706624000",
+    'a:b{x="1",y="2"} -2.5e3',
+    'a:b{x="1",y="2"} 7',
+    'm{x="a}b{c,d=e"} 1',
+    'm{x="a}b{c,d=e"} NaN',
+    'm{x="1"} 3 # {trace_id="x"} 1',
+    'm{x="1"} 4',
+    'm{x="\\\\"} 4',
+    "up1",
+    "up",
+    "up 1_0",
+    "up 1 99999999999999999999",
+    'm{x="1"',
+    'm{x="1"}',
+    "",
+]
+
+
+@given(st.lists(st.sampled_from(LINES) | st.text(alphabet='abm{}"\\ =,#1_.x\t', max_size=20), max_size=30))
+def test_remembering_a_series_changes_nothing(lines: list[str]) -> None:
+    families = prometheus.Families(room=40)
+    assert [families.parse(line) for line in lines] == [prometheus.parse(line) for line in lines]
+
+
+def test_types_travel_with_points(make: Make) -> None:
+    text = "# TYPE a counter\na 1\n# TYPE b gauge\nb 1\nc 1\n# TYPE d counter\nd_total 1\n# TYPE e histogram\ne_sum 1\n"
+    assert [(p.name, p.declared) for p in read(make(text, "prometheus"))] == [
+        ("a", "counter"), ("b", "gauge"), ("c", ""), ("d_total", "counter"), ("e_sum", ""),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["+Inf", "1e300", "-5", "0"])
+def test_an_absurd_clock_is_not_believed(make: Make, value: str) -> None:
+    (point, clock) = read(make(f"m 1\nnode_time_seconds {value}\n", "prometheus"))
+    assert point.inferred
+    assert point.time == clock.time == T
+
+
+@pytest.mark.parametrize(
+    ("host", "labels"),
+    [
+        ("node-7", {"host.name": "node-7"}),
+        ("20261115T000000Z", {}),
+        ("node-7-20261115T000000Z", {"host.name": "node-7"}),
+    ],
+)
+def test_a_time_in_a_name_is_no_machine(make: Make, host: str, labels: dict[str, str]) -> None:
+    stream = make("m 1\n", "prometheus")
+    stream.resource = {"host.name": host}
+    assert [p.labels for p in read(stream)] == [labels]
+
+
+def test_a_scrape_without_end_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prometheus, "MAX_POINTS", 3)
+    counters = Counters()
+    assert len(read(make("".join(f"m{i} 1\n" for i in range(10)), "prometheus"), counters)) == 3
+    assert counters.lines_capped == 7

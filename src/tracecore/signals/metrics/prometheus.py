@@ -23,6 +23,10 @@ INTERVAL = 15 * SECOND
 MAX_LABELS = 64
 MAX_LABEL = 4096
 MAX_TYPES = 65_536
+#: Points of one scrape: a whole cluster's, federated.
+MAX_POINTS = 2_000_000
+#: Seconds since the epoch after which a time is not believed: the year 2100.
+LATEST = 4_102_444_800
 
 _VALUE = re2.compile(
     r"^\s*([-+]?(?:[0-9.]+(?:[eE][-+]?\d+)?|Inf|inf|NaN|nan|0x[0-9a-fA-F]+))(?:\s+(-?[0-9.]+))?\s*(?:#.*)?$"
@@ -70,11 +74,12 @@ def read(stream: Stream, clock: Clock, counters: Counters, last: int | None = No
     """
     path, host = stream.path, _host(stream)
     end = clock.latest if last is None else last
-    total = sum(1 for scrape in _scrapes(stream, Counters()) if scrape.time is None)
-    seen = 0
+    total = seen = 0
     for scrape in _scrapes(stream, counters):
         inferred = scrape.time is None
         if scrape.time is None:
+            if not total:
+                total = sum(1 for other in _scrapes(stream, Counters()) if other.time is None)
             seen += 1
             when = end - (total - seen) * INTERVAL
         else:
@@ -107,8 +112,8 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
     named = time_in_name(stream.path)
     current = Scrape(named, 0, [])
     families: set[bytes] = set()
-    known, types = Families(), dict[str, str]()
-    first_series: tuple[str, tuple[tuple[str, str], ...]] | None = None
+    types: dict[str, str] = {}
+    first: tuple[str, dict[str, str]] | None = None
     with stream.open() as file:
         for block in blocks(file, counters):
             offset, line = block.offset, block.line - 1
@@ -120,33 +125,36 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
                 if not text:
                     continue
                 if text.startswith(b"#"):
-                    if text.startswith(b"# TYPE "):
+                    again = False
+                    if text.startswith(b"# TYPE ") and len(families) < MAX_TYPES:
+                        again = text in families
+                        families.add(text)
                         _declare(text, types)
-                    again = text.startswith(b"# TYPE ") and text in families
-                    families.add(text)
                     match = None if text.startswith((b"# TYPE ", b"# HELP ")) else _COMMENT.match(text)
                     if (again or match or text == b"# EOF") and current.points:
                         yield current
                         current = Scrape(None, current.index + 1, [])
-                        families, first_series = {text}, None
+                        families, first = {text}, None
                     if match and (stamp := stamps.find(match.group(1))) and not stamp.missing:
                         current.time = stamp.nanos
                     continue
-                sample = known.parse(text.decode("utf-8", "replace"))
+                sample = _KNOWN.parse(text.decode("utf-8", "replace"))
                 if sample is None:
                     counters.lines_unparsed += 1
                     continue
                 name, labels, value, time = sample
-                series = (name, tuple(sorted(labels.items())))
-                if series == first_series and time is None:
+                if first is None:
+                    first = name, labels
+                elif name == first[0] and time is None and labels == first[1]:
                     yield current
                     current = Scrape(None, current.index + 1, [])
                     families = set()
-                elif first_series is None:
-                    first_series = series
-                if name == "node_time_seconds" and current.time is None:
+                if name == "node_time_seconds" and current.time is None and 0 < value < LATEST:
                     current.time = int(value * 1000) * 1_000_000
                 if name.startswith("DCGM_") and value in BLANK:
+                    continue
+                if len(current.points) >= MAX_POINTS:
+                    counters.lines_capped += 1
                     continue
                 current.points.append((name, labels, value, time, here, line, length, types.get(name, "")))
     if current.points:
@@ -168,9 +176,10 @@ class Families:
     Series share their labels: whoever changes them makes a copy.
     """
 
-    def __init__(self, most: int = 65_536) -> None:
+    def __init__(self, room: int = 1 << 24) -> None:
         self._known: dict[str, tuple[str, dict[str, str]]] = {}
-        self._most = most
+        #: Characters that may still be remembered; without room, what is remembered is forgotten.
+        self._room = self._all = room
 
     def parse(self, text: str) -> tuple[str, dict[str, str], float, int | None] | None:
         """As `parse` below."""
@@ -179,11 +188,19 @@ class Families:
         if known is None:
             sample = parse(text)
             # Behind an exemplar the last brace is not the series'.
-            if sample is not None and end > 0 and " # " not in text and len(self._known) < self._most:
+            if sample is not None and 0 < end < self._all and " # " not in text:
+                self._room -= end
+                if self._room < 0:
+                    self._known.clear()
+                    self._room = self._all - end
                 self._known[text[:end]] = sample[0], sample[1]
             return sample
         amount = _amount(text[end:])
         return None if amount is None else (*known, *amount)
+
+
+#: Files of one bundle are scrapes of the same exporters.
+_KNOWN = Families()
 
 
 def parse(text: str) -> tuple[str, dict[str, str], float, int | None] | None:
@@ -270,6 +287,8 @@ def _amount(rest: str) -> tuple[float, int | None] | None:
                 # Prometheus writes milliseconds, OpenMetrics seconds with a fraction.
                 number = float(stamp)
                 time = int(number * SECOND) if number < 1e11 else int(number) * 1_000_000
+                if not 0 < time < LATEST * SECOND:
+                    return None
         except (ValueError, OverflowError):
             return None
     return None if value != value else (value, time)  # NaN: not measured
