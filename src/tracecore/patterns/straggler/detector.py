@@ -248,7 +248,7 @@ class Straggler(Pattern[Config]):
             wait = waits.get(rank)
             part: Part = "unknown" if cohort[rank].data_time_s is None else "compute"
             if wait is not None and wait[0] - wait[1] >= (took - usual) / 2:
-                part = "data"
+                part, (took, usual, peer) = "data", wait
             slow[rank] = Lag(cohort[rank], cohort[peer], took, usual, part, len(cohort))
         for rank, (took, usual, peer) in waits.items():
             whole = cohort[rank].iter_time_s
