@@ -341,3 +341,85 @@ def test_a_damaged_scrape_is_listed_and_the_rest_is_used(bundle: Bundle, dcgm: C
     victim = sorted((bundle.path / "metrics").iterdir())[30]
     victim.write_bytes(victim.read_bytes()[:20000] + b'\xff\xfe{{{"' * 50)
     assert patterns(diagnose([bundle.path])) == ["thermal_throttle"]
+
+
+# -- other exporters ---------------------------------------------------------------------------------------------------
+
+CSV = (
+    "timestamp, index, pci.bus_id, temperature.gpu, clocks.current.sm [MHz], memory.total [MiB], memory.free [MiB], "
+    "clocks_event_reasons.active, ecc.errors.uncorrected.volatile.total\n"
+)
+
+
+def smi(hot: int, errors: int = -1) -> str:
+    """`nvidia-smi --query-gpu=… --format=csv -l 10`; rows of one moment are some milliseconds apart."""
+    rows = [CSV]
+    for second in range(0, 600, 10):
+        for gpu in range(4):
+            slow, broken = gpu == hot and second >= 300, gpu == errors and second >= 300
+            rows.append(
+                f"2026/11/15 {second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}.{100 + 7 * gpu}, {gpu}, "
+                f"00000000:{0x18 + gpu:02X}:00.0, {92 if slow else 60}, {1200 if slow else 1980} MHz, "
+                f"81559 MiB, 9000 MiB, 0x00000000000000{'68' if slow else '04'}, {int(broken)}\n"
+            )
+    return "".join(rows)
+
+
+def test_heat_in_a_table_of_nvidia_smi(bundle: Bundle) -> None:
+    found = diagnose([bundle.file("gpus.csv", smi(hot=3)).path])
+    assert patterns(found) == ["thermal_throttle"]
+    assert found.incidents[0].suspects.gpus == ("0000:1b:00.0",)
+
+
+def test_memory_errors_in_a_table_of_nvidia_smi(bundle: Bundle) -> None:
+    bundle.file("gpus-node-7.csv", smi(hot=-1, errors=2)).kernel((297, XID_48.replace("3a:00", "1a:00")))
+    assert "hbm_ecc" in patterns(diagnose([bundle.path]))
+
+
+def test_a_table_gives_names_to_an_exporter_without_them(bundle: Bundle, dcgm: Callable[..., str]) -> None:
+    """dcgm-exporter knows the index alone; nvidia-smi of the same machine has index and bus id."""
+    bundle.scrapes(lambda t: dcgm(t, ECC, bus=False), SCRAPES)
+    folder = bundle.path / "node-7"
+    folder.mkdir()
+    (folder / "nvidia-smi.csv").write_text(
+        "timestamp, index, pci.bus_id, temperature.gpu\n"
+        + "".join(f"2026/11/15 00:09:00.000, {gpu}, 00000000:{0x38 + gpu:02X}:00.0, 60\n" for gpu in range(8))
+    )
+    bundle.kernel((303.2, XID_48))
+    assert "hbm_ecc" in patterns(diagnose([bundle.path]))
+
+
+def amd(t: float) -> str:
+    """AMD's device metrics exporter, one GPU of which slows itself for heat."""
+    lines = []
+    for gpu in range(4):
+        hot = gpu == 1 and t >= 300
+        labels = f'gpu_id="{gpu}",gpu_uuid="72ff740f-0000-1000-804c-3b58bf67050{gpu}",hostname="node-9",'
+        heat = max(0, t - 300) if gpu == 1 else 0
+        labels += f'pcie_bus_id="0000:C{gpu}:00.0",serial_number="69{gpu}"'
+        lines += [
+            f"gpu_junction_temperature{{{labels}}} {105 if hot else 70}",
+            f'gpu_clock{{clock_type="GPU_CLOCK_TYPE_SYSTEM",{labels}}} {900 if hot else 2100}',
+            f"gpu_violation_socket_thermal_tracking_residency_accumulated{{{labels}}} {heat}",
+            f"gpu_ecc_uncorrect_total{{{labels}}} 0",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def test_heat_of_an_amd_gpu(bundle: Bundle) -> None:
+    found = diagnose([bundle.scrapes(amd, SCRAPES, "amd").path])
+    assert patterns(found) == ["thermal_throttle"]
+    assert found.incidents[0].suspects.gpus == ("0000:c1:00.0",)
+
+
+def test_what_a_cluster_federates(bundle: Bundle, dcgm: Callable[..., str]) -> None:
+    """Two nodes in one scrape have GPUs with the same bus ids; the kernel's line is of one of them."""
+
+    def text(t: float) -> str:
+        return dcgm(t, ECC, host="node-7") + dcgm(t, host="node-8")
+
+    bundle.scrapes(text, SCRAPES).kernel((303.2, XID_48), host="node-8")
+    found = diagnose([bundle.path])
+    assert {fact.node for fact in of(found, EccDelta)} == {"node-7"}
+    assert not any(fact.approximate for fact in of(found, ThrottleSample))
+    assert "hbm_ecc" not in patterns(found)

@@ -179,3 +179,21 @@ def test_a_scrape_without_end_is_cut(make: Make, monkeypatch: pytest.MonkeyPatch
     counters = Counters()
     assert len(read(make("".join(f"m{i} 1\n" for i in range(10)), "prometheus"), counters)) == 3
     assert counters.lines_capped == 7
+
+
+def test_a_series_that_comes_again_is_the_next_scrapes(make: Make) -> None:
+    """Also where the first series of the first scrape is gone, and where a family has two parts."""
+    text = (
+        'a 9\nb{x="1"} 1\n# TYPE c gauge\nc{x="1"} 1\n# TYPE c gauge\nc{x="2"} 1\nb{x="1"} 2\nc{x="1"} 2\na 10\na 12\n'
+    )
+    found = [(p.name, p.value, (p.time - T) // INTERVAL) for p in read(make(text, "prometheus"))]
+    assert found == [
+        ("a", 9, -2),
+        ("b", 1, -2),
+        ("c", 1, -2),
+        ("c", 1, -2),
+        ("b", 2, -1),
+        ("c", 2, -1),
+        ("a", 10, -1),
+        ("a", 12, 0),
+    ]

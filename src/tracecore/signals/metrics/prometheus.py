@@ -111,9 +111,8 @@ def _host(stream: Stream) -> str:
 def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
     named = time_in_name(stream.path)
     current = Scrape(named, 0, [])
-    families: set[bytes] = set()
+    seen: set[int] = set()
     types: dict[str, str] = {}
-    first: tuple[str, dict[str, str]] | None = None
     with stream.open() as file:
         for block in blocks(file, counters):
             offset, line = block.offset, block.line - 1
@@ -125,16 +124,13 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
                 if not text:
                     continue
                 if text.startswith(b"#"):
-                    again = False
-                    if text.startswith(b"# TYPE ") and len(families) < MAX_TYPES:
-                        again = text in families
-                        families.add(text)
+                    if text.startswith(b"# TYPE "):
                         _declare(text, types)
                     match = None if text.startswith((b"# TYPE ", b"# HELP ")) else _COMMENT.match(text)
-                    if (again or match or text == b"# EOF") and current.points:
+                    if (match or text == b"# EOF") and current.points:
                         yield current
                         current = Scrape(None, current.index + 1, [])
-                        families, first = {text}, None
+                        seen = set()
                     if match and (stamp := stamps.find(match.group(1))) and not stamp.missing:
                         current.time = stamp.nanos
                     continue
@@ -143,12 +139,14 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
                     counters.lines_unparsed += 1
                     continue
                 name, labels, value, time = sample
-                if first is None:
-                    first = name, labels
-                elif name == first[0] and time is None and labels == first[1]:
-                    yield current
-                    current = Scrape(None, current.index + 1, [])
-                    families = set()
+                mark = hash(text[: text.rfind(b"}") + 1] or name)
+                if mark in seen and time is None:
+                    if current.points:
+                        yield current  # a series that comes again is the next scrape's
+                        current = Scrape(None, current.index + 1, [])
+                    seen = set()
+                if len(seen) < MAX_POINTS:
+                    seen.add(mark)
                 if name == "node_time_seconds" and current.time is None and 0 < value < LATEST:
                     current.time = int(value * 1000) * 1_000_000
                 if name.startswith("DCGM_") and value in BLANK:
