@@ -23,7 +23,7 @@ ConnectionResetError: [Errno 104] Connection reset by peer
 """
 REMOTE = (
     "[rank{rank}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
-    "timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 "
+    "timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600104 "
     "milliseconds before timing out.\n"
 )
 

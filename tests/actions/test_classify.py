@@ -19,7 +19,7 @@ TRACEBACK = """Traceback (most recent call last):
 """
 WATCHDOG = (
     "[rank{rank}]:[E101 10:10:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation "
-    "timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600020 "
+    "timeout: WorkNCCL(SeqNum=8, OpType=ALLREDUCE, NumelIn=9, NumelOut=9, Timeout(ms)=600000) ran for 600104 "
     "milliseconds before timing out.\n"
 )
 REMOTE = (
@@ -164,7 +164,7 @@ def test_a_kill_that_a_line_explains_is_what_the_line_says() -> None:
 
 
 def test_a_launchers_kill_is_unknown_until_an_exit_status_says_that_the_job_failed() -> None:
-    line = "api.py:869] failed (exitcode: -9) local_rank: 5 (pid: 2630) of binary: /usr/bin/python"
+    line = "api.py:869] failed (exitcode: -9) local_rank: 2 (pid: 4711) of binary: /usr/bin/python"
     assert classify(None, None, line).failure_class == "unknown"
     assert classify(1, None, line).failure_class == "infrastructure"
 
