@@ -39,12 +39,11 @@ class LayerPlan:
     """What is known about the text of one layer of evidence, ready to be used.
 
     Args:
-        layer: one of `tracecore.signals.record.LAYERS`.
+        processors: in the order in which they run; those that transform no logs are left out.
     """
 
-    def __init__(self, layer: str) -> None:
-        self.layer = layer
-        processors = [p for p in recipes.load(layer) if p.signal == "log"]
+    def __init__(self, processors: Iterable[recipes.Processor]) -> None:
+        processors = [p for p in processors if p.signal == "log"]
         self._plan = Plan(outline(p.config() for p in processors))
         groups = self._plan.outline.groups
         #: Some statement has no guard: every line may matter.
@@ -75,6 +74,11 @@ class LayerPlan:
                 container = stream.format == "cri"
                 return Sampler(events, progress, self._asking(stream), container=container, size=stream.size)
         return Selector(self._database("all", self._all), escaped=escaped)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Guards, one of which matches wherever a statement does something."""
+        return self._all
 
     def every(self, stream: Stream) -> Selector:
         """The same without sampling."""
@@ -145,5 +149,5 @@ def _edges(groups: Iterable[PlannedGroup]) -> tuple[str, ...]:
 
 @cache
 def plan(layer: str) -> LayerPlan:
-    """The plan of a layer, made once."""
-    return LayerPlan(layer)
+    """The plan of a layer of `tracecore.signals.record.LAYERS`, made once."""
+    return LayerPlan(recipes.load(layer))

@@ -24,7 +24,7 @@ from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, learn
 
-#: Seconds; see above. A stall shorter than the pause and the longest interval together may look like a run that goes on.
+#: Seconds; see above. A stall shorter than this and the longest interval together may look like a run that goes on.
 PAUSE: Final = 5
 #: The shortest interval that gives no more than so many lines of a block is taken, else the longest.
 EVERY: Final = (1, 2, 5, 10)

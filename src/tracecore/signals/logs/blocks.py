@@ -81,7 +81,7 @@ def newlines(data: bytes, start: int = 0, end: int | None = None) -> int:
     end = len(data) if end is None else end
     array = np.frombuffer(data, np.uint8)
     # Piece by piece, so that what is compared stays in the cache.
-    return sum(np.count_nonzero(array[at : min(at + CARRY, end)] == 10) for at in range(start, end, CARRY))
+    return sum(int(np.count_nonzero(array[at : min(at + CARRY, end)] == 10)) for at in range(start, end, CARRY))
 
 
 def _last_end(data: bytes, known: int) -> int:

@@ -1,0 +1,131 @@
+"""Raw container logs through all recipes to facts, on one core: scan, select, parse, stamp, type.
+
+Speeds are bytes for each second of processor time, the best of a few runs. The bare scan is Hyperscan alone over the
+same bytes in the same run, with all guards of all recipes of the layer in one database that reports each at most once
+in a block, in blocks of the size the reader uses for it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Callable
+from typing import BinaryIO, cast
+
+import msgspec
+
+from bench import Measurement
+from bench.training_log import training_log
+from tracecore import recipes
+from tracecore.facts.fact import Fact
+from tracecore.facts.projection import project
+from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.selection import PIECE, line_search
+from tracecore.recipes.plan import LayerPlan, plan
+from tracecore.signals.logs import reader
+from tracecore.signals.stream import Clock, Counters, Stream
+
+#: The log is a piece of this size, read so many times over: as a file that goes back to its first step each time.
+SIZE = 32 << 20
+TIMES = 8
+RUNS = 2
+
+
+def measure() -> list[Measurement]:
+    dense, ranks, slow = training_log(SIZE), training_log(SIZE, ranks=8), training_log(SIZE >> 5, per_second=10)
+    stdout = plan("stdout")
+    facts = _facts(stdout, dense)
+    if not any(type(fact).__name__ == "CudaError" for fact in facts):
+        raise AssertionError("the failure at the end of the log was not seen")
+    size = len(dense) * TIMES
+    full = _best(lambda: _facts(stdout, dense), size)
+    bare = _best(_bare(stdout, dense), size)
+    twice = LayerPlan((*recipes.load("stdout"), *map(_other, recipes.load("stdout"))))
+    _facts(twice, dense, 1)
+    doubled = _best(lambda: _facts(twice, dense), size)
+    of_ranks = _best(lambda: _facts(stdout, ranks, 1), len(ranks))
+    of_slow = _best(lambda: _facts(stdout, slow, 1), len(slow))
+    return [
+        Measurement("scan.rate", full / 1e6, "MB/s", "≥ 500", f"{size >> 20} MiB of CRI log to {len(facts)} facts"),
+        Measurement("scan.bare", bare / 1e6, "MB/s", "", "Hyperscan alone, each guard at most once in a block"),
+        Measurement("scan.of_bare", 100 * full / bare, "%", "≥ 30", "of the bare scan"),
+        Measurement("scan.twice", 100 * (full / doubled - 1), "% slower", "≤ 10", "with twice as many statements"),
+        Measurement("scan.ranks", of_ranks / 1e6, "MB/s", "", "8 ranks write to one log"),
+        Measurement("scan.slow", of_slow / 1e6, "MB/s", "", "10 lines a second"),
+    ]
+
+
+def _best(work: Callable[[], object], size: int) -> float:
+    """Bytes for each second of processor time."""
+    best = float("inf")
+    for _ in range(RUNS):
+        begin = time.process_time()
+        work()
+        best = min(best, time.process_time() - begin)
+    return size / best
+
+
+class _Repeated(io.RawIOBase):
+    """The same bytes several times over."""
+
+    def __init__(self, data: bytes, times: int) -> None:
+        self._data, self._left, self._file = data, times, io.BytesIO()
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._file.read(size)
+        if not found and self._left:
+            self._left -= 1
+            self._file = io.BytesIO(self._data)
+            found = self._file.read(size)
+        return found
+
+
+def _facts(layer: LayerPlan, log: bytes, times: int = TIMES) -> list[Fact]:
+    stream = Stream(
+        path="0.log",
+        format="cri",
+        layer="stdout",
+        open=lambda: cast("BinaryIO", _Repeated(log, times)),
+        size=len(log) * times,
+    )
+    facts: list[Fact] = []
+    for signal in reader.read(stream, layer.selector(stream), Clock(), Counters()):
+        layer.run(signal)
+        facts += project(signal)
+    return facts
+
+
+def _bare(layer: LayerPlan, log: bytes) -> Callable[[], None]:
+    database = Database(line_search(layer.patterns).entries, once=True)
+    blocks = [log[at : at + PIECE] for at in range(0, len(log), PIECE)]
+
+    def scan() -> None:
+        for _ in range(TIMES):
+            for block in blocks:
+                database.scan(block, _report)
+
+    return scan
+
+
+def _report(number: int, start: int, end: int, flags: int, context: object) -> None:
+    return None
+
+
+_GUARD = re.compile(r'(IsMatch\(body, ")((?:[^"\\]|\\.)*)(")')
+_WORD = re.compile(r"(?<![\\A-Za-z])[a-z]{4,}")
+_ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijklm")
+
+
+def _other(processor: recipes.Processor) -> recipes.Processor:
+    """The same statements about other words."""
+
+    def changed(line: recipes.Line) -> recipes.Line:
+        text = _GUARD.sub(lambda m: m[1] + _WORD.sub(lambda w: w[0].translate(_ROTATED), m[2]) + m[3], line.text)
+        return recipes.Line(text, line.line)
+
+    groups = tuple(
+        recipes.Group(g.context, tuple(map(changed, g.conditions)), tuple(map(changed, g.statements)))
+        for g in processor.groups
+    )
+    return msgspec.structs.replace(processor, name=f"{processor.name}_other", groups=groups)
