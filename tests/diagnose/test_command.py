@@ -170,7 +170,7 @@ class Slow:
     def __call__(self, block):
         time.sleep(0.4)
         return []
-facts.selector_of = lambda stream: Slow(whole(stream))
+facts.selector_of = lambda stream, **options: Slow(whole(stream, **options))
 from tracecore.cli.main import main
 sys.exit(main(["diagnose", sys.argv[1]]))
 """

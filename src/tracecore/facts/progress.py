@@ -236,7 +236,8 @@ def _apply(state: _State, fact: Fact) -> None:
             state.checkpoints.discard(fact.phase)
     if not advances:
         return
-    state.since = fact.time if state.since is None else max(state.since, fact.time)
+    # A report may stand for several that followed each other closely.
+    state.since = fact.end if state.since is None else max(state.since, fact.end)
     state.last, state.stated, state.ended = fact, 0, False
     if isinstance(fact, Progress):
         # A step made while a checkpoint is being written in the background: it does not hold up the training.

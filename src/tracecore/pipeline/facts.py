@@ -14,6 +14,7 @@ import msgspec
 from tracecore.facts import codec
 from tracecore.facts.fold import fold
 from tracecore.facts.projection import TRIGGERS, project
+from tracecore.pipeline.thinning import Thinning
 from tracecore.recipes.plan import plan
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import read
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 
     Tick: TypeAlias = Callable[[int], None]
 
-#: Up to this many bytes every line of a stream is looked at; in a longer one progress lines are sampled.
+#: Up to this many bytes every line of a bundle is looked at; in a larger one progress lines are sampled.
 SMALL: Final = 2 << 20
+#: What is assumed of a compressed stream, whose size only reading would tell.
+_LARGE: Final = 1 << 19
 #: Streams handed to a worker process at once: so many bytes, or so many files.
 _CHUNK_BYTES: Final = 32 << 20
 _CHUNK_FILES: Final = 64
@@ -62,20 +65,24 @@ def processors(layer: str) -> tuple[Processor, ...]:
     return tuple(Processor(processor.config()) for processor in recipes.load(layer))
 
 
-def selector_of(stream: Stream) -> Selector:
-    """Which lines of this stream can matter. Of a small stream all are looked at: that is sooner done than planned."""
-    if stream.size is not None and stream.size <= SMALL:
-        return SelectAll()
-    return plan(stream.layer).selector(stream)
+def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
+    """Which lines of this stream can matter.
+
+    Args:
+        all_lines: look at every line. For a small bundle that is sooner done than planned.
+    """
+    return SelectAll() if all_lines else plan(stream.layer).selector(stream)
 
 
-def facts_of(stream: Stream, clock: Clock, counters: Counters, tick: Tick | None = None) -> Iterator[Fact]:
-    """Every fact that one stream states.
+def facts_of(
+    stream: Stream, clock: Clock, counters: Counters, tick: Tick | None = None, *, all_lines: bool = False
+) -> Iterator[Fact]:
+    """Every fact that one stream states; arguments as of `gather` and `selector_of`.
 
     Raises:
         archive.ERRORS: the stream is damaged; what was read until then was given.
     """
-    selector = selector_of(stream)
+    selector = selector_of(stream, all_lines=all_lines)
     if tick is not None:
         selector = _Ticking(selector, counters, tick)
     stamp = plan(stream.layer).run
@@ -94,14 +101,15 @@ def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
         jobs: processes to read with.
         tick: told now and then how many bytes have been read so far.
     """
+    small = sum(_LARGE if stream.size is None else stream.size for stream in bundle.streams) <= SMALL
     chunks = list(_chunks(bundle.streams))
-    if jobs > 1 and len(chunks) > 1 and hasattr(os, "fork"):
+    if jobs > 1 and len(chunks) > 1 and not small and hasattr(os, "fork"):
         parts = _in_processes(chunks, bundle.clock, jobs, tick)
     else:
         parts, base = [], 0
         for chunk in chunks:
             told = None if tick is None else _after(tick, base)
-            parts.append(_read_chunk(chunk, bundle.clock, told))
+            parts.append(_read_chunk(chunk, bundle.clock, told, all_lines=small))
             base += parts[-1].counters.bytes_read
     whole = Part()
     for part in parts:
@@ -124,18 +132,23 @@ def _chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
         yield chunk
 
 
-def _read_chunk(chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None) -> Part:
+def _read_chunk(chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False) -> Part:
     part = Part()
     for stream in chunk:
         pile: list[Fact] = []
+        progress = Thinning()
+        limit = _PILE
         try:
-            for fact in facts_of(stream, clock, part.counters, tick):
+            for fact in facts_of(stream, clock, part.counters, tick, all_lines=all_lines):
+                if progress.take(fact):
+                    continue
                 pile.append(fact)
-                if len(pile) >= _PILE and len(pile) >= 2 * len(part.facts):
+                if len(pile) >= limit:
                     pile = fold(pile)
+                    limit = max(_PILE, 2 * len(pile))
         except archive.ERRORS as error:
             part.skipped.append((stream.path, f"read in part: {archive.reason(error)}"))
-        part.facts += fold(pile)
+        part.facts += fold((*pile, *progress.kept()))
     return part
 
 
