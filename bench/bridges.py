@@ -10,9 +10,7 @@ import gc
 import time
 
 from bench import Measurement
-from tracecore.facts.projection import project
-from tracecore.pipeline.metrics import Stamper
-from tracecore.signals.metrics.bridges import all_bridges
+from tracecore.pipeline.metrics import MetricFacts
 from tracecore.signals.metrics.point import Point
 from tracecore.signals.metrics.prometheus import Families
 from tracecore.signals.record import Source
@@ -55,7 +53,7 @@ def scrape(second: int) -> str:
 def bridge() -> tuple[float, int, int]:
     """Seconds of CPU for a second's scrape, points in it, and facts made in all."""
     texts = [scrape(second) for second in range(SCRAPES)]
-    families, stamper, bridges = Families(), Stamper(), all_bridges()
+    families, bridges = Families(), MetricFacts()
     facts = points = 0
     begin = 0.0
     for second, text in enumerate(texts):
@@ -70,11 +68,8 @@ def bridge() -> tuple[float, int, int]:
             source = Source("http://node-7:9400/metrics", offset, number, len(line))
             offset += len(line) + 1
             points += 1
-            sample = stamper.sample(Point(name=name, labels=labels, value=value, time=now, source=source))
-            if sample is not None:
-                bridges.observe(sample)
-        for signal in bridges.advance(now):
-            facts += len(project(signal))
+            bridges.observe(Point(name=name, labels=labels, value=value, time=now, source=source))
+        facts += len(bridges.advance(now))
     spent = time.process_time() - begin
     if bridges.dropped or facts < 8 * 2 * (SCRAPES - 10):
         raise RuntimeError(f"{facts} facts, dropped {bridges.dropped}")

@@ -18,7 +18,12 @@ from tracecore.facts.memory import CudaOom
 from tracecore.facts.network import PortState
 from tracecore.facts.training import Progress
 from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.pipeline import metrics
+from tracecore.pipeline.metrics import MetricFacts
 from tracecore.pipeline.offline import diagnose
+from tracecore.signals.bundle import reading
+from tracecore.signals.bundle.discovery import discover
+from tracecore.signals.stream import Counters
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRAPES = range(0, 600, 15)
@@ -423,3 +428,27 @@ def test_what_a_cluster_federates(bundle: Bundle, dcgm: Callable[..., str]) -> N
     assert {fact.node for fact in of(found, EccDelta)} == {"node-7"}
     assert not any(fact.approximate for fact in of(found, ThrottleSample))
     assert "hbm_ecc" not in patterns(found)
+
+
+# -- live --------------------------------------------------------------------------------------------------------------
+
+
+def test_points_as_they_come_give_the_same_facts(bundle: Bundle, dcgm: Callable[..., str]) -> None:
+    """The agent scrapes and looks every 15 s; a bundle of the same scrapes is read afterwards."""
+    bundle.scrapes(lambda t: dcgm(t, {**HOT, **ECC, **COLLAPSE, **SLOW_LINK}), SCRAPES)
+    found = discover([bundle.path])
+    live, facts = MetricFacts(), []
+    for _, points in reading.points(found, Counters()):
+        for point in points:
+            live.observe(point)
+        facts += live.advance(point.time)
+    facts += live.advance(point.time + 3600 * 10**9)
+    assert live.dropped == {}
+    assert facts == metrics.facts(metrics.gather(found), found)
+    assert {type(fact) for fact in facts} == {
+        EccDelta,
+        FramebufferSample,
+        NvlinkRate,
+        PcieRateCollapse,
+        ThrottleSample,
+    }

@@ -66,9 +66,22 @@ def test_recipes_run_once_for_each_series(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Processor, "process_metrics", lambda self, payload: ran.append(payload))
     stamper = Stamper([Processor({"metric_statements": []})])
     for value in range(100):
+        stamper.sample(point("DCGM_FI_DEV_OTHER", value, gpu=str(value)))
+    assert len(ran) == 1, "a name that nobody uses is known after one look"
+    monkeypatch.setattr(Processor, "process_metrics", _rename(ran))
+    for value in range(100):
         stamper.sample(point("DCGM_FI_DEV_GPU_TEMP", value, gpu="0"))
         stamper.sample(point("DCGM_FI_DEV_GPU_TEMP", value, gpu="1"))
-    assert len(ran) == 2
+    assert len(ran) == 3
+    assert stamper.unused == 100
+
+
+def _rename(ran: list[object]) -> Any:
+    def process(self: Processor, payload: dict[str, Any]) -> None:
+        ran.append(payload)
+        payload["resource_metrics"][0]["scope_metrics"][0]["metrics"][0]["name"] = "hw.gpu.temperature"
+
+    return process
 
 
 def test_a_recipe_that_looks_at_values_sees_every_one() -> None:

@@ -15,7 +15,7 @@ from tracecore.pipeline.facts import processors
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import points, read
 from tracecore.signals.logs.selector import SelectLiterals
-from tracecore.signals.metrics.bridge import Limits
+from tracecore.signals.metrics.bridge import LATENESS, Limits
 from tracecore.signals.metrics.bridges import BRIDGES, all_bridges
 from tracecore.signals.metrics.names import GpuNames
 from tracecore.signals.metrics.point import Point, Sample, Series
@@ -82,6 +82,8 @@ class Stamper:
     def __init__(self, recipes: Sequence[Processor] | None = None) -> None:
         self._recipes = recipes
         self._known: dict[tuple[object, ...], Scale | None] = {}
+        #: Names that recipes leave unused. A metric is renamed for all its points, so labels need not be looked at.
+        self._useless: set[str] = set()
         #: Points that no bridge reads, and points that were not measured.
         self.unused = 0
         self.blank = 0
@@ -90,6 +92,9 @@ class Stamper:
         """The point under its `hw.*` name; None where no bridge reads it or where it was not measured."""
         if float(point.value) in BLANK and point.name.startswith("DCGM_"):
             self.blank += 1
+            return None
+        if point.name in self._useless:
+            self.unused += 1
             return None
         key = (point.name, point.declared, *point.labels.items())
         try:
@@ -130,11 +135,15 @@ class Stamper:
         payload = {"resource_metrics": [{"resource": {}, "scope_metrics": [{"scope": {}, "metrics": [metric]}]}]}
         for processor in processors("metrics") if self._recipes is None else self._recipes:
             processor.process_metrics(payload)
+        if metric["name"] not in _USED:
+            if len(self._useless) < _MOST_KNOWN:
+                self._useless.add(point.name)
+            return [None] * len(values)
         made: list[Scale | None] = []
         for item in data:
             attributes, value = item["attributes"], item["value_double"]
             assert isinstance(attributes, dict)
-            if metric["name"] not in _USED or attributes.get("tracecore.metric.blank") is True:
+            if attributes.get("tracecore.metric.blank") is True:
                 made.append(None)
                 continue
             series = Series.of(metric["name"], point.name, _with_host(attributes), point.declared)
@@ -153,6 +162,34 @@ def _with_host(attributes: Attributes) -> Attributes:
             if name not in ("localhost", "127.0.0.1", "::1", "[::1]", ""):
                 return {**attributes, "host.name": name}
     return attributes
+
+
+class MetricFacts:
+    """Points in, facts out, as they come: what the agent does with metrics.
+
+    Args:
+        recipes: as of `Stamper`.
+        lateness: how long after its time a point may come.
+    """
+
+    def __init__(self, recipes: Sequence[Processor] | None = None, *, lateness: int = LATENESS) -> None:
+        self._stamper = Stamper(recipes)
+        self._bridges = all_bridges(lateness=lateness)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many samples were left out, by reason."""
+        return self._bridges.dropped
+
+    def observe(self, point: Point) -> None:
+        """Take a point. Nothing is concluded before `advance`."""
+        sample = self._stamper.sample(point)
+        if sample is not None:
+            self._bridges.observe(sample)
+
+    def advance(self, now: int) -> list[Fact]:
+        """The facts of all points that are old enough at `now`."""
+        return [fact for signal in self._bridges.advance(now) for fact in project(signal)]
 
 
 class Scrapes(msgspec.Struct):
@@ -230,16 +267,19 @@ def facts(scrapes: Scrapes, bundle: Bundle) -> list[Fact]:
     where = min((sample.source.path for sample in scrapes.samples), default="")
     for reason, count in bridges.dropped.items():
         scrapes.skipped.append((where, f"{count} metric samples left out: {reason}"))
-    unnamed: dict[str, set[tuple[str, str]]] = {}
+    unnamed: dict[tuple[str, str], str] = {}
     for sample in scrapes.samples:
         series = sample.series
-        if series.gpu is None and series.unit[1] and "hw.network.ib.device" not in series.attributes:
-            unnamed.setdefault(sample.source.path, set()).add(series.unit)
-    for path, units in sorted(unnamed.items()):
-        scrapes.skipped.append(
-            (path, f"{len(units)} GPUs are known by index or UUID only: no bus id tells which of the node's they are")
-        )
+        if series.gpu is None and series.unit[1] and _of_gpu(series):
+            unnamed[series.unit] = min(sample.source.path, unnamed.get(series.unit, sample.source.path))
+    if unnamed:
+        reason = f"{len(unnamed)} GPUs are known by index or UUID only: no bus id tells which of the node's they are"
+        scrapes.skipped.append((min(unnamed.values()), reason))
     return made
+
+
+def _of_gpu(series: Series) -> bool:
+    return "hw.network.ib.device" not in series.attributes and "gen_ai.training.rank" not in series.attributes
 
 
 def _names(scrapes: Scrapes, bundle: Bundle) -> GpuNames:
