@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tracecore.signals.metrics.bridges import all_bridges
 from tracecore.signals.metrics.point import Sample
 
 Make = Callable[..., Sample]
@@ -142,3 +143,14 @@ def test_each_gpu_has_its_own_record(sample: Make, bridged: Bridged) -> None:
 def test_instances_of_a_gpu_are_one_look(sample: Make, bridged: Bridged) -> None:
     found = bridged([sample("hw.gpu.clock.sm", 1200, 0, hw__gpu__mig__id=mig) for mig in "123"])
     assert [made["hw.gpu.clock.sm"] for made in found] == [1200]
+
+
+@pytest.mark.parametrize(("mask", "cited"), [(0x44, "hw.gpu.throttle.mask"), (0x4, "hw.gpu.clock.sm")])
+def test_heat_is_cited_by_what_tells_of_it(sample: Make, mask: int, cited: str) -> None:
+    samples = [*durations(sample, [0, 15], "power"), sample("hw.gpu.temperature", 90, 15)]
+    samples += [sample("hw.gpu.clock.sm", 1200, 15), sample("hw.gpu.throttle.mask", mask, 15)]
+    bridges = all_bridges()
+    for one in samples:
+        bridges.observe(one)
+    made = bridges.finish()[-1]
+    assert made["source"] == next(one.source for one in samples if one.series.name == cited)

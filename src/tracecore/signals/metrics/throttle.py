@@ -28,12 +28,15 @@ class _Look(msgspec.Struct):
     """What the samples of one instant say about one GPU.
 
     Args:
+        sample: any of them.
+        by: the sample that tells the clock, and those that tell reasons, by which.
         active: reasons that hold at this instant.
         asked: reasons that were asked for, active or not.
         lasted: seconds that a reason held since the sample before.
     """
 
     sample: Sample
+    by: dict[str, Sample] = msgspec.field(default_factory=dict)
     clock: float | None = None
     temperature: float | None = None
     active: set[str] = msgspec.field(default_factory=set)
@@ -70,6 +73,7 @@ class ThrottleBridge:
             name == "hw.gpu.clock" and sample.series.attributes.get("hw.gpu.clock.kind") == "sm"
         ):
             look.clock = value if look.clock is None else min(value, look.clock)
+            look.by["clock"] = sample
         elif name == "hw.gpu.throttle.mask":
             self._mask(look, sample)
         elif name.startswith("hw.gpu.throttle."):
@@ -81,8 +85,7 @@ class ThrottleBridge:
         look.asked.update(_BITS.values())
         active = {reason for bit, reason in _BITS.items() if mask & bit}
         look.active |= active
-        if active:
-            look.sample = sample
+        look.by.update(dict.fromkeys(active, sample))
 
     def _reason(self, look: _Look, sample: Sample) -> None:
         reason = sample.series.attributes.get("hw.gpu.throttle.reason")
@@ -92,7 +95,7 @@ class ThrottleBridge:
             look.asked.add(reason)
             if sample.value > 0:
                 look.active.add(reason)
-                look.sample = sample
+                look.by[reason] = sample
             return
         last = self._counters.get(sample.series.key)
         if last is not None and sample.time <= last[1]:
@@ -108,9 +111,9 @@ class ThrottleBridge:
             # No reason can hold for longer than the time that passed.
             elapsed = (sample.time - last[1]) / SECOND
             look.lasted[reason] = max(look.lasted.get(reason, 0.0), min(delta, elapsed))
-            look.sample = sample
         else:
             look.active.add(reason)
+        look.by.setdefault(reason, sample)
 
     def settle(self, time: int) -> Sequence[LogSignal]:
         if not self._looks:
@@ -127,6 +130,7 @@ def _record(look: _Look) -> LogSignal | None:
     if look.clock is not None:
         stamped["hw.gpu.clock.sm"] = look.clock
     held = (look.active | look.lasted.keys()) - _NOT_THROTTLED
+    reason = ""
     if held:
         reason = next((first for first in _FIRST if first in held), min(held))
         stamped["hw.gpu.throttle.reason"] = reason
@@ -137,4 +141,8 @@ def _record(look: _Look) -> LogSignal | None:
     elif look.asked & _THERMAL:
         # Asked about power alone, silence would say nothing about heat.
         stamped["hw.gpu.throttle.reason"] = "none"
-    return record(look.sample, "hw.gpu.throttle", stamped) if stamped else None
+    if not stamped:
+        return None
+    # Heat is cited by what tells of it, all else by the clock.
+    cited = look.by.get(reason) if reason in _THERMAL else look.by.get("clock")
+    return record(cited or look.by.get(reason) or look.sample, "hw.gpu.throttle", stamped)
