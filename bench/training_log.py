@@ -18,7 +18,7 @@ START = 1_763_170_624
 
 
 def training_log(size: int, *, ranks: int = 1, per_second: int = 1000, seed: int = 7) -> bytes:
-    """About `size` bytes in the CRI format: steps of some ranks in turn, a checkpoint now and then, a failure at the end.
+    """About `size` bytes in the CRI format: steps of some ranks in turn, now and then a checkpoint, a failure last.
 
     Args:
         size: in bytes.
