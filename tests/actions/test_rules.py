@@ -43,6 +43,18 @@ def test_case(case: dict[str, Any]) -> None:
     assert bool(info.suggestion) is info.failed
 
 
+#: Enough that lines are picked by a scan before they are parsed, as in any real log.
+LONG = "".join(f"loading shard {number} of the corpus into the cache\n" for number in range(600))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "log" in case], ids=name_of)
+def test_case_at_the_end_of_a_long_log(case: dict[str, Any]) -> None:
+    info = classify(case.get("exit_code", 1), case.get("signal"), LONG + case["log"], case.get("verdict"))
+    assert (info.failure_class, info.evidence.rule) == (case["class"], case["rule"])
+    if info.evidence.line_number is not None:
+        assert info.evidence.line_number > 600
+
+
 def test_every_rule_that_can_decide_has_a_case() -> None:
     decided = {case["rule"] for case in CASES}
     can = {rule.name for rule in rules.standard().rules if rule.role != "chatter"}

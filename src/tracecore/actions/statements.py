@@ -135,7 +135,7 @@ def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
         role = "talk"
     source = stated.source
     known = fact if fact is not None else (stated.facts[0] if stated.facts else None)
-    line, text = _quoted(stated, rule, fact)
+    line, text = _quoted(stated)
     return Statement(
         rule=rule,
         role=role,
@@ -151,19 +151,27 @@ def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
     )
 
 
-def _quoted(stated: Stated, rule: Rule, fact: Fact | None) -> tuple[int, str]:
-    """The line of a block that says it best, and how far down it stands: an exception's own, else the first."""
+def _quoted(stated: Stated) -> tuple[int, str]:
+    """The line of a block that says it best, and how far down it stands."""
     lines = stated.body.split("\n")
-    if (len(lines) > 1 and isinstance(fact, ExceptionRaised)) or len(lines) > 4:
-        kind = getattr(fact, "type", None)
-        wanted = [str(kind)] if kind else []
-        wanted += [name for name in ("Error", "Exception", "exitcode", "error") if name not in wanted]
-        for word in wanted:
+    place = _telling(stated, lines) if len(lines) > 1 else 0
+    return place, lines[place].strip()[:500]
+
+
+def _telling(stated: Stated, lines: list[str]) -> int:
+    """An exception's own line, a launcher's exit code, else the first line with a word in it."""
+    for fact in stated.facts:
+        words: tuple[str, ...] = ()
+        if isinstance(fact, ExceptionRaised):
+            words = (f"{fact.type}: ", fact.type)
+        elif isinstance(fact, LauncherFailure):
+            words = ("exitcode", "exit code", "traceback :")
+        for word in words:
+            # The outermost exception stands last; its cause, where another process raised it, after it.
             for number in range(len(lines) - 1, -1, -1):
-                if word in lines[number] and not lines[number].startswith(" "):
-                    return number, lines[number].strip()[:500]
-    first = next((number for number, line in enumerate(lines) if line.strip()), 0)
-    return first, lines[first].strip()[:500]
+                if word in lines[number] and not lines[number].lstrip().startswith(("File ", "raise ")):
+                    return number
+    return next((number for number, line in enumerate(lines) if any(map(str.isalpha, line))), 0)
 
 
 def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[Statement]:

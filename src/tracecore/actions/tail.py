@@ -45,9 +45,9 @@ NUMBERS: Final = b"0123456789abcdefx"
 #: The recipes of progress lines.
 PROGRESS: Final = "transform/progress"
 NON_FINITE: Final = "tracecore.training.non_finite"
-#: A text so short is looked through for progress as a whole.
+#: A text so short is read line by line.
 SHORT: Final = 16 * 1024
-#: Otherwise so many lines after each of so many places, and at the end.
+#: Of a longer one progress is looked for in so many lines after each of so many places, and at the end.
 LINES_AFTER: Final = 60
 PLACES: Final = 24
 #: And of these so many progress lines.
@@ -124,13 +124,15 @@ def read_tail(text: str | bytes) -> Tail:
 
 
 def _gather(tail: Tail) -> None:
-    plan, database = _events()
+    plan = _events()
+    # Every line of a short text is looked at: that takes less time than to make ready for a scan.
+    database = None if len(tail.data) <= SHORT else _database(plan)
     for record in _unlike(tail, _records(tail.data, tail, database)):
         plan.run(record)
         attributes = record["log"]["attributes"]
         if NON_FINITE in attributes:
             # A value printed among others is a report; only the other values tell it from a complaint.
-            _progress()[0].run(record)
+            _progress().run(record)
         facts = project(record)
         for fact in facts:
             if isinstance(fact, RunFinished):
@@ -177,14 +179,15 @@ def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
     """Steps reported around the first of some places, shortly after the others, and at the end, in order."""
     if tail.format not in ("text", "cri", "docker"):
         return tail.finished
-    plan, database = _progress()
+    plan = _progress()
+    database = None if len(tail.data) <= SHORT else _database(plan)
     found = list(tail.finished)
     for start, end, count in _windows(tail.data, sorted(set(places))):
-        for first, line in _picked(tail.data[start:end], Selector(database), count):
+        for first, line in _picked(tail.data[start:end], database, count):
             for record in _records(line, tail, None):
                 plan.run(record)
                 found += (
-                    Made(start + first, fact.rank, fact.step)
+                    Made(start + first + fact.source.offset, fact.rank, fact.step)
                     for fact in project(record)
                     if isinstance(fact, Progress) and fact.step is not None and fact.phase != "init"
                 )
@@ -192,10 +195,13 @@ def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
     return found
 
 
-def _picked(block: bytes, selector: Selector, count: int) -> Iterator[tuple[int, bytes]]:
-    """Lines of a block that a selector picks: the first so many, or the last where the number is negative."""
+def _picked(block: bytes, database: Database | None, count: int) -> Iterator[tuple[int, bytes]]:
+    """Lines of a block that may tell of progress: the first so many, or the last where the number is negative."""
+    if database is None:
+        yield 0, block
+        return
     starts: dict[int, int] = {}
-    for place in selector(block) or ():
+    for place in Selector(database)(block) or ():
         start = block.rfind(b"\n", 0, place) + 1
         if start not in starts:
             end = block.find(b"\n", place)
@@ -284,18 +290,23 @@ class _Thinned:
 
 
 @cache
-def _events() -> tuple[Plan, Database | None]:
-    """All recipes but those of progress lines, and how to find the lines that they know."""
-    return _planned([p for layer in LAYERS for p in recipes.load(layer) if p.name != PROGRESS], always=True)
+def _events() -> Plan:
+    """All recipes but those of progress lines."""
+    return _planned([p for layer in LAYERS for p in recipes.load(layer) if p.name != PROGRESS])
 
 
 @cache
-def _progress() -> tuple[Plan, Database | None]:
-    return _planned([p for p in recipes.load("stdout") if p.name == PROGRESS], always=False)
+def _progress() -> Plan:
+    return _planned([p for p in recipes.load("stdout") if p.name == PROGRESS])
 
 
-def _planned(processors: list[recipes.Processor], *, always: bool) -> tuple[Plan, Database | None]:
-    plan = Plan(outline(processor.config() for processor in processors))
+def _planned(processors: list[recipes.Processor]) -> Plan:
+    return Plan(outline(processor.config() for processor in processors))
+
+
+@cache
+def _database(plan: Plan) -> Database | None:
+    """What finds the lines that a plan's recipes know; None where that may be any."""
     # Statements run only where their group is entered, so its guard is enough to find their lines. A group without
     # any works on attributes that another one has stamped.
     needed = {
@@ -305,5 +316,5 @@ def _planned(processors: list[recipes.Processor], *, always: bool) -> tuple[Plan
         for number in guard or ()
     }
     patterns = [plan.outline.patterns[number] for number in sorted(needed)]
-    searched, database = compiled(line_search(patterns, always=always), once=False)
-    return plan, None if searched.open else database
+    searched, database = compiled(line_search(patterns, always=plan is _events()), once=False)
+    return None if searched.open else database
