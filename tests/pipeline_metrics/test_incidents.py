@@ -102,6 +102,13 @@ def test_memory_errors(bundle: Bundle, dcgm: Callable[..., str]) -> None:
     assert rise.source.line > 0
 
 
+def test_memory_errors_that_the_exporter_learns_late(bundle: Bundle, dcgm: Callable[..., str]) -> None:
+    """It asks the driver every 30 s: two scrapes after the Xid still show the counter as it was."""
+    late = {"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": since(330, 2, 1)}
+    bundle.scrapes(lambda t: dcgm(t, late), SCRAPES).kernel((303.2, XID_48))
+    assert "hbm_ecc" in patterns(diagnose([bundle.path]))
+
+
 @pytest.mark.parametrize("changes", [HOT, COUNTED_HEAT], ids=["by reason", "by counter"])
 def test_heat(bundle: Bundle, dcgm: Callable[..., str], changes: Mapping[str, Change]) -> None:
     bundle.scrapes(lambda t: dcgm(t, changes), SCRAPES)
@@ -428,6 +435,14 @@ def test_what_a_cluster_federates(bundle: Bundle, dcgm: Callable[..., str]) -> N
     assert {fact.node for fact in of(found, EccDelta)} == {"node-7"}
     assert not any(fact.approximate for fact in of(found, ThrottleSample))
     assert "hbm_ecc" not in patterns(found)
+
+
+def test_scrapes_of_other_projects(bundle: Bundle, shared_data: Path) -> None:
+    """Excerpts of real scrapes, put together: blanks, instances, a sticky Xid; nothing is wrong in them."""
+    sample = (shared_data / "peers" / "dcgm" / "samples.prom").read_text()
+    found = diagnose([bundle.scrapes(lambda t: sample, SCRAPES).path])
+    assert patterns(found) == []
+    assert found.incidents == []
 
 
 # -- live --------------------------------------------------------------------------------------------------------------

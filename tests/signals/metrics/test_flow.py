@@ -90,7 +90,7 @@ def test_little_traffic_is_no_baseline(sample: Make, bridged: Bridged) -> None:
 
 
 def test_too_few_values_are_no_baseline(sample: Make, bridged: Bridged) -> None:
-    assert bridged(series(sample, [4e9] * 2 + [1e8] * 9, declared="gauge")) == []
+    assert bridged(series(sample, [4e9] + [1e8] * 9, declared="gauge")) == []
 
 
 def test_a_counter_that_is_reset_has_not_collapsed(sample: Make, bridged: Bridged) -> None:
@@ -131,3 +131,13 @@ def test_a_new_pod_on_the_gpu_goes_on_with_its_series(sample: Make, bridged: Bri
 
 def test_instances_of_a_gpu_are_left_out(sample: Make, bridged: Bridged) -> None:
     assert bridged(series(sample, [4e9] * 6 + [1e9] * 3, declared="gauge", hw__gpu__mig__id="3")) == []
+
+
+def test_a_count_that_is_declared_a_gauge(sample: Make, bridged: Bridged) -> None:
+    """It does nothing but rise, for long: such a rate there is not."""
+    found = bridged(series(sample, counts([*RATES, *RATES, 1e9, 1e9]), origin=DEV, declared="gauge"))
+    assert collapses(found) == [(195, 76)]
+
+
+def test_three_scrapes_are_a_baseline_for_a_rate(sample: Make, bridged: Bridged) -> None:
+    assert collapses(bridged(series(sample, [4e9, 4.2e9, 4.1e9, 1e9], declared="gauge"))) == [(45, 76)]

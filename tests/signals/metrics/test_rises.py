@@ -37,20 +37,20 @@ def counter(make: Make, values: Sequence[float | None], gpu: int = 0, **attribut
         pytest.param([5, 0, 5, 5], [], id="an exporter that starts with zeros"),
         pytest.param([5, 0, 0, 5, 6], [(45, 1)], id="an exporter that starts with zeros, then a rise"),
         pytest.param([5, None, None, 6], [(0, 1)], id="missing scrapes"),
-        pytest.param([5, *[None] * 99, 6], [(1200, 1)], id="missing for long: not dated back without end"),
+        pytest.param([5, *[None] * 99, 6], [(1230, 1)], id="missing for long: not dated back without end"),
         pytest.param([0, -1, 0], [], id="nonsense"),
         pytest.param([0, 0.5, 0.9], [], id="less than one"),
     ],
 )
 def test_rises(sample: Make, bridged: Bridged, values: list[float | None], rises: list[tuple[float, int]]) -> None:
     found = bridged(counter(sample, values))
-    assert [(made["at"], made["hw.errors.delta"]) for made in found] == rises
+    assert [(made["at"] + 30, made["hw.errors.delta"]) for made in found] == rises, "and 30 s that exporters remember"
 
 
 def test_a_record_says_which_error_of_which_gpu(sample: Make, bridged: Bridged) -> None:
     assert bridged(counter(sample, [0, 1], 2)) == [
         {
-            "at": 0.0,
+            "at": -30.0,
             "tracecore.layer": "metrics",
             "host.name": "node-7",
             "gpu.id": "0000:3a:00.0",

@@ -41,6 +41,7 @@ class Manner(msgspec.Struct):
 
     documented: bool
     declared: str
+    series: int = 0
     falls: int = 0
     rises: int = 0
     still: int = 0
@@ -51,12 +52,16 @@ class Manner(msgspec.Struct):
         """Whether they count bytes, and do not tell bytes per second."""
         if self.impossible:
             return True
-        if self.declared == "gauge" or self.falls * 4 > self.rises:
+        if self.falls * 4 > self.rises:
             return False
-        if self.documented:
-            # DCGM's profiling fields are rates; only a series that does nothing but rise is taken for a count.
-            return self.rises >= 3 and self.rises > 2 * self.still
-        return True
+        if self.declared == "gauge":
+            return self._only_rises(8)
+        # DCGM's profiling fields are rates.
+        return self._only_rises(3) if self.documented else True
+
+    def _only_rises(self, times: int) -> bool:
+        """Whether every series has done nothing but rise, so many times: what is called a rate is a count then."""
+        return not self.falls and self.rises >= times * self.series and self.rises > 2 * self.still
 
     def since(self, flow: Flow) -> int:
         """From when on the rate holds. A count knows what happened while nobody looked, a rate does not."""
@@ -87,7 +92,10 @@ class FlowMemory:
         return found
 
     def flow(self, sample: Sample) -> Flow | None:
-        """What happened since the sample before; None for the first one and for a repetition of it."""
+        """What happened since the sample before; None for a repetition of it.
+
+        The first one has none before it: it tells a rate, or nothing.
+        """
         key, value, time = sample.series.key, sample.value, sample.time
         last = self._last.get(key)
         if value < 0 or (last is not None and time <= last[1]):
@@ -96,7 +104,8 @@ class FlowMemory:
         manner = self.manner(sample.series, time)
         manner.impossible = manner.impossible or value > _IMPOSSIBLE
         if last is None:
-            return None
+            manner.series += 1
+            return Flow(time, time, None, value)
         before, since = last
         counted: float | None = None
         if value >= before:

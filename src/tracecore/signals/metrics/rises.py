@@ -13,6 +13,8 @@ from tracecore.signals.stamps import SECOND
 #: A rise lies between two samples. It is dated at the earlier one, as whatever confirms it (an Xid) may have come
 #: right after, but never further back than this: a scrape that was missing for an hour says nothing of an hour ago.
 REACH: Final = 300 * SECOND
+#: How old a GPU's counter may be when it is scraped: dcgm-exporter asks the driver every 30 s unless told otherwise.
+LAG: Final = 30 * SECOND
 _ECC: Final = frozenset({"corrected", "uncorrected"})
 
 
@@ -127,7 +129,8 @@ class EccBridge:
             if (value := sample.series.attributes.get(name)) is not None
         }
         stamped["hw.errors.delta"] = sum(rise.delta for rise in rises)
-        return record(sample, "hw.errors.rise", stamped, min(rise.since for rise in rises))
+        since = min(rise.since for rise in rises) - LAG
+        return record(sample, "hw.errors.rise", stamped, max(since, sample.time - REACH))
 
 
 def _part(attributes: Attributes) -> str:
