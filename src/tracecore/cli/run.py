@@ -1,0 +1,74 @@
+"""`tracecore run`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "--config",
+    "paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    required=True,
+    help="A configuration file; given several times, a later one overrides.",
+)
+@click.option(
+    "--drain", type=click.FloatRange(0, 3600), default=10.0, show_default=True, help="Seconds a stop may take."
+)
+def command(paths: tuple[Path, ...], drain: float) -> int:
+    """Run the agent until SIGTERM; SIGHUP reads the configuration again.
+
+    Example: tracecore run --config agent.yaml
+    """
+    from tracecore.pipeline.agent.configuration import ConfigurationError
+    from tracecore.pipeline.agent.service import Agent
+
+    try:
+        agent = Agent(paths, drain=drain)
+    except ConfigurationError as error:
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        return 2
+    logs = agent.configuration.service.telemetry.logs
+    _log(logs.level, logs.encoding)
+    for warning in agent.warnings:
+        logging.getLogger("tracecore.agent").warning("%s", warning)
+    agent.install_signals()
+    agent.run()
+    return 0
+
+
+def _log(level: str, encoding: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Json() if encoding == "json" else _Console("%(asctime)s %(levelname)s %(message)s"))
+    root = logging.getLogger("tracecore")
+    root.handlers[:] = [handler]
+    root.propagate = False
+    root.setLevel({"warn": "WARNING"}.get(level.lower(), level.upper()))
+
+
+class _Console(logging.Formatter):
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d}"
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        import msgspec
+
+        entry = {
+            "ts": record.created,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["stacktrace"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(entry).decode()

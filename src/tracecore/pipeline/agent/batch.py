@@ -1,0 +1,155 @@
+"""What flows through a pipeline: records of one signal that travel together, and who waits to hear of their arrival."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+Signal: TypeAlias = Literal["logs", "metrics", "traces"]
+SIGNALS: Final[tuple[Signal, ...]] = ("logs", "metrics", "traces")
+
+#: Names of the three levels of a payload, by signal.
+LEVELS: Final = {
+    "logs": ("resource_logs", "scope_logs", "log_records"),
+    "metrics": ("resource_metrics", "scope_metrics", "metrics"),
+    "traces": ("resource_spans", "scope_spans", "spans"),
+}
+
+
+class Refused(Exception):
+    """Somebody downstream cannot take more now: the source keeps what it has, and tries again later."""
+
+
+class Ack:
+    """Tells a source once that everything made of what it gave has left the agent, or was dropped and counted.
+
+    Args:
+        done: called once, by whichever thread is last.
+    """
+
+    __slots__ = ("_count", "_done", "_lock")
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done = done
+        self._count = 1
+        self._lock = threading.Lock()
+
+    def hold(self, more: int = 1) -> None:
+        with self._lock:
+            self._count += more
+
+    def release(self) -> None:
+        with self._lock:
+            self._count -= 1
+            last = self._count == 0
+        if last:
+            self._done()
+
+
+class Batch:
+    """Records of one signal.
+
+    It has a payload of plain values (the shape `tracecore.ottl.Processor` works on), its OTLP encoding, or both; the
+    one that is missing is made when somebody asks for it.
+
+    Args:
+        signal: `logs`, `metrics` or `traces`.
+        payload: `{"resource_logs": [{"resource", "scope_logs": [{"scope", "log_records"}]}]}`, or that of the others.
+        raw: an encoded OTLP export request.
+        count: log records, metric points or spans; counted when not given.
+        acks: who waits for it.
+    """
+
+    __slots__ = ("_count", "_payload", "_raw", "acks", "signal")
+
+    def __init__(
+        self,
+        signal: Signal,
+        payload: dict[str, Any] | None = None,
+        *,
+        raw: bytes | None = None,
+        count: int | None = None,
+        acks: tuple[Ack, ...] = (),
+    ) -> None:
+        self.signal: Signal = signal
+        self._payload = payload
+        self._raw = raw
+        self._count = count
+        self.acks = acks
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The records, to be read or changed; the encoding is made anew when it is asked for next."""
+        if self._payload is None:
+            from tracecore.signals.otlp import decoding
+
+            self._payload = decoding.decode(self.signal, self._raw or b"")
+        self._raw = None
+        return self._payload
+
+    def view(self) -> dict[str, Any]:
+        """The records, to be read only."""
+        raw = self._raw
+        payload = self.payload
+        self._raw = raw
+        return payload
+
+    def encoded(self) -> bytes:
+        """The OTLP export request."""
+        if self._raw is None:
+            from tracecore.signals.otlp import encoding
+
+            self._raw = encoding.encode(self.signal, self._payload or {})
+        return self._raw
+
+    @property
+    def count(self) -> int:
+        if self._count is None:
+            self._count = count(self.signal, self.view())
+        return self._count
+
+    def recount(self) -> None:
+        """The payload was changed: count again when asked."""
+        self._count = None
+
+    def copy(self) -> Batch:
+        """The same for somebody else, who may change it; the acks wait for both."""
+        for ack in self.acks:
+            ack.hold()
+        payload = None if self._payload is None or self._raw is not None else _copied(self._payload)
+        return Batch(self.signal, payload, raw=self._raw, count=self._count, acks=self.acks)
+
+    def hold(self, more: int) -> None:
+        for ack in self.acks:
+            ack.hold(more)
+
+    def done(self) -> None:
+        """It has arrived, or was dropped and counted."""
+        for ack in self.acks:
+            ack.release()
+
+
+def count(signal: str, payload: dict[str, Any]) -> int:
+    """Log records, metric points or spans of a payload."""
+    resources, scopes, items = LEVELS[signal]
+    total = 0
+    for resource in payload.get(resources) or ():
+        for scope in resource.get(scopes) or ():
+            held = scope.get(items) or ()
+            total += sum(map(_points, held)) if signal == "metrics" else len(held)
+    return total
+
+
+def _points(metric: dict[str, Any]) -> int:
+    for kind in ("gauge", "sum", "histogram", "exponential_histogram", "summary"):
+        data = metric.get(kind)
+        if isinstance(data, dict):
+            return len(data.get("data_points") or ())
+    return 0
+
+
+def _copied(value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _copied(item) if type(item) in (dict, list) else item for name, item in value.items()}
+    return [_copied(item) if type(item) in (dict, list) else item for item in value]

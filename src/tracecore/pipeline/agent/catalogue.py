@@ -1,0 +1,40 @@
+"""The components there are: this visible, ordered tuple."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tracecore.pipeline.agent.component import Factory
+
+
+@cache
+def factories() -> tuple[Factory, ...]:
+    """Every type of component that works."""
+    from tracecore.pipeline.exporters import debug, file, otlp_grpc, otlp_http
+    from tracecore.pipeline.extensions import health_check
+    from tracecore.pipeline.processors import (
+        attributes,
+        batch,
+        filter,
+        memory_limiter,
+        patterndetector,
+        resource,
+        transform,
+    )
+    from tracecore.pipeline.receivers import otlp
+
+    return (
+        otlp.FACTORY,
+        memory_limiter.FACTORY,
+        batch.FACTORY,
+        resource.FACTORY,
+        attributes.FACTORY,
+        filter.FACTORY,
+        transform.FACTORY,
+        patterndetector.FACTORY,
+        debug.FACTORY,
+        file.FACTORY,
+        otlp_http.FACTORY,
+        otlp_grpc.FACTORY,
+        health_check.FACTORY,
+    )

@@ -1,0 +1,305 @@
+"""A configuration file as a tree whose every node knows its place; several files merged; `${env:NAME}` filled in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import re2
+
+from tracecore.ottl.errors import nearest
+
+#: A configuration is written by hand: beyond this it is something else.
+MAX_BYTES: Final = 8 << 20
+MAX_DEPTH: Final = 64
+
+_REFERENCE = re2.compile(r"\$\$|\$\{([^{}]{0,512})\}")
+_NAME = re2.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_PLACEHOLDER = re2.compile(
+    r"\b(?:REPLACE_[A-Z0-9_]+|CHANGE_?ME(?:_[A-Z0-9_]+)?|YOUR_[A-Z0-9_]+|PLACEHOLDER(?:_[A-Z0-9_]+)?)\b"
+    r"|<(?:YOUR|REPLACE|INSERT)[^<>]{0,80}>"
+)
+
+
+class Problem(msgspec.Struct, frozen=True, order=True):
+    """Something wrong in a configuration, and where."""
+
+    file: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.message}"
+
+
+class Node:
+    """A mapping, a list or a plain value, with the place where it begins.
+
+    Args:
+        value: `dict[str, Node]`, `list[Node]`, or a plain value.
+        keys: for a mapping, the nodes of its keys.
+        raw: for a plain value, its text as written.
+        quoted: the text stood in quotes or in a block, so that it is a string whatever it looks like.
+    """
+
+    __slots__ = ("column", "file", "keys", "line", "quoted", "raw", "value")
+
+    def __init__(
+        self,
+        value: Any,
+        file: str,
+        line: int,
+        column: int,
+        *,
+        keys: dict[str, Node] | None = None,
+        raw: str = "",
+        quoted: bool = False,
+    ) -> None:
+        self.value = value
+        self.file = file
+        self.line = line
+        self.column = column
+        self.keys = keys or {}
+        self.raw = raw
+        self.quoted = quoted
+
+    @property
+    def is_map(self) -> bool:
+        return isinstance(self.value, dict)
+
+    @property
+    def is_list(self) -> bool:
+        return isinstance(self.value, list)
+
+    def get(self, *path: str | int) -> Node | None:
+        """The node at a path below this one; None where there is none."""
+        node: Node | None = self
+        for step in path:
+            if node is None:
+                return None
+            if isinstance(step, int):
+                node = node.value[step] if node.is_list and step < len(node.value) else None
+            else:
+                node = node.value.get(step) if node.is_map else None
+        return node
+
+    def near(self, *path: str | int) -> Node:
+        """The node at a path, or the deepest there is on the way to it."""
+        for length in range(len(path), 0, -1):
+            if (found := self.get(*path[:length])) is not None:
+                return found
+        return self
+
+    def key(self, name: str) -> Node:
+        """Where a key of this mapping stands; the mapping itself where it has no such key."""
+        return self.keys.get(name, self)
+
+    def plain(self) -> Any:
+        """The value as plain data."""
+        if isinstance(self.value, dict):
+            return {name: node.plain() for name, node in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+    def scalars(self) -> Iterator[Node]:
+        """Every plain value in it."""
+        if isinstance(self.value, dict):
+            for node in self.value.values():
+                yield from node.scalars()
+        elif isinstance(self.value, list):
+            for node in self.value:
+                yield from node.scalars()
+        else:
+            yield self
+
+
+class Report:
+    """Collects what is wrong, so that all of it is said at once."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.warnings: list[Problem] = []
+
+    def error(self, node: Node, message: str, *, hint: str = "", column: int = 0, line: int = 0) -> None:
+        """A mistake at this node; `line` and `column` are counted from its beginning."""
+        self.problems.append(_problem(node, message, hint, line, column))
+
+    def warning(self, node: Node, message: str) -> None:
+        """Something that works, and is probably not meant."""
+        self.warnings.append(_problem(node, message, "", 0, 0))
+
+    def unknown(self, node: Node, what: str, name: str, known: Sequence[str]) -> None:
+        """A name that is none of the known ones."""
+        hint = nearest(name, known) or (f"there are {', '.join(known)}" if known else "")
+        self.error(node, f'{what} "{name}"', hint=hint)
+
+
+def _problem(node: Node, message: str, hint: str, line: int, column: int) -> Problem:
+    text = message + (f"; {hint}" if hint else "")
+    return Problem(node.file, node.line + line, column + 1 if line else node.column + column, text)
+
+
+def load(paths: Sequence[Path | str], report: Report, env: Mapping[str, str] | None = None) -> Node | None:
+    """The tree of one or several files; what a later one says goes before an earlier one's.
+
+    Args:
+        paths: YAML files.
+        report: told what is wrong.
+        env: variables for `${env:NAME}`; the process's own when not given.
+    """
+    merged: Node | None = None
+    for path in paths:
+        tree = _load_one(Path(path), report, os.environ if env is None else env)
+        if tree is not None:
+            merged = tree if merged is None else _merge(merged, tree)
+    if merged is not None:
+        for node in merged.scalars():
+            if isinstance(node.value, str) and (match := _PLACEHOLDER.search(node.value)):
+                report.error(node, f"{match.group()} is a placeholder: put the real value here")
+    return merged
+
+
+def _load_one(path: Path, report: Report, env: Mapping[str, str]) -> Node | None:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    name = str(path)
+    top = Node(None, name, 1, 1)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        report.error(top, f"cannot be read: {error.strerror or error}")
+        return None
+    if len(data) > MAX_BYTES:
+        report.error(top, f"larger than {MAX_BYTES >> 20} MiB: no configuration")
+        return None
+    try:
+        root = YAML(typ="safe", pure=True).compose(data.decode("utf-8"))
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = Node(None, name, mark.line + 1 if mark else 1, mark.column + 1 if mark else 1)
+        report.error(place, f"not YAML: {error.problem or error.context}")
+        return None
+    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
+        report.error(top, f"not YAML: {error}")
+        return None
+    if root is None:
+        report.error(top, "the file is empty")
+        return None
+    return _Builder(name, report, env).build(root, 0)
+
+
+class _Builder:
+    def __init__(self, file: str, report: Report, env: Mapping[str, str]) -> None:
+        self._file = file
+        self._report = report
+        self._env = env
+        self._open: set[int] = set()
+
+    def build(self, yaml: Any, depth: int) -> Node:
+        mark = yaml.start_mark
+        node = Node(None, self._file, mark.line + 1, mark.column + 1)
+        if depth > MAX_DEPTH or id(yaml) in self._open:
+            self._report.error(node, "nested too deep")
+            return node
+        self._open.add(id(yaml))
+        if yaml.id == "mapping":
+            self._mapping(node, yaml, depth)
+        elif yaml.id == "sequence":
+            node.value = [self.build(item, depth + 1) for item in yaml.value]
+        else:
+            self._scalar(node, yaml)
+        self._open.discard(id(yaml))
+        return node
+
+    def _mapping(self, node: Node, yaml: Any, depth: int) -> None:
+        node.value = {}
+        for key, value in yaml.value:
+            at = self.build(key, depth + 1)
+            name = str(key.value) if key.id == "scalar" else ""
+            if key.id != "scalar":
+                self._report.error(at, "a key must be a plain name")
+            elif name == "<<":
+                self._report.error(at, "merge keys (<<) are not supported; write the settings out")
+            elif name in node.value:
+                self._report.error(at, f'"{name}" is given twice')
+            else:
+                node.keys[name] = at
+                node.value[name] = self.build(value, depth + 1)
+
+    def _scalar(self, node: Node, yaml: Any) -> None:
+        node.raw = str(yaml.value)
+        node.quoted = yaml.style is not None
+        tag = str(yaml.tag).rpartition(":")[2]
+        text = node.raw
+        if "$" in text:
+            text = self._expanded(node, text)
+            if text != node.raw and not node.quoted:
+                tag = _tag(text)
+        node.value = _typed(text, tag)
+
+    def _expanded(self, node: Node, text: str) -> str:
+        def fill(match: Any) -> str:
+            if match.group(1) is None:
+                return "$"
+            scheme, separator, rest = str(match.group(1)).partition(":")
+            if not separator or rest.startswith("-"):
+                scheme, rest = "env", str(match.group(1))
+            if scheme != "env":
+                self._report.error(node, f'"${{{match.group(1)}}}": only ${{env:NAME}} can be filled in')
+                return ""
+            name, has_default, default = rest.partition(":-")
+            if not _NAME.match(name):
+                self._report.error(node, f'"{name}" cannot be the name of an environment variable')
+                return ""
+            value = self._env.get(name)
+            if value is None and not has_default:
+                self._report.warning(node, f"the environment variable {name} is not set; it is taken as empty")
+            return value if value is not None else default
+
+        return str(_REFERENCE.sub(fill, text))
+
+
+def _tag(text: str) -> str:
+    """The type YAML gives to this plain text."""
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        node = YAML(typ="safe", pure=True).compose(text)
+    except YAMLError:
+        return "str"
+    return (
+        str(node.tag).rpartition(":")[2] if node is not None and node.id == "scalar" else "null" if not text else "str"
+    )
+
+
+def _typed(text: str, tag: str) -> Any:
+    if tag == "null":
+        return None
+    if tag == "bool" and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        if tag == "int":
+            return int(text.replace("_", ""), 0)
+        if tag == "float":
+            return float(text.replace("_", "").replace(".inf", "inf").replace(".nan", "nan"))
+    except ValueError:
+        return text
+    return text
+
+
+def _merge(base: Node, over: Node) -> Node:
+    if not (base.is_map and over.is_map):
+        return over
+    merged = Node({}, over.file, over.line, over.column, keys={**base.keys, **over.keys})
+    for name in (*base.value, *(name for name in over.value if name not in base.value)):
+        mine, theirs = base.value.get(name), over.value.get(name)
+        merged.value[name] = theirs if mine is None else mine if theirs is None else _merge(mine, theirs)
+    return merged

@@ -1,0 +1,256 @@
+"""The agent as a whole: builds the graph of a configuration, starts it, keeps it going, reloads it, drains it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from tracecore.pipeline.agent.component import Setting
+from tracecore.pipeline.agent.configuration import Component, Configuration, ConfigurationError, read, signal_of
+from tracecore.pipeline.agent.graph import Inlet, Intake, Outlet, Pipeline, Stage
+from tracecore.pipeline.agent.telemetry import Meter, Telemetry
+from tracecore.pipeline.agent.web import OwnServer
+
+log = logging.getLogger("tracecore.agent")
+
+#: Seconds between two looks at what is due, at most.
+PULSE: Final = 0.05
+#: Seconds that a stop may take.
+DRAIN: Final = 10.0
+
+
+class Graph:
+    """The running components of one configuration.
+
+    Args:
+        configuration: what to run.
+        telemetry: where numbers go; kept over reloads.
+    """
+
+    def __init__(self, configuration: Configuration, telemetry: Telemetry, health: Any) -> None:
+        self.configuration = configuration
+        self.telemetry = telemetry
+        self._health = health
+        self.extensions: dict[str, Any] = {}
+        for id, component in configuration.of("extension").items():
+            self.extensions[id] = self._create(component, telemetry.meter("extension", id))
+        self.outlets: dict[str, Outlet] = {}
+        for id, component in configuration.of("exporter").items():
+            meter = telemetry.meter("exporter", id)
+            self.outlets[id] = Outlet(id, self._create(component, meter), meter)
+        processors = configuration.of("processor")
+        self.pipelines: list[Pipeline] = []
+        inlets: dict[str, list[Pipeline]] = {}
+        for name, wiring in configuration.service.pipelines.items():
+            stages = []
+            for id in wiring.processors:
+                meter = telemetry.meter("processor", id, name)
+                stages.append(Stage(id, self._create(processors[id], meter), meter))
+            outlets = [self.outlets[id] for id in wiring.exporters]
+            pipeline = Pipeline(name, signal_of(name), stages, outlets, time.time_ns)
+            self.pipelines.append(pipeline)
+            for id in wiring.receivers:
+                inlets.setdefault(id, []).append(pipeline)
+        self.intakes: list[Intake] = []
+        for id, component in configuration.of("receiver").items():
+            meter = telemetry.meter("receiver", id)
+            self.intakes.append(Intake(id, self._create(component, meter), Inlet(id, inlets[id], meter)))
+
+    def _create(self, component: Component, meter: Meter) -> Any:
+        base = self.configuration.paths[0].parent if self.configuration.paths else Path()
+        setting = Setting(component.id, meter, time.time_ns, self.extensions.__getitem__, base, self._health)
+        return component.factory.create(component.options, setting)
+
+    def start(self) -> None:
+        """Extensions, exporters, then receivers: nobody gives before somebody can take."""
+        for id, extension in self.extensions.items():
+            try:
+                extension.start()
+            except OSError as error:
+                self.telemetry.meter("extension", id).degrade(f"cannot start: {error}")
+                log.error("extension %s cannot start: %s", id, error)
+        for outlet in self.outlets.values():
+            outlet.start()
+        for intake in self.intakes:
+            intake.start()
+
+    def tick(self, now: int) -> None:
+        for pipeline in self.pipelines:
+            pipeline.tick(now)
+
+    def stop(self, deadline: float) -> None:
+        """Receivers first, then what processors hold, then exporters, until the deadline."""
+        for intake in self.intakes:
+            intake.stop()
+        for intake in self.intakes:
+            intake.join(deadline)
+        for pipeline in self.pipelines:
+            pipeline.drain()
+        for outlet in self.outlets.values():
+            outlet.stop(deadline)
+        for extension in reversed(self.extensions.values()):
+            extension.stop()
+
+
+class Agent:
+    """Runs until it is told to stop.
+
+    Args:
+        paths: configuration files; read again on a reload.
+        drain: seconds that a stop may take.
+
+    Raises:
+        ConfigurationError: the configuration is wrong.
+    """
+
+    def __init__(self, paths: Sequence[Path], *, drain: float = DRAIN) -> None:
+        self._paths = tuple(paths)
+        self._drain = drain
+        self.configuration, self.warnings = read(self._paths)
+        self.telemetry = Telemetry()
+        self.graph: Graph | None = None
+        self._own: OwnServer | None = None
+        self._stop = threading.Event()
+        self._reload = threading.Event()
+        self._wake = threading.Event()
+
+    def health(self) -> tuple[bool, dict[str, str]]:
+        """Whether everything runs, and what does not work as it should."""
+        degraded = self.telemetry.degraded()
+        return self.graph is not None and not self._stop.is_set() and not degraded, degraded
+
+    def install_signals(self) -> None:
+        """SIGTERM and SIGINT stop, SIGHUP reloads."""
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self._stop.is_set():
+                log.warning("told to stop again: giving up what is left")
+                self._drain = 0.0
+            self.stop()
+
+        def reload(number: int, frame: FrameType | None) -> None:
+            self._reload.set()
+            self._wake.set()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        signal.signal(signal.SIGHUP, reload)
+
+    def stop(self) -> None:
+        """Ask it to stop; `run` returns when it has."""
+        self._stop.set()
+        self._wake.set()
+
+    def run(self) -> None:
+        """Start, and go on until `stop`."""
+        self._serve(self.configuration)
+        self.graph = Graph(self.configuration, self.telemetry, self.health)
+        self.graph.start()
+        log.info("running %s", _shape(self.configuration))
+        try:
+            while not self._stop.is_set():
+                self._wake.wait(PULSE)
+                if self._reload.is_set():
+                    self._wake.clear()
+                    self._reload.clear()
+                    self._apply()
+                self.graph.tick(time.time_ns())
+        finally:
+            began = time.monotonic()
+            log.info("stopping; draining for at most %.0f s", self._drain)
+            self.graph.stop(began + self._drain)
+            if self._own is not None:
+                self._own.stop()
+            lost = sum(meter.dropped.get("shutdown", 0) for meter in self.telemetry.meters())
+            log.info(
+                "stopped after %.1f s; %s",
+                time.monotonic() - began,
+                f"{lost} records left unsent" if lost else "drained",
+            )
+
+    def _serve(self, configuration: Configuration) -> None:
+        where = configuration.service.telemetry.metrics.listen()
+        if where is None:
+            return
+        try:
+            self._own = OwnServer(where, self.telemetry, self.health)
+            self._own.start()
+        except OSError as error:
+            log.error("own metrics cannot be served on %s:%d: %s", *where, error.strerror or error)
+
+    def _apply(self) -> None:
+        """Take the configuration as it is in the files now, unless it is wrong."""
+        assert self.graph is not None
+        try:
+            new, warnings = read(self._paths)
+        except ConfigurationError as error:
+            self.telemetry.reloads["refused"] += 1
+            log.error("the new configuration is wrong, the old one stays:\n%s", error)
+            return
+        for warning in warnings:
+            log.warning("%s", warning)
+        changed = differences(self.configuration, new)
+        if not changed:
+            log.info("the configuration has not changed")
+            return
+        try:
+            graph = Graph(new, self.telemetry, self.health)
+        except Exception as error:
+            self.telemetry.reloads["refused"] += 1
+            log.error("the new configuration cannot be run, the old one stays: %s", error)
+            return
+        log.info("reloading: %s", "; ".join(changed))
+        self.graph.stop(time.monotonic() + self._drain)
+        if self.configuration.service.telemetry.metrics != new.service.telemetry.metrics:
+            if self._own is not None:
+                self._own.stop()
+                self._own = None
+            self._serve(new)
+        self.configuration, self.graph = new, graph
+        wanted = {(kind, id) for kind, id in new.components}
+        self.telemetry.keep(
+            lambda m: (m.kind, m.component) in wanted and (not m.pipeline or m.pipeline in new.service.pipelines)
+        )
+        for meter in self.telemetry.meters():
+            meter.recover()
+        graph.start()
+        self.telemetry.reloads["applied"] += 1
+
+
+def differences(old: Configuration, new: Configuration) -> list[str]:
+    """What another configuration changes, in words."""
+    found = []
+    for key in sorted({*old.components, *new.components}):
+        name = " ".join(key)
+        if key not in old.components:
+            found.append(f"{name} added")
+        elif key not in new.components:
+            found.append(f"{name} removed")
+        elif old.components[key].options != new.components[key].options:
+            found.append(f"{name} changed")
+    pipelines = old.service.pipelines, new.service.pipelines
+    for name in sorted({*pipelines[0], *pipelines[1]}):
+        if name not in pipelines[0]:
+            found.append(f"pipeline {name} added")
+        elif name not in pipelines[1]:
+            found.append(f"pipeline {name} removed")
+        elif pipelines[0][name] != pipelines[1][name]:
+            found.append(f"pipeline {name} changed")
+    if old.service.extensions != new.service.extensions:
+        found.append("service.extensions changed")
+    if old.service.telemetry != new.service.telemetry:
+        found.append("service.telemetry changed")
+    return found
+
+
+def _shape(configuration: Configuration) -> str:
+    return "; ".join(
+        f"{name}: {', '.join(p.receivers)} → {' → '.join([*p.processors, ', '.join(p.exporters)])}"
+        for name, p in configuration.service.pipelines.items()
+    )

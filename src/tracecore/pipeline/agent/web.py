@@ -1,0 +1,87 @@
+"""The agent's own pages: `/metrics`, `/healthz`, `/readyz`."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+
+from tracecore.pipeline.agent.telemetry import Telemetry
+
+log = logging.getLogger("tracecore.agent")
+
+Health = Callable[[], tuple[bool, dict[str, str]]]
+
+
+class OwnServer:
+    """Answers a few GET requests.
+
+    Args:
+        where: host and port; port 0 takes a free one.
+        telemetry: the numbers.
+        health: whether all is well, and what is not.
+        ready_path: where readiness is told beside `/readyz`.
+    """
+
+    def __init__(
+        self, where: tuple[str, int], telemetry: Telemetry | None, health: Health, ready_path: str = ""
+    ) -> None:
+        pages: dict[str, Callable[[], tuple[int, str, bytes]]] = {"/healthz": _alive, "/readyz": lambda: _ready(health)}
+        if telemetry is not None:
+            pages["/metrics"] = lambda: (200, "text/plain; version=0.0.4; charset=utf-8", telemetry.render().encode())
+        if ready_path:
+            pages[ready_path] = lambda: _ready(health)
+        handler = type("Handler", (_Handler,), {"pages": pages})
+        family = socket.getaddrinfo(where[0], where[1], type=socket.SOCK_STREAM)[0][0]
+        kind = type(
+            "Server",
+            (ThreadingHTTPServer,),
+            {"address_family": family, "daemon_threads": True, "block_on_close": False},
+        )
+        self._server = kind(where, handler)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="own-http", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        log.info("own metrics and health on http://%s:%d", *self._server.server_address[:2])
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _alive() -> tuple[int, str, bytes]:
+    return 200, "application/json", b'{"status":"alive"}'
+
+
+def _ready(health: Health) -> tuple[int, str, bytes]:
+    good, degraded = health()
+    body = msgspec.json.encode(
+        {"status": "ready" if good else "degraded" if degraded else "not ready", "degraded": degraded}
+    )
+    return 200 if good else 503, "application/json", body
+
+
+class _Handler(BaseHTTPRequestHandler):
+    pages: dict[str, Callable[[], tuple[int, str, bytes]]]
+    timeout = 10
+    server_version = "tracecore"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        page = self.pages.get(self.path.partition("?")[0])
+        status, kind, body = page() if page is not None else (404, "text/plain", b"/metrics /healthz /readyz\n")
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)

@@ -1,0 +1,227 @@
+"""Sending over a network: a bounded queue, workers, retries with back-off."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from tracecore.pipeline.agent.batch import Batch
+from tracecore.pipeline.agent.component import Setting
+from tracecore.pipeline.agent.options import SECOND, Duration
+
+log = logging.getLogger("tracecore.agent.sending")
+
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+
+
+class Retry(Exception):
+    """It did not work, and may work later.
+
+    Args:
+        after: how many seconds the other side asks to wait; 0 where it does not say.
+    """
+
+    def __init__(self, message: str, after: float = 0.0) -> None:
+        super().__init__(message)
+        self.after = after
+
+
+class Rejected(Exception):
+    """It did not work, and never will."""
+
+
+class SendingQueue(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        enabled: without it the source waits until every batch is sent.
+        num_consumers: connections that send at once.
+        queue_size: batches that may wait; when they do, sources are asked to wait too.
+        block_on_overflow: with false a batch that finds the queue full is dropped and counted instead.
+    """
+
+    enabled: bool = True
+    num_consumers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 10
+    queue_size: Positive = 1000
+    block_on_overflow: bool = True
+
+
+class RetryOnFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        enabled: without it a batch is sent once.
+        initial_interval: before the second attempt.
+        randomization_factor: how much the interval varies.
+        multiplier: how much it grows each time.
+        max_interval: the longest.
+        max_elapsed_time: after this a batch is dropped and counted; 0 never gives up.
+    """
+
+    enabled: bool = True
+    initial_interval: Duration = 5 * SECOND
+    randomization_factor: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
+    multiplier: Annotated[float, msgspec.Meta(ge=1.0, le=100.0)] = 1.5
+    max_interval: Duration = 30 * SECOND
+    max_elapsed_time: Duration = 300 * SECOND
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.max_interval < self.initial_interval:
+            yield ("max_interval",), "may not be less than initial_interval"
+
+
+class Sender:
+    """Keeps batches until they are sent.
+
+    Args:
+        send: sends one; raises `Retry` or `Rejected`.
+        close: called by each worker at its end, to give up its connection.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Batch], None],
+        setting: Setting,
+        queueing: SendingQueue,
+        retry: RetryOnFailure,
+        close: Callable[[], None],
+    ) -> None:
+        self._send = send
+        self._close = close
+        self._setting = setting
+        self._queueing = queueing
+        self._retry = retry
+        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._inside = 0
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._stop = threading.Event()
+        self._deadline = float("inf")
+        self._threads: list[threading.Thread] = []
+        setting.meter.queue_capacity = queueing.queue_size
+        setting.meter.queue_depth = lambda: self._inside
+
+    def start(self) -> None:
+        if self._queueing.enabled:
+            for number in range(self._queueing.num_consumers):
+                name = f"{self._setting.id}-{number}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
+
+    def ready(self) -> bool:
+        if not self._queueing.enabled or not self._queueing.block_on_overflow:
+            return True
+        return self._inside < self._queueing.queue_size
+
+    def export(self, batch: Batch) -> None:
+        if not self._queueing.enabled:
+            self._deliver(batch)
+            return
+        with self._lock:
+            full = self._inside >= self._queueing.queue_size
+            if not full or self._queueing.block_on_overflow:
+                self._inside += 1
+                full = False
+        if full:
+            self._setting.meter.drop("queue_full", batch.count)
+            batch.done()
+        else:
+            self._queue.put(batch)
+
+    def _work(self) -> None:
+        while (batch := self._queue.get()) is not None:
+            try:
+                self._deliver(batch)
+            except Exception:
+                # A mistake of ours: the batch is lost and counted, the worker goes on.
+                log.exception("%s failed on a batch", self._setting.id)
+                self._setting.meter.drop("error", batch.count)
+                batch.done()
+            with self._lock:
+                self._inside -= 1
+                self._idle.notify_all()
+        self._close()
+
+    def _deliver(self, batch: Batch) -> None:
+        meter, retry = self._setting.meter, self._retry
+        began = time.monotonic()
+        interval = retry.initial_interval / SECOND
+        while True:
+            start = time.monotonic()
+            try:
+                self._send(batch)
+            except Rejected as error:
+                meter.failures += 1
+                meter.drop("rejected", batch.count)
+                if meter.degrade(f"batches are rejected: {error}"):
+                    log.error("%s: a batch of %d was rejected: %s", self._setting.id, batch.count, error)
+                batch.done()
+                return
+            except Retry as error:
+                meter.failures += 1
+                if meter.degrade(f"cannot send: {error}"):
+                    log.warning("%s: cannot send, trying again: %s", self._setting.id, error)
+                wait = max(
+                    interval * random.uniform(1 - retry.randomization_factor, 1 + retry.randomization_factor),
+                    error.after,
+                )
+                interval = min(interval * retry.multiplier, retry.max_interval / SECOND)
+            else:
+                meter.took(time.monotonic() - start)
+                meter.emit(batch.count)
+                if meter.recover():
+                    log.info("%s: sending again", self._setting.id)
+                batch.done()
+                return
+            if not retry.enabled:
+                self._drop(batch, "send_failed")
+                return
+            limit = retry.max_elapsed_time / SECOND
+            if limit and time.monotonic() + wait - began > limit:
+                self._drop(batch, "retries_exhausted")
+                return
+            if self._stop.wait(wait) and not self._last_wait(wait):
+                # Not acknowledged: a source that remembers gives it again.
+                meter.drop("shutdown", batch.count)
+                return
+            meter.retries += 1
+
+    def _last_wait(self, wait: float) -> bool:
+        """While stopping, wait no longer than there is time; false when there is none."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            return False
+        time.sleep(min(wait, left, 1.0))
+        return time.monotonic() < self._deadline
+
+    def _drop(self, batch: Batch, reason: str) -> None:
+        self._setting.meter.drop(reason, batch.count)
+        log.error("%s: %d records dropped: %s", self._setting.id, batch.count, reason.replace("_", " "))
+        batch.done()
+
+    def stop(self, deadline: float) -> None:
+        """Send what waits until the deadline; what is left then is dropped, counted and not acknowledged."""
+        self._deadline = deadline
+        self._stop.set()
+        with self._lock:
+            while self._inside and (left := deadline - time.monotonic()) > 0:
+                self._idle.wait(left)
+        while True:
+            try:
+                batch = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if batch is not None:
+                self._setting.meter.drop("shutdown", batch.count)
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.2))
+        if not self._queueing.enabled:
+            self._close()

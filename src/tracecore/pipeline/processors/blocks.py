@@ -1,0 +1,187 @@
+"""Lines that arrive one by one, put together into the blocks they were printed as.
+
+A traceback is one thing to recipes, and many records on a wire. The shapes of blocks are those of the offline reader
+(`signals.logs.multiline`); here a block is also closed when its stream has been quiet for a while.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tracecore.signals.logs.dialects import Line, clean, strip_prefixes
+from tracecore.signals.logs.multiline import Message, Shape, Take, opens
+from tracecore.signals.record import Attributes, LogSignal, Resource
+
+#: Lines of others that may stand between two lines of one block.
+MAX_FOREIGN: Final = 400
+#: A block's text, in bytes; what comes after is left out, and counted.
+MAX_BODY: Final = 1 << 18
+#: Streams whose blocks are followed; beyond it the one untouched for longest is closed.
+STREAMS: Final = 10_000
+
+StreamKey = tuple[Any, ...]
+
+
+class _Open:
+    """A block that more lines may join."""
+
+    __slots__ = ("foreign", "held", "lane", "lines", "shape", "signal", "size", "touched")
+
+    def __init__(self, signal: LogSignal, line: Line, shape: Shape, now: int) -> None:
+        self.signal = signal
+        self.lines = [line.text]
+        self.size = len(line.text)
+        self.lane = line.lane
+        self.shape = shape
+        self.held = 0
+        self.foreign = 0
+        self.touched = now
+
+    def append(self, text: bytes, now: int) -> int:
+        """Take a line; gives how many bytes were left out."""
+        self.touched = now
+        self.foreign = 0
+        if self.size + len(text) + self.held > MAX_BODY:
+            return len(text)
+        self.lines += [b""] * self.held
+        self.held = 0
+        self.lines.append(text)
+        self.size += len(text) + 1
+        return 0
+
+    def finish(self) -> LogSignal:
+        self.signal["log"]["body"] = b"\n".join(self.lines).decode("utf-8", "replace")
+        return self.signal
+
+
+class _Stream:
+    __slots__ = ("blocks", "message")
+
+    def __init__(self) -> None:
+        self.blocks: dict[bytes, _Open] = {}
+        self.message: _Open | None = None
+
+
+class Blocks:
+    """Follows streams of lines.
+
+    Args:
+        quiet: nanoseconds without a line after which a block is taken to be whole.
+    """
+
+    def __init__(self, quiet: int) -> None:
+        self._quiet = quiet
+        self._streams: OrderedDict[StreamKey, _Stream] = OrderedDict()
+        #: Bytes of blocks that were left out.
+        self.left_out = 0
+        #: Streams closed because there were too many.
+        self.evicted = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._streams)
+
+    def expects(self, key: StreamKey) -> bool:
+        """Whether any line of this stream may join a block."""
+        return key in self._streams
+
+    def feed(self, key: StreamKey, resource: Resource, log: Any, candidate: bool, now: int) -> Iterator[LogSignal]:
+        """A line of a stream; gives what it completes.
+
+        Args:
+            key: names the stream.
+            log: the record, which is not changed.
+            candidate: some recipe can do something with it.
+        """
+        body: str = log["body"]
+        line = Line(clean(body.encode("utf-8", "replace")))
+        strip_prefixes(line, single_node=False)
+        stream = self._streams.get(key)
+        if stream is not None:
+            yield from self._foreign(stream)
+            block = stream.blocks.get(line.lane)
+            if block is not None:
+                taken = block.shape.take(line.text)
+                if taken is Take.HOLD:
+                    block.held += 1
+                    return
+                if taken in (Take.TAKE, Take.LAST):
+                    self.left_out += block.append(line.text, now)
+                    if taken is Take.LAST:
+                        del stream.blocks[line.lane]
+                        yield block.finish()
+                        self._tidy(key, stream)
+                    return
+                if taken is Take.CLOSE:
+                    del stream.blocks[line.lane]
+                    yield block.finish()
+            for other in stream.blocks.values():
+                other.foreign += 1
+            if (message := stream.message) is not None:
+                taken = message.shape.take(line.text) if line.lane in (message.lane, b"") else Take.CLOSE
+                if taken is Take.HOLD:
+                    message.held += 1
+                    return
+                if taken is Take.TAKE:
+                    self.left_out += message.append(line.text, now)
+                    return
+                stream.message = None
+                yield message.finish()
+        if candidate and line.text:
+            if stream is None:
+                stream = self._streams[key] = _Stream()
+            self._begin(stream, resource, log, line, now)
+            self._streams.move_to_end(key)
+            if len(self._streams) > STREAMS:
+                self.evicted += 1
+                yield from self._closed(self._streams.popitem(last=False)[1])
+        elif stream is not None:
+            self._tidy(key, stream)
+
+    def _begin(self, stream: _Stream, resource: Resource, log: Any, line: Line, now: int) -> None:
+        attributes: Attributes = dict(log.get("attributes") or {})
+        for name, value in (line.attributes or {}).items():
+            attributes.setdefault(name, value)
+        if line.rank is not None:
+            attributes.setdefault("gen_ai.training.rank", line.rank)
+        record: Any = {**log, "attributes": attributes}
+        signal: LogSignal = {"resource": resource, "log": record}
+        shape = opens(line.text, line.lane.endswith(b"]: "))
+        if shape is None:
+            stream.message = _Open(signal, line, Message(), now)
+        else:
+            stream.blocks[line.lane] = _Open(signal, line, shape, now)
+
+    def _foreign(self, stream: _Stream) -> Iterator[LogSignal]:
+        for lane in [lane for lane, block in stream.blocks.items() if block.foreign > MAX_FOREIGN]:
+            yield stream.blocks.pop(lane).finish()
+
+    def _tidy(self, key: StreamKey, stream: _Stream) -> None:
+        if stream.message is None and not stream.blocks:
+            self._streams.pop(key, None)
+
+    def _closed(self, stream: _Stream) -> Iterator[LogSignal]:
+        for block in stream.blocks.values():
+            yield block.finish()
+        if stream.message is not None:
+            yield stream.message.finish()
+
+    def expire(self, now: int) -> Iterator[LogSignal]:
+        """Blocks whose stream has been quiet; all of them when the clock was set back."""
+        for key, stream in list(self._streams.items()):
+            for lane in [lane for lane, block in stream.blocks.items() if self._old(block, now)]:
+                yield stream.blocks.pop(lane).finish()
+            if stream.message is not None and self._old(stream.message, now):
+                message, stream.message = stream.message, None
+                yield message.finish()
+            self._tidy(key, stream)
+
+    def _old(self, block: _Open, now: int) -> bool:
+        return now - block.touched >= self._quiet or now < block.touched
+
+    def finish(self) -> Iterator[LogSignal]:
+        """Everything that is open."""
+        streams, self._streams = self._streams, OrderedDict()
+        for stream in streams.values():
+            yield from self._closed(stream)

@@ -1,0 +1,172 @@
+"""The `filter` processor: drops what any condition holds for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import msgspec
+
+from tracecore.ottl.compile import compile_condition
+from tracecore.ottl.context import Context
+from tracecore.ottl.errors import OttlError
+from tracecore.pipeline.agent.batch import LEVELS, Batch
+from tracecore.pipeline.agent.component import Factory, Setting
+from tracecore.pipeline.agent.document import Node, Report
+from tracecore.pipeline.processors.statements import check_text
+
+log = logging.getLogger("tracecore.agent.filter")
+
+Condition = Callable[[Context], bool]
+
+
+class Logs(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        log_record: OTTL conditions; a record for which any holds is dropped.
+    """
+
+    log_record: list[str] = []
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        metric: conditions on a metric.
+        datapoint: conditions on one of its points.
+    """
+
+    metric: list[str] = []
+    datapoint: list[str] = []
+
+
+class Traces(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        span: conditions on a span.
+        spanevent: conditions on one of its events.
+    """
+
+    span: list[str] = []
+    spanevent: list[str] = []
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        error_mode: what a condition that fails on a record does: `propagate` drops the batch, the others keep the
+            record.
+        logs: what to drop of logs.
+        metrics: what to drop of metrics.
+        traces: what to drop of traces.
+    """
+
+    error_mode: Literal["ignore", "silent", "propagate"] = "propagate"
+    logs: Logs = Logs()
+    metrics: Metrics = Metrics()
+    traces: Traces = Traces()
+
+
+_PLACES = (
+    ("logs", "log_record", "log"),
+    ("metrics", "metric", "metric"),
+    ("metrics", "datapoint", "datapoint"),
+    ("traces", "span", "span"),
+    ("traces", "spanevent", "spanevent"),
+)
+
+
+def check(options: Options, node: Node, report: Report) -> None:
+    """Every condition, compiled."""
+    for signal, key, context in _PLACES:
+        listed = node.get(signal, key)
+        for item in listed.value or [] if listed is not None else []:
+            check_text(item, report, _compiler(context))
+
+
+def _compiler(context: str) -> Callable[[str], Any]:
+    return lambda text: compile_condition(text, context)
+
+
+class Filter:
+    """Drops records, metrics, points, spans and events."""
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self._meter = setting.meter
+        self._mode = options.error_mode
+        self._conditions: dict[str, tuple[tuple[str, Condition], ...]] = {
+            key: tuple((text, compile_condition(text, context)) for text in getattr(getattr(options, signal), key))
+            for signal, key, context in _PLACES
+        }
+
+    def process(self, batch: Batch) -> Iterable[Batch]:
+        before = batch.count
+        self._filter(batch)
+        batch.recount()
+        self._meter.drop("filtered", before - batch.count)
+        if batch.count:
+            return (batch,)
+        batch.done()
+        return ()
+
+    def _filter(self, batch: Batch) -> None:
+        payload = batch.payload
+        resources, scopes, items = LEVELS[batch.signal]
+        for entry in payload.get(resources) or ():
+            resource = entry.setdefault("resource", {})
+            for held in entry.get(scopes) or ():
+                scope = held.setdefault("scope", {})
+                held[items] = [
+                    item for item in held.get(items) or () if self._keeps(batch.signal, resource, scope, item)
+                ]
+            entry[scopes] = [held for held in entry.get(scopes) or () if held[items]]
+        payload[resources] = [entry for entry in payload.get(resources) or () if entry[scopes]]
+
+    def _keeps(self, signal: str, resource: Any, scope: Any, item: dict[str, Any]) -> bool:
+        if signal == "logs":
+            return not self._holds("log_record", Context(resource, scope, item))
+        if signal == "traces":
+            if self._holds("span", Context(resource, scope, item)):
+                return False
+            if self._conditions["spanevent"] and item.get("events"):
+                item["events"] = [
+                    e for e in item["events"] if not self._holds("spanevent", Context(resource, scope, e, item))
+                ]
+            return True
+        if self._holds("metric", Context(resource, scope, item)):
+            return False
+        if self._conditions["datapoint"]:
+            for kind in ("gauge", "sum", "histogram", "exponential_histogram", "summary"):
+                data = item.get(kind)
+                if isinstance(data, dict) and data.get("data_points"):
+                    data["data_points"] = [
+                        point
+                        for point in data["data_points"]
+                        if not self._holds("datapoint", Context(resource, scope, point, item))
+                    ]
+                    return bool(data["data_points"])
+        return True
+
+    def _holds(self, key: str, context: Context) -> bool:
+        for text, condition in self._conditions[key]:
+            try:
+                if condition(context):
+                    return True
+            except OttlError as error:
+                if self._mode == "propagate":
+                    raise error.locate(text, 0)  # noqa: B904
+                self._meter.failures += 1
+                if self._mode == "ignore":
+                    log.warning("a condition failed and its record is kept: %s: %s", text, error.message)
+        return False
+
+
+FACTORY = Factory(
+    kind="processor",
+    type="filter",
+    summary="Drops records for which an OTTL condition holds.",
+    options=Options,
+    create=Filter,
+    check=check,
+)

@@ -1,0 +1,276 @@
+"""OTLP over HTTP, the server's side: bounded bodies, bounded connections, two encodings."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import threading
+import zlib
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from tracecore.ottl.otlpjson import PayloadError
+from tracecore.ottl.otlpjson import decode as decode_json
+from tracecore.pipeline.agent.batch import LEVELS, Refused, Signal
+from tracecore.pipeline.agent.options import SECOND
+from tracecore.signals.otlp.messages import OtlpError, fill, request_type
+from tracecore.signals.otlp.responses import failure, success
+
+if TYPE_CHECKING:
+    from tracecore.pipeline.receivers.otlp import Http
+
+log = logging.getLogger("tracecore.agent.otlp")
+
+_INVALID, _UNAVAILABLE, _UNIMPLEMENTED, _TOO_LARGE = 3, 14, 12, 8
+
+
+class Take(Protocol):
+    def __call__(self, signal: Signal, raw: bytes) -> int: ...
+
+
+class _Answer(Exception):
+    def __init__(self, status: int, code: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+        self.text = text
+
+
+def from_json(signal: Signal, body: bytes) -> bytes:
+    """The protobuf encoding of an OTLP JSON document; what is not of OTLP is passed over, what is wrong is refused.
+
+    Raises:
+        OtlpError: it is no such document.
+    """
+    try:
+        document = msgspec.json.decode(body)
+        if not isinstance(document, dict):
+            raise OtlpError("not an OTLP document: expected an object")
+        payload = decode_json(document)
+    except (msgspec.DecodeError, PayloadError, RecursionError) as error:
+        raise OtlpError(f"not an OTLP document: {error}") from None
+    message = request_type(signal)()
+    fill(message, {LEVELS[signal][0]: payload.get(LEVELS[signal][0])})
+    encoded: bytes = message.SerializeToString()
+    return encoded
+
+
+def decompress(body: bytes, kind: str, most: int) -> bytes:
+    """The body without its compression.
+
+    Raises:
+        OtlpError: it is damaged, or of a kind that is not known.
+        OverflowError: it becomes larger than `most`.
+    """
+    if kind in ("", "identity", "none"):
+        return body
+    if kind in ("gzip", "deflate", "zlib"):
+        stream = zlib.decompressobj(31 if kind == "gzip" else 15)
+        try:
+            data = stream.decompress(body, most + 1)
+        except zlib.error as error:
+            raise OtlpError(f"damaged {kind}: {error}") from None
+        if len(data) <= most and not stream.eof:
+            raise OtlpError(f"damaged {kind}: it ends too early")
+    elif kind == "zstd":
+        import zstandard
+
+        try:
+            with zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(body) as reader:
+                data = reader.read(most + 1)
+        except zstandard.ZstdError as error:
+            raise OtlpError(f"damaged zstd: {error}") from None
+    else:
+        raise OtlpError(f"unknown Content-Encoding {kind[:40]!r}; use gzip or zstd")
+    if len(data) > most:
+        raise OverflowError
+    return data
+
+
+class HttpServer:
+    """Listens for export requests; one thread for each connection, and a bound on connections.
+
+    Args:
+        options: where and how.
+        take: what to do with a request.
+    """
+
+    def __init__(self, options: Http, take: Take) -> None:
+        from tracecore.pipeline.receivers.otlp import address
+
+        found = address(options.endpoint)
+        assert found is not None
+        paths: dict[str, Signal] = {
+            options.logs_url_path: "logs",
+            options.metrics_url_path: "metrics",
+            options.traces_url_path: "traces",
+        }
+        timeout = options.read_timeout / SECOND or 60.0
+        handler = type(
+            "Handler", (_Handler,), {"options": options, "take": staticmethod(take), "paths": paths, "timeout": timeout}
+        )
+        family = socket.getaddrinfo(found[0], found[1], type=socket.SOCK_STREAM)[0][0]
+        server = type("Server", (_Server,), {"address_family": family})
+        self._server: _Server = server(found, handler)
+        self._server.slots = threading.BoundedSemaphore(options.max_connections)
+        self._server.tls = options.tls.context() if options.tls is not None else None
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="otlp-http", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+        self._server.hang_up()
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 128
+    slots: threading.BoundedSemaphore
+    tls: Any
+
+    def __init__(self, where: tuple[str, int], handler: Any) -> None:
+        super().__init__(where, handler)
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self.slots.acquire(blocking=False):
+            request.close()
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._open.add(request)
+        try:
+            if self.tls is not None:
+                # Here, not where connections are accepted: a client that never shakes hands holds up only itself.
+                request.settimeout(10.0)
+                request = self.tls.wrap_socket(request, server_side=True)
+            super().process_request_thread(request, client_address)
+        except OSError as error:
+            log.debug("a connection of %s ended: %s", client_address[0], error)
+            request.close()
+        finally:
+            self.slots.release()
+            with self._lock:
+                self._open = {one for one in self._open if one.fileno() >= 0}
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a connection of %s failed", client_address[0], exc_info=True)
+
+    def hang_up(self) -> None:
+        """Close what clients keep open."""
+        with self._lock:
+            for one in self._open:
+                try:
+                    one.shutdown(socket.SHUT_RD)
+                except OSError as error:
+                    log.debug("closing a connection: %s", error)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "tracecore"
+    sys_version = ""
+    disable_nagle_algorithm = True
+    options: Http
+    paths: dict[str, Signal]
+    take: Take
+
+    def do_POST(self) -> None:
+        kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        json = kind == "application/json"
+        try:
+            signal = self.paths.get(self.path.partition("?")[0])
+            if signal is None:
+                self.close_connection = True
+                raise _Answer(404, _UNIMPLEMENTED, f"nothing is taken here; logs go to {self.options.logs_url_path}")
+            if not json and kind not in ("application/x-protobuf", "application/protobuf"):
+                self.close_connection = True
+                raise _Answer(415, _INVALID, "Content-Type must be application/x-protobuf or application/json")
+            raw = self._body()
+            type(self).take(signal, from_json(signal, raw) if json else raw)
+        except _Answer as answer:
+            self._answer(answer.status, failure(answer.code, answer.text, json), json)
+        except OtlpError as error:
+            self._answer(400, failure(_INVALID, str(error)[:300], json), json)
+        except Refused as error:
+            self._answer(503, failure(_UNAVAILABLE, f"try again later: {error}", json), json, {"Retry-After": "1"})
+        else:
+            self._answer(200, success(signal, json), json)
+
+    def do_GET(self) -> None:
+        self.close_connection = True
+        self._answer(405, failure(_UNIMPLEMENTED, "use POST", True), True, {"Allow": "POST"})
+
+    def _body(self) -> bytes:
+        most = self.options.max_request_body_size
+        length = self.headers.get("Content-Length")
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            body = self._chunks(most)
+        elif length is None or not length.isascii() or not length.isdigit():
+            self.close_connection = True
+            raise _Answer(411, _INVALID, "Content-Length is missing")
+        elif int(length) > most:
+            self._too_large(most)
+        else:
+            body = self.rfile.read(int(length))
+            if len(body) < int(length):
+                self.close_connection = True
+                raise _Answer(400, _INVALID, "the body ended too early")
+        try:
+            return decompress(body, self.headers.get("Content-Encoding", "").strip().lower(), most)
+        except OverflowError:
+            self._too_large(most)
+        raise AssertionError
+
+    def _chunks(self, most: int) -> bytes:
+        parts: list[bytes] = []
+        total = 0
+        while True:
+            head = self.rfile.readline(1024).partition(b";")[0].strip()
+            try:
+                size = int(head, 16)
+            except ValueError:
+                size = -1
+            if size < 0:
+                self.close_connection = True
+                raise _Answer(400, _INVALID, "a damaged chunk")
+            if size == 0:
+                while self.rfile.readline(8192).strip():
+                    pass
+                return b"".join(parts)
+            total += size
+            if total > most:
+                self._too_large(most)
+            parts.append(self.rfile.read(size))
+            self.rfile.readline(8)
+
+    def _too_large(self, most: int) -> None:
+        self.close_connection = True
+        raise _Answer(413, _TOO_LARGE, f"larger than {most} bytes")
+
+    def _answer(self, status: int, body: bytes, json: bool, headers: dict[str, str] | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if json else "application/x-protobuf")
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        log.debug(format, *args)
