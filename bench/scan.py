@@ -22,7 +22,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import PIECE, line_search
-from tracecore.recipes.plan import LayerPlan, plan
+from tracecore.recipes.plan import LayerPlan, plan, prepare
 from tracecore.signals.logs import reader
 from tracecore.signals.stream import Clock, Counters, Stream
 
@@ -41,7 +41,7 @@ def measure() -> list[Measurement]:
     size = len(dense) * TIMES
     full = _best(lambda: _facts(stdout, dense), size)
     bare = _best(_bare(stdout, dense), size)
-    twice = LayerPlan((*recipes.load("stdout"), *map(_other, recipes.load("stdout"))))
+    twice = LayerPlan(prepare((*recipes.load("stdout"), *map(_other, recipes.load("stdout")))))
     _facts(twice, dense, 1)
     doubled = _best(lambda: _facts(twice, dense), size)
     of_ranks = _best(lambda: _facts(stdout, ranks, 1), len(ranks))

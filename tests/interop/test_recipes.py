@@ -13,7 +13,7 @@ from tracecore import recipes
 from tracecore.ottl.otlpjson import decode, encode
 from tracecore.ottl.processor import Processor
 from tracecore.recipes.cases import cases_of, load_cases
-from tracecore.recipes.plan import LayerPlan
+from tracecore.recipes.plan import LayerPlan, prepare
 
 pytestmark = pytest.mark.interop
 
@@ -100,7 +100,7 @@ def test_every_record_is_the_same(
         planned = copy.deepcopy(ours)
         for processor in found:
             Processor(processor.config()).process_logs(ours)
-        plan = LayerPlan(found)
+        plan = LayerPlan(prepare(found))
         for entry in planned["resource_logs"]:
             for scope in entry["scope_logs"]:
                 for log in scope["log_records"]:

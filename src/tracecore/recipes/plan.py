@@ -5,13 +5,16 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tracecore import recipes
-from tracecore.ottl.planner.plan import Plan, outline
+from tracecore.ottl.planner.database import Database, compiled
+from tracecore.ottl.planner.plan import Outline, Plan, outline
+from tracecore.recipes import prepared as kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracecore.ottl.planner.database import Database
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.recipes.templates import Ask
     from tracecore.signals.logs.selector import Selector
@@ -35,26 +38,74 @@ _PROGRESS = (
 )
 
 
-class LayerPlan:
-    """What is known about the text of one layer of evidence, ready to be used.
+class Prepared(msgspec.Struct, frozen=True):
+    """Everything that has to be found out about a layer's recipes before they run; it can be kept on disk.
 
     Args:
-        processors: in the order in which they run; those that transform no logs are left out.
+        outline: their statements and guards.
+        patterns: guards, one of which matches wherever a statement does something.
+        sampled: some of them are guards of progress.
+        text: the database for bodies.
+        guarded: no statement can do something to a line in which no guard matches.
+        every: for raw lines, all guards; None where it is not needed or cannot be had.
+        events: for raw lines, all guards but those of progress.
+        progress: for raw lines, those.
     """
 
-    def __init__(self, processors: Iterable[recipes.Processor]) -> None:
-        processors = [p for p in processors if p.signal == "log"]
-        self._plan = Plan(outline(p.config() for p in processors))
-        groups = self._plan.outline.groups
-        #: Some statement has no guard: every line may matter.
-        self._everything = any(group.guard is None and None in group.guards for group in groups)
-        sampled = {n for n, processor in enumerate(processors) if processor.name in SAMPLED}
-        names = self._plan.outline.patterns
-        self._all = tuple(names[n] for n in _patterns(groups))
-        self._events = tuple(names[n] for n in _patterns(g for g in groups if g.processor not in sampled))
-        self._progress = tuple(names[n] for n in _patterns(g for g in groups if g.processor in sampled))
-        self._edges = _edges(g for g in groups if g.processor in sampled)
-        self._databases: dict[str, Database | None] = {}
+    outline: Outline
+    patterns: tuple[str, ...]
+    sampled: bool
+    guarded: bool
+    text: bytes
+    every: bytes | None
+    events: bytes | None
+    progress: bytes | None
+
+
+def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
+    """Reads processors in the order in which they run; those that transform no logs are left out."""
+    chosen = [processor for processor in processors if processor.signal == "log"]
+    outlined = outline(processor.config() for processor in chosen)
+    searched, database = compiled(outlined.text, once=True)
+    groups, names = outlined.groups, outlined.patterns
+    sampled = {number for number, processor in enumerate(chosen) if processor.name in SAMPLED}
+    of_events = _patterns(group for group in groups if group.processor not in sampled)
+    of_progress = _patterns(group for group in groups if group.processor in sampled)
+    every, events, progress = ([names[n] for n in found] for found in (_patterns(groups), of_events, of_progress))
+    events += _edges(group for group in groups if group.processor in sampled)
+    # A statement without a guard may do something to any line.
+    guarded = not any(group.guard is None and None in group.guards for group in groups)
+    return Prepared(
+        outline=msgspec.structs.replace(outlined, text=searched),
+        patterns=tuple(every),
+        sampled=bool(progress),
+        text=database.dump(),
+        guarded=guarded,
+        every=_of_lines(every) if guarded and not progress else None,
+        events=_of_lines(events) if guarded and progress else None,
+        progress=_of_lines(progress, always=False) if guarded and progress else None,
+    )
+
+
+def _of_lines(patterns: Sequence[str], *, always: bool = True) -> bytes | None:
+    """A database for raw lines; None where some pattern cannot be searched for."""
+    from tracecore.ottl.planner.selection import line_search
+
+    searched, database = compiled(line_search(patterns, always=always), once=False)
+    return None if searched.open else database.dump()
+
+
+class LayerPlan:
+    """What is known about the text of one layer of evidence, ready to be used. Not for two threads at a time.
+
+    Args:
+        prepared: from `prepare`.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._plan = Plan(prepared.outline, prepared.text)
+        self._databases: dict[str, Database] = {}
 
     def run(self, signal: LogSignal) -> None:
         """Stamp a record, in place."""
@@ -62,40 +113,36 @@ class LayerPlan:
 
     def selector(self, stream: Stream) -> Selector:
         """A new selector for the lines of a stream that can get a stamp; progress lines are sampled."""
-        from tracecore.ottl.planner.selection import Selector
+        prepared = self._prepared
+        if prepared.events is not None and prepared.progress is not None and stream.format in ("text", "cri"):
+            from tracecore.recipes.sampling import Sampler
 
-        escaped = stream.format in ESCAPED
-        if self._progress and stream.format in ("text", "cri"):
-            events = self._database("events", (*self._events, *self._edges))
-            progress = self._database("progress", self._progress)
-            if events is not None and progress is not None:
-                from tracecore.recipes.sampling import Sampler
-
-                container = stream.format == "cri"
-                return Sampler(events, progress, self._asking(stream), container=container, size=stream.size)
-        return Selector(self._database("all", self._all), escaped=escaped)
+            events = self._database("events", prepared.events)
+            progress = self._database("progress", prepared.progress)
+            container = stream.format == "cri"
+            return Sampler(events, progress, self._asking(stream), container=container, size=stream.size)
+        return self.every(stream)
 
     @property
     def patterns(self) -> tuple[str, ...]:
         """Guards, one of which matches wherever a statement does something."""
-        return self._all
+        return self._prepared.patterns
 
     def every(self, stream: Stream) -> Selector:
         """The same without sampling."""
         from tracecore.ottl.planner.selection import Selector
 
-        return Selector(self._database("all", self._all), escaped=stream.format in ESCAPED)
+        prepared = self._prepared
+        every = prepared.every
+        if every is None and prepared.guarded and "every" not in self._databases:
+            every = _of_lines(prepared.patterns)  # seldom needed where progress is sampled, so it is not kept
+        if every is not None:
+            self._database("every", every)
+        return Selector(self._databases.get("every"), escaped=stream.format in ESCAPED)
 
-    def _database(self, name: str, patterns: Sequence[str]) -> Database | None:
-        """None where some pattern cannot be searched for."""
-        from tracecore.ottl.planner.database import compiled
-        from tracecore.ottl.planner.selection import line_search
-
-        if self._everything:
-            return None
+    def _database(self, name: str, serialised: bytes) -> Database:
         if name not in self._databases:
-            searched, database = compiled(line_search(patterns, always=name != "progress"), once=False)
-            self._databases[name] = None if searched.open else database
+            self._databases[name] = Database((), once=False, serialised=serialised)
         return self._databases[name]
 
     def _asking(self, stream: Stream) -> Ask:
@@ -149,5 +196,11 @@ def _edges(groups: Iterable[PlannedGroup]) -> tuple[str, ...]:
 
 @cache
 def plan(layer: str) -> LayerPlan:
-    """The plan of a layer of `tracecore.signals.record.LAYERS`, made once."""
-    return LayerPlan(recipes.load(layer))
+    """The plan of a layer of `tracecore.signals.record.LAYERS`, made once, and kept for the next process."""
+    files = [(recipes.directory() / name).read_bytes() for name in recipes.FILES[layer]]
+    name = f"{layer}-{kept.key(*files)}"
+    prepared = kept.load(name, Prepared)
+    if prepared is None:
+        prepared = prepare(recipes.load(layer))
+        kept.store(name, prepared)
+    return LayerPlan(prepared)

@@ -139,7 +139,7 @@ class Database:
     def __init__(self, entries: Sequence[Searched], *, once: bool, serialised: bytes | None = None) -> None:
         single = hyperscan.HS_FLAG_SINGLEMATCH if once else 0
         self._database: hyperscan.Database | None = None
-        if serialised is not None:
+        if serialised:
             self._database = hyperscan.loadb(serialised, hyperscan.HS_MODE_BLOCK)
             self._database.scratch = hyperscan.Scratch(self._database)
         elif entries:
