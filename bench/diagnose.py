@@ -1,11 +1,12 @@
 """`tracecore diagnose` over many worker logs, and from a cold start over a few.
 
-    python -m bench diagnose                            512 MB in 1,024 files
-    python -m bench.diagnose --gigabytes 10             the whole of it: needs that much disk
+    python -m bench diagnose                            0.25 GB in 25 files
+    python -m bench.diagnose --gigabytes 10             10 GB in 1,024 files: needs that much disk
 
-Logs are container logs (CRI), nine progress lines in ten, the rest the chatter of training programs; one rank raises
-an exception at its end and the others' watchdogs follow, which the answer must name. Time is that of the command as a
-user runs it, start included. Memory is the peak of the process itself, at a fifth of the size and at the whole.
+Logs are container logs (CRI) of 10 MB, 50 lines a second as eight local ranks write them, nine progress lines in ten,
+the rest the chatter of training programs; one of them raises an exception at its end and other ranks' watchdogs follow,
+which the answer must name. Time is that of the command as a user runs it, start included. Memory is the peak of the
+process itself, at a fifth of the size and at the whole.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ from pathlib import Path
 
 from bench import Measurement
 
-FILES = 1024
-CULPRIT = 517
+FILE = 9_765_625
+MOST_FILES = 1024
+CULPRIT = 3
+LINES_A_SECOND = 50
 _CHATTER = (
-    "INFO:trainer:saving nothing, evaluating nothing, all is well with {}",
+    "INFO:trainer:shuffle buffer refilled from shard {}",
     "/opt/conda/lib/python3.11/site-packages/torch/utils/checkpoint.py:{}: FutureWarning: use_reentrant",
     "NCCL INFO Channel {:02d}/16 : 0[0] -> 1[1] via P2P/CUMEM",
     "wandb: Run data is saved locally in /scratch/wandb/run-{}",
-    "[W1115 02:21:{:02d}.301000 ProcessGroupNCCL.cpp:1575] Warning: some benign warning about nothing",
 )
 
 
 def write(folder: Path, size: int) -> None:
     """Logs of this many bytes in all."""
     dice = random.Random(7)
-    each = size // FILES
+    files = max(5, min(MOST_FILES, size // FILE))
+    each = size // files
     blocks = [_block(dice, rank) for rank in range(8)]
-    for rank in range(FILES):
+    for rank in range(files):
         pod = folder / f"ml_train-{rank}_{rank:08x}-0000-4000-8000-000000000000" / "train"
         pod.mkdir(parents=True)
         block = blocks[rank % len(blocks)]
@@ -48,28 +51,32 @@ def write(folder: Path, size: int) -> None:
             written = 0
             part = 0
             while written < each:
-                # Every block is of its own hour and its own steps, by bytes of the same length.
-                text = block.replace(b"T00:", b"T%02d:" % (part % 24)).replace(b"step 1", b"step %d" % (1 + part % 9))
+                # Every block is a minute of its own, with steps that go on, by bytes of the same length.
+                hour, minute = divmod(part, 60)
+                text = block.replace(b"T00:00:", b"T%02d:%02d:" % (hour % 24, minute))
+                text = text.replace(b"step 1000", b"step %04d" % (1000 + part))
                 file.write(text)
                 written += len(text)
                 part += 1
             file.write(_end(rank))
 
 
-def _line(second: int, text: str) -> str:
-    minutes, seconds = divmod(second % 3600, 60)
-    return f"2026-11-15T00:{minutes:02d}:{seconds:02d}.{second * 7919 % 10**9:09d}Z stdout F {text}\n"
+def _line(number: int, text: str) -> str:
+    second, part = divmod(number, LINES_A_SECOND)
+    nanos = part * (10**9 // LINES_A_SECOND) + number * 7919 % 10**6
+    return f"2026-11-15T00:00:{second:02d}.{nanos:09d}Z stdout F {text}\n"
 
 
 def _block(dice: random.Random, rank: int) -> bytes:
     lines = []
-    for number in range(3600):
+    for number in range(60 * LINES_A_SECOND):
         if number % 10 == 9:
             lines.append(_line(number, dice.choice(_CHATTER).format(number % 60)))
         else:
             loss = 2.0 + dice.random()
             values = f"loss {loss:.4f} | lr 3.00e-04 | data_time 0.012 | iter_time 0.412"
-            lines.append(_line(number, f"rank {rank} | step {100_000 + number} | {values}"))
+            who = rank * 8 + number % 8
+            lines.append(_line(number, f"rank {who} | step 1000{number // 8:03d} | {values}"))
     return "".join(lines).encode()
 
 
@@ -79,7 +86,7 @@ def _end(rank: int) -> bytes:
         lines = ["Traceback (most recent call last):", '  File "/app/train.py", line 88, in <module>', "    main()"]
         lines.append("ValueError: row 600: expected 512 tokens, got 17")
         return "".join(at.format(50, rank) + line + "\n" for line in lines).encode()
-    if rank % 64:
+    if rank % 64 and rank > 2:
         return b""
     word = (
         "[E1115 23:59:58.511114259 ProcessGroupNCCL.cpp:689] [Rank {0}] Watchdog caught collective operation timeout: "
@@ -148,13 +155,13 @@ def cold() -> Measurement:
     return Measurement("diagnose.cold", best, "s", "≤ 1", "a recorded incident of 8 files, start included")
 
 
-def measure(gigabytes: float = 0.5) -> list[Measurement]:
+def measure(gigabytes: float = 0.25) -> list[Measurement]:
     return [cold(), *logs(gigabytes)]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=0.5)
+    parser.add_argument("--gigabytes", type=float, default=0.25)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for measured in measure(parser.parse_args().gigabytes):
         print(f"{measured.name:<26} {measured.value:10.2f} {measured.unit:<6} {measured.bar:<8} {measured.note}")

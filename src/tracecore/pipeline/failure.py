@@ -41,10 +41,12 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
         }
     status = _status(incident, attempt)
     verdict = incident.root.verdict if incident.root is not None else None
+    # A verdict decides by itself, but for a crash: that says who, and the log what was wrong.
+    words = _words(incident, bundle) if verdict is None or verdict.pattern_name == "worker_crash" else b""
     info = classify(
         status.exit_code if status is not None else None,
         status.signal if status is not None else None,
-        _words(incident, bundle),
+        words,
         verdict,
     )
     document = info.document()
