@@ -1,0 +1,165 @@
+"""Sampling hides no stall, no value that is not finite, no checkpoint and no change of the order of steps."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.progress import stalls
+from tracecore.facts.projection import project
+from tracecore.facts.training import Progress
+from tracecore.recipes import sampling
+from tracecore.recipes.plan import plan
+from tracecore.recipes.templates import Ends
+from tracecore.signals.logs.reader import read
+from tracecore.signals.logs.selector import Selector
+from tracecore.signals.stream import Clock, Counters, Stream
+
+START = 1_794_700_000
+
+FORMATS: dict[str, Callable[[int, int, str], str]] = {
+    "plain": lambda rank, step, loss: f"[rank{rank}]: step {step}/90000 | loss {loss} | lr 1.0e-04",
+    "megatron": lambda rank, step, loss: (
+        f"[default{rank}]: iteration {step:8d}/ 90000 | consumed samples: {step * 8:12d} | lm loss: {loss} |"
+    ),
+    "nanogpt": lambda rank, step, loss: f"iter {step}: loss {loss}, time 123.45ms, mfu 41.00%",
+    "bars": lambda rank, step, loss: (
+        f"Epoch 3: {step // 900:3d}%|{'█' * (step // 9000)} | {step}/90000 [01:02<03:04, 5.01it/s]"
+    ),
+    "no step": lambda rank, step, loss: f"{{'loss': {loss}, 'learning_rate': 5e-05, 'epoch': 0.5}}",
+}
+
+
+@pytest.fixture(autouse=True)
+def _short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of tests are short: without this all of them would be beginning and end."""
+    monkeypatch.setattr(sampling, "BEGINNING", 100)
+    monkeypatch.setattr(sampling, "END", 100)
+
+
+def _stream(data: bytes, form: str) -> Stream:
+    return Stream(path="f", format=form, layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+
+
+def _facts(data: bytes, form: str, selector: Callable[[Stream], Selector], size: int = 1 << 21) -> list[Fact]:
+    stream = _stream(data, form)
+    layer = plan("stdout")
+    facts: list[Fact] = []
+    for signal in read(stream, selector(stream), Clock(START * 10**9, True), Counters(), block_size=size):
+        layer.run(signal)
+        facts += project(signal)
+    return facts
+
+
+def _stamp(millis: int) -> str:
+    when = datetime.fromtimestamp(START + millis / 1000, UTC)
+    return when.strftime("%Y-%m-%dT%H:%M:%S") + f".{millis % 1000:03d}000000Z"
+
+
+def _rewinds(facts: list[Fact]) -> list[tuple[int | None, int, int]]:
+    """(rank, step before, step after) wherever a step is smaller than the one before it."""
+    last: dict[int | None, int] = {}
+    found = []
+    for fact in facts:
+        if isinstance(fact, Progress) and fact.step is not None:
+            before = last.get(fact.rank, -1)
+            if fact.step < before:
+                found.append((fact.rank, before, fact.step))
+            last[fact.rank] = fact.step
+    return found
+
+
+events = st.sampled_from(["go"] * 12 + ["stall", "rewind", "nan", "checkpoint", "repeat", "other", "error"])
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[bytes, int, str]:
+    """A log in the CRI format, when it ends, and its kind."""
+    kind = draw(st.sampled_from(sorted(FORMATS)))
+    write = FORMATS[kind]
+    ranks = draw(st.integers(1, 3)) if "rank" in write(7, 1, "1.0") or "default" in write(7, 1, "1.0") else 1
+    pace = draw(st.sampled_from([20, 300, 1500]))
+    now = 0
+    step = [draw(st.integers(0, 9990))] * ranks
+    lines: list[str] = []
+
+    def add(rank: int, text: str) -> None:
+        lines.append(f"{_stamp(now)} stdout F {text}\n")
+
+    for event in draw(st.lists(events, min_size=5, max_size=25)):
+        rank = draw(st.integers(0, ranks - 1))
+        if event == "stall":
+            now += draw(st.integers(61, 400)) * 1000
+        elif event == "rewind":
+            step[rank] = max(0, step[rank] - draw(st.integers(1, 50)))
+        elif event == "nan":
+            add(rank, write(rank, step[rank] + 1, "nan"))
+        elif event == "checkpoint":
+            add(rank, f"Saving checkpoint at step {step[rank]} to /ckpt/{step[rank]}")
+        elif event == "repeat":
+            for _ in range(draw(st.integers(2, 80))):
+                add(rank, write(rank, step[rank], "1.5"))
+                now += 1000
+        elif event == "other":
+            add(rank, "opened shard 12 of 99")
+        elif event == "error":
+            add(rank, "RuntimeError: CUDA error: an illegal memory access was encountered")
+        for number in range(draw(st.integers(5, 60))):
+            rank = number % ranks
+            step[rank] += 1
+            add(rank, write(rank, step[rank], f"{1 + number / 100:.4f}"))
+            now += pace // ranks
+    return "".join(lines).encode(), START * 10**9 + (now + 200_000) * 10**6, kind
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+@given(logs(), st.sampled_from([700, 4000, 1 << 21]))
+def test_sampling_changes_no_conclusion(log: tuple[bytes, int, str], size: int) -> None:
+    data, end, _ = log
+    layer = plan("stdout")
+    sampled = _facts(data, "cri", layer.selector, size)
+    every = _facts(data, "cri", layer.every, size)
+    # Everything but progress is there, fact by fact: non-finite values, checkpoints, errors.
+    assert [f for f in sampled if not isinstance(f, Progress)] == [f for f in every if not isinstance(f, Progress)]
+    # What is there of progress is as it was.
+    kept = {fact.uid for fact in sampled}
+    assert [f for f in every if f.uid in kept] == sampled
+    assert _rewinds(sampled) == _rewinds(every)
+    said, known = stalls(sampled, end), stalls(every, end)
+    assert [(s.since, s.no_progress_s, s.step, s.rank) for s in said] == [
+        (s.since, s.no_progress_s, s.step, s.rank) for s in known
+    ]
+
+
+@pytest.mark.parametrize("kind", ["plain", "megatron", "nanogpt"])
+def test_most_progress_lines_are_never_parsed(kind: str) -> None:
+    lines = [f"{_stamp(number * 10)} stdout F {FORMATS[kind](0, number, '1.5')}\n" for number in range(1, 30_000)]
+    data = "".join(lines).encode()
+    sampled = _facts(data, "cri", plan("stdout").selector)
+    assert len(sampled) < 300
+    assert [f.step for f in sampled if isinstance(f, Progress)][-1] == 29_999
+
+
+def test_steps_change_their_width_within_a_block() -> None:
+    numbers = [*range(95, 1200), *range(1100, 1300)]
+    text = FORMATS["plain"]
+    lines = [f"{_stamp(at * 5)} stdout F {text(0, step, '1.5')}\n" for at, step in enumerate(numbers)]
+    data = "".join(lines).encode()
+    sampled = _facts(data, "cri", plan("stdout").selector)
+    assert (0, 1199, 1100) in _rewinds(sampled)
+    assert len(sampled) < 60
+
+
+@given(st.binary(max_size=300).map(lambda raw: raw.replace(b"a", b"\n").replace(b"b", b"\r")))
+def test_ends_of_lines(data: bytes) -> None:
+    assert Ends()(data).tolist() == [at for at, byte in enumerate(data) if byte in b"\r\n"]
+    assert Ends()(data).dtype == np.int64
