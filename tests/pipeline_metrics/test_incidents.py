@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pytest
 
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import EccDelta, FramebufferSample, NvlinkRate, PcieRateCollapse, ThrottleSample
+from tracecore.facts.gpu import EccDelta, FramebufferSample, NvlinkRate, PcieRateCollapse, SdcCounter, ThrottleSample
 from tracecore.facts.memory import CudaOom
 from tracecore.facts.network import PortState
 from tracecore.facts.training import Progress
@@ -193,6 +193,13 @@ def test_steps_from_metrics(bundle: Bundle) -> None:
     found = diagnose([bundle.scrapes(text, SCRAPES, "trainer").path])
     assert {fact.rank for fact in of(found, Progress)} == set(range(8))
     assert patterns(found) == ["straggler"]
+
+
+def test_a_counter_of_silent_corruption(bundle: Bundle) -> None:
+    labels = 'gpu_id="0000:3B:00.0",host_name="node-7",hw_gpu_sdc_kind="checksum"'
+    bundle.scrapes(lambda t: f"hw_gpu_sdc_total{{{labels}}} {5 if t < 300 else 7}\n", SCRAPES, "vendor")
+    (rise,) = of(diagnose([bundle.path]), SdcCounter)
+    assert (rise.gpu, rise.node, rise.delta, rise.counter) == ("0000:3b:00.0", "node-7", 2, "checksum")
 
 
 # -- what is not a fault -----------------------------------------------------------------------------------------------
