@@ -341,3 +341,13 @@ def test_third_party_symptoms_belong_to_the_cause_before_them() -> None:
     finding = judge([strange, crash], FAILED)
     assert roots(finding) == ["worker_crash"]
     assert [e.id for e in finding.incidents[0].symptoms] == [strange.id]
+
+
+def test_a_dump_belongs_to_the_attempt_that_ran_when_it_was_written() -> None:
+    class Dumped(Hung, frozen=True, kw_only=True):
+        layer: ClassVar[str] = "flight_recorder"
+
+    facts = [Dumped(time=T0 + 160 * SECOND, source=place(f"fr{rank}"), rank=rank) for rank in (0, 1)]
+    hang = verdict("nccl_hang", 160, *facts, ranks=[3], hanging_ranks=[0, 1])
+    finding = judge([hang], [*steps(1, 2), *steps(100, 150, attempt=1), *FAILED])
+    assert [(i.root is not None, i.attempt) for i in finding.incidents] == [(True, 1), (False, 0)]

@@ -100,9 +100,11 @@ def _belonging(emissions: Sequence[Emission], run: Run) -> list[Touch]:
         job = named[0] if named else jobs[0] if len(jobs) == 1 else ""
         if not named and len(jobs) > 1:
             job = _job_by_entity(emission, run) or (jobs[0] if "" not in jobs else "")
-        if any(fact.layer in ("stdout", "flight_recorder") for fact in evidence):
-            attempt = max((fact.attempt for fact in evidence if fact.layer in ("stdout", "flight_recorder")), default=0)
+        said = [fact.attempt for fact in evidence if fact.layer == "stdout"]
+        if said:
+            attempt = max(said)
         else:
+            # Neither a kernel nor a dump knows which start of the job it saw.
             attempt = _attempt_at(run.of(job), emission.verdict.time)
         touches.append(touch(emission, job, attempt))
     touches.sort(key=lambda t: (t.first, t.id))

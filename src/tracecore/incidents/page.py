@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.wording import size
 from tracecore.incidents.excerpt import harmless
-from tracecore.incidents.text import decisive, where
+from tracecore.incidents.text import DECISIONS, decisive, where
 from tracecore.incidents.timeline import Moment, timeline
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     yield f"<dt>Do</dt><dd>{_text(incident.advice)}</dd>"
     failure = incident.failure or {}
     retry = failure.get("retry") or {}
-    decision = f"; retry: {retry.get('decision')}" if retry.get("decision") else ""
+    decision = f"; {DECISIONS.get(retry['decision'], retry['decision'])}" if retry.get("decision") else ""
     reason = f" ({retry.get('reason')})" if retry.get("reason") else ""
     yield f"<dt>Class</dt><dd>{_text(str(failure.get('class', 'unknown')) + decision + reason)}</dd>"
     name = incident.root.verdict.pattern_name if incident.root else "not enough evidence"
@@ -185,7 +185,7 @@ def _picture(rows: Sequence[Moment]) -> Iterator[str]:
         if row.timed:
             x = left + (right - left) * (row.time - first) / (last - first)
         elif not any(later.timed for later in rows[number:]):
-            x = right
+            x = right + 20
         for lane in _lanes(row):
             if lane in place:
                 yield _mark(x, top + step * place[lane] + step / 2, row)

@@ -26,7 +26,8 @@ _SKIPPED: Final = 8
 _QUOTE: Final = 4 * (WIDTH - 6)
 _SECOND: Final = 1_000_000_000
 
-_DECISIONS: Final = {"retry": "worth a retry", "stop": "do not retry", "none": "nothing to retry"}
+#: What to say of a retry decision.
+DECISIONS: Final = {"retry": "worth a retry", "stop": "do not retry", "none": "nothing to retry"}
 
 #: Puts a colour on words: (text, meaning) → text. Meanings: bad, strong, faint.
 Paint: TypeAlias = Callable[[str, str], str]
@@ -101,7 +102,7 @@ def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
         retry = failure.get("retry") or {}
         words = str(failure["class"])
         if retry.get("decision"):
-            words += f"; {_DECISIONS.get(retry['decision'], retry['decision'])}"
+            words += f"; {DECISIONS.get(retry['decision'], retry['decision'])}"
             words += f" ({retry['reason']})" if retry.get("reason") else ""
         yield from _wrap(words, " " * 7, "Class  ", paint, "strong")
 
