@@ -1,0 +1,245 @@
+"""A file of keys and values that survives a kill at any instant.
+
+Changes are appended, each with a checksum, and become true as a whole or not at all. A last change that was cut off by a
+crash never happened; anything else that does not add up means that the file cannot be trusted, and it is set aside under
+another name. What is no longer current is left out when the file is rewritten, next to itself, and put in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+#: The first bytes of the file: what it is, and the version of its format.
+MAGIC: Final = b"tracecore storage 1\n"
+#: No change is larger; what claims to be is damage.
+MAX_CHANGE: Final = 1 << 28
+#: Rewritten when this much is no longer current, and it is more than what is.
+GARBAGE: Final = 1 << 20
+
+_HEAD = struct.Struct("<II")  # checksum of the rest, its length
+_ENTRY = struct.Struct("<HI")  # length of the key, length of the value + 1; none for a deleted key
+
+
+class StorageError(Exception):
+    """The storage cannot be used now; what it held is unharmed."""
+
+
+class Corrupt(Exception):
+    """The file is not what was written."""
+
+
+class Journal:
+    """Keys and values in one file. Not for several threads.
+
+    Args:
+        path: the file; made with mode 0600 when missing.
+        fsync: wait for the disk at every change: survives a power cut, not only a kill.
+
+    Raises:
+        Corrupt: the file cannot be trusted.
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, fsync: bool = False) -> None:
+        self._path = path
+        self._fsync = fsync
+        self._index: dict[bytes, tuple[int, int]] = {}
+        self._live = 0
+        self.torn = 0  # bytes of a change that was cut off
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.fchmod(self._fd, 0o600)
+            self._end = self._load()
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def get(self, key: str) -> bytes | None:
+        """The value of a key; None where there is none."""
+        place = self._index.get(key.encode())
+        if place is None:
+            return None
+        value = os.pread(self._fd, place[1], place[0])
+        if len(value) != place[1]:
+            raise StorageError(f"{self._path} was cut off while in use")
+        return value
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Keys that begin like this, in the order in which they were first set, with their values."""
+        start = prefix.encode()
+        for key in [key for key in self._index if key.startswith(start)]:
+            name = key.decode()
+            value = self.get(name)
+            if value is not None:
+                yield name, value
+
+    def update(self, changes: Mapping[str, bytes | None]) -> None:
+        """Sets keys, and deletes those whose value is None: all of them or, where it fails, none.
+
+        Raises:
+            StorageError: the disk is full or broken; nothing has changed.
+        """
+        if not changes:
+            return
+        parts: list[bytes] = []
+        places: list[tuple[bytes, tuple[int, int] | None]] = []
+        at = self._end + _HEAD.size
+        for name, value in changes.items():
+            key = name.encode()
+            if value is None and key not in self._index:
+                continue
+            parts += (_ENTRY.pack(len(key), 0 if value is None else len(value) + 1), key, value or b"")
+            at += _ENTRY.size + len(key)
+            places.append((key, None if value is None else (at, len(value))))
+            at += len(value or b"")
+        if not places:
+            return
+        body = b"".join(parts)
+        if len(body) > MAX_CHANGE:
+            raise StorageError(f"a change of {len(body)} bytes is too large for {self._path}")
+        self._append(_HEAD.pack(zlib.crc32(body), len(body)) + body)
+        for key, place in places:
+            self._place(key, place)
+        if self._end - len(MAGIC) - self._live > max(GARBAGE, self._live):
+            self.compact()
+
+    def set(self, key: str, value: bytes) -> None:
+        """Sets one key; see `update`."""
+        self.update({key: value})
+
+    def delete(self, key: str) -> None:
+        """Removes a key, if it is there; see `update`."""
+        self.update({key: None})
+
+    def compact(self, directory: Path | None = None) -> None:
+        """Rewrites the file with what is current.
+
+        Args:
+            directory: where the new file is made; it must be of the same file system.
+
+        Raises:
+            StorageError: there is no room for it; the old file goes on.
+        """
+        beside = (directory or self._path.parent) / f".{self._path.name}.new"
+        try:
+            fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StorageError(f"{beside}: {error.strerror}") from error
+        try:
+            end = _write(fd, MAGIC, 0)
+            index: dict[bytes, tuple[int, int]] = {}
+            for key, (offset, length) in self._index.items():
+                value = os.pread(self._fd, length, offset)
+                body = _ENTRY.pack(len(key), length + 1) + key + value
+                index[key] = (end + _HEAD.size + _ENTRY.size + len(key), length)
+                end = _write(fd, _HEAD.pack(zlib.crc32(body), len(body)) + body, end)
+            os.fsync(fd)
+            os.rename(beside, self._path)
+        except OSError as error:
+            os.close(fd)
+            beside.unlink(missing_ok=True)
+            raise StorageError(f"{self._path}: {error.strerror}") from error
+        os.close(self._fd)
+        self._fd, self._index, self._end = fd, index, end
+        _sync_directory(self._path.parent)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return self._end
+
+    @property
+    def live(self) -> int:
+        """Bytes of what is current."""
+        return self._live
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _append(self, data: bytes) -> None:
+        try:
+            self._end = _write(self._fd, data, self._end)
+            if self._fsync:
+                os.fdatasync(self._fd)
+        except OSError as error:
+            # What was written half is cut off, so that the next change does not stand behind rubbish.
+            os.ftruncate(self._fd, self._end)
+            raise StorageError(f"{self._path}: {error.strerror}") from error
+
+    def _place(self, key: bytes, place: tuple[int, int] | None) -> None:
+        old = self._index.pop(key, None) if place is None else self._index.get(key)
+        if old is not None:
+            self._live -= _ENTRY.size + len(key) + old[1] + _HEAD.size
+        if place is not None:
+            self._index[key] = place
+            self._live += _ENTRY.size + len(key) + place[1] + _HEAD.size
+
+    def _load(self) -> int:
+        """Reads all changes; gives where the next one goes."""
+        size = os.fstat(self._fd).st_size
+        start = os.pread(self._fd, len(MAGIC), 0)
+        if len(start) < len(MAGIC) and MAGIC.startswith(start):
+            os.ftruncate(self._fd, 0)
+            return _write(self._fd, MAGIC, 0)
+        if start != MAGIC:
+            raise Corrupt("it does not begin like one of ours")
+        at = len(MAGIC)
+        while at < size:
+            head = os.pread(self._fd, _HEAD.size, at)
+            if len(head) < _HEAD.size:
+                break
+            checksum, length = _HEAD.unpack(head)
+            if length > MAX_CHANGE or not length:
+                raise Corrupt(f"impossible length at byte {at}")
+            if at + _HEAD.size + length > size:
+                break
+            body = os.pread(self._fd, length, at + _HEAD.size)
+            if zlib.crc32(body) != checksum:
+                raise Corrupt(f"wrong checksum at byte {at}")
+            self._replay(body, at + _HEAD.size)
+            at += _HEAD.size + length
+        if at < size:
+            self.torn = size - at
+            os.ftruncate(self._fd, at)
+        return at
+
+    def _replay(self, body: bytes, offset: int) -> None:
+        at = 0
+        while at < len(body):
+            if at + _ENTRY.size > len(body):
+                raise Corrupt(f"half an entry at byte {offset + at}")
+            key_length, marked = _ENTRY.unpack_from(body, at)
+            at += _ENTRY.size
+            key = body[at : at + key_length]
+            at += key_length
+            length = max(marked - 1, 0)
+            if at + length > len(body):
+                raise Corrupt(f"half an entry at byte {offset + at}")
+            self._place(key, (offset + at, length) if marked else None)
+            at += length
+
+
+def _write(fd: int, data: bytes, offset: int) -> int:
+    """Writes all of it; gives the end."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        offset += written
+        view = view[written:]
+    return offset
+
+
+def _sync_directory(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,213 @@
+"""What is stored survives kills, full disks and rubbish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracecore.signals.storage.file_storage import Compaction, FileStorage, FileStorageConfig
+from tracecore.signals.storage.journal import Corrupt, Journal, StorageError
+
+
+def storage(directory: Path, said: list[str] | None = None, **options: object) -> FileStorage:
+    made = FileStorage(FileStorageConfig(directory=str(directory), **options), (said if said is not None else []).append)  # type: ignore[arg-type]
+    made.start()
+    return made
+
+
+def test_what_was_set_is_there_after_a_restart(tmp_path: Path) -> None:
+    first = storage(tmp_path)
+    client = first.client("receiver_filelog/container")
+    client.update({"a": b"1", "b": b"2"})
+    client.set("a", b"3")
+    client.delete("b")
+    first.stop()
+    again = storage(tmp_path).client("receiver_filelog/container")
+    assert dict(again.items()) == {"a": b"3"}
+    assert again.get("b") is None
+
+
+def test_components_do_not_see_each_other_and_names_stay_inside_the_directory(tmp_path: Path) -> None:
+    made = storage(tmp_path / "s", create_directory=True)
+    made.client("receiver_filelog/a").set("k", b"a")
+    made.client("../../outside").set("k", b"b")
+    assert made.client("receiver_filelog/a").get("k") == b"a"
+    assert {path.parent for path in tmp_path.rglob("*") if path.is_file()} == {tmp_path / "s"}
+
+
+def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
+    made = storage(tmp_path)
+    made.client("x").set("k", b"v")
+    made.client("x").compact()
+    assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o600, 0o600]
+
+
+def test_a_missing_directory_is_made_only_where_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="create_directory"):
+        storage(tmp_path / "no")
+    storage(tmp_path / "yes" / "deep", create_directory=True)
+    assert stat.S_IMODE((tmp_path / "yes" / "deep").stat().st_mode) == 0o750
+
+
+def test_the_configuration_names_its_mistakes(tmp_path: Path) -> None:
+    wrong = FileStorageConfig(directory=str(tmp_path / "no"), directory_permissions="rwx")
+    assert [path for path, _ in wrong.check()] == [("directory_permissions",), ("directory",)]
+    assert not list(FileStorageConfig(directory=str(tmp_path)).check())
+
+
+@pytest.mark.parametrize("damage", ["flip", "garbage", "lengths", "version"])
+def test_what_cannot_be_trusted_is_set_aside_and_reported(tmp_path: Path, damage: str) -> None:
+    first = storage(tmp_path)
+    for n in range(20):
+        first.client("x").set(f"k{n}", b"v" * n)
+    first.stop()
+    path = tmp_path / "x"
+    data = bytearray(path.read_bytes())
+    if damage == "flip":
+        data[len(data) // 2] ^= 0x20
+    elif damage == "garbage":
+        data = bytearray(os.urandom(500))
+    elif damage == "lengths":
+        data[24:28] = b"\xff\xff\xff\xff"
+    else:
+        data = bytearray(bytes(data).replace(b"storage 1", b"storage 9", 1))
+    path.write_bytes(data)
+    said: list[str] = []
+    made = storage(tmp_path, said)
+    client = made.client("x")
+    assert dict(client.items()) == {}
+    assert (tmp_path / "x.corrupt-1").read_bytes() == data
+    assert made.set_aside == [tmp_path / "x.corrupt-1"]
+    assert "cannot be trusted" in said[0]
+    client.set("k", b"new")
+    assert client.get("k") == b"new"
+
+
+@given(st.integers(0, 400))
+def test_a_change_that_was_cut_off_never_happened(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
+    path = tmp_path_factory.mktemp("cut") / "x"
+    journal = Journal(path)
+    states = []
+    for n in range(12):
+        journal.update({f"k{n % 4}": b"%d" % n, "other": b"x" * n, f"k{(n + 1) % 4}": None})
+        states.append((journal.size, dict(journal.items())))
+    journal.close()
+    size = max(path.stat().st_size - cut, 0)
+    os.truncate(path, size)
+    again = Journal(path)
+    assert dict(again.items()) == next((state for end, state in reversed(states) if end <= size), {})
+    again.set("after", b"1")
+    again.close()
+    assert Journal(path).get("after") == b"1"
+
+
+def test_a_flipped_bit_is_never_taken_for_a_value(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    journal = Journal(path)
+    journal.update({"key": b"value"})
+    journal.close()
+    data = path.read_bytes()
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :])
+        try:
+            found = dict(Journal(path).items())
+        except Corrupt:
+            continue
+        assert found == {}, at  # a length that became larger reads as cut off
+
+
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
+    script = f"""
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+from pathlib import Path
+from tracecore.signals.storage.journal import Journal, StorageError
+journal = Journal(Path({str(tmp_path / "x")!r}))
+journal.set("k", b"old")
+try:
+    journal.set("k", b"n" * 8000)
+except StorageError:
+    print(journal.get("k"))
+journal.set("small", b"fits")
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "b'old'"
+    assert dict(Journal(tmp_path / "x").items()) == {"k": b"old", "small": b"fits"}
+
+
+def test_the_file_stays_small(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "x")
+    for n in range(3000):
+        journal.set("k", b"%04d" % n * 1000)
+    assert journal.size < 3 << 20
+    assert journal.get("k") == b"2999" * 1000
+
+
+def test_it_is_rewritten_at_the_start_and_after_a_rebound(tmp_path: Path) -> None:
+    first = storage(tmp_path)
+    for n in range(100):
+        first.client("x").set("k", b"%03d" % n * 1000)
+    large = (tmp_path / "x").stat().st_size
+    first.stop()
+    second = storage(tmp_path, compaction=Compaction(on_start=True))
+    assert second.client("x").get("k") == b"099" * 1000
+    assert (tmp_path / "x").stat().st_size < large / 10
+    second.stop()
+    third = storage(
+        tmp_path, compaction=Compaction(on_rebound=True, rebound_needed_threshold_mib=0, rebound_trigger_threshold_mib=1)
+    )
+    for n in range(50):
+        third.client("x").set("k", b"%d" % n)
+    before = (tmp_path / "x").stat().st_size
+    third.tick()
+    assert (tmp_path / "x").stat().st_size < before
+    assert third.client("x").get("k") == b"49"
+
+
+def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:
+    first = storage(tmp_path)
+    first.client("x")
+    second = storage(tmp_path, timeout=20_000_000)
+    with pytest.raises(StorageError, match="another process"):
+        second.client("x")
+    first.stop()
+    second.client("x").set("k", b"v")
+
+
+def test_a_kill_at_any_instant_loses_at_most_what_was_not_finished(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from tracecore.signals.storage.journal import Journal
+journal = Journal(Path({str(tmp_path / "x")!r}))
+n = 0
+while True:
+    n += 1
+    journal.update({{"a": b"%d" % n, "b": b"%d" % n * 200}})
+    print(n, flush=True)
+"""
+    last = 0
+    for seed in range(4):
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(0.05 * (seed + 1))
+            process.send_signal(signal.SIGKILL)
+            said = process.stdout.read().splitlines()
+        journal = Journal(tmp_path / "x")
+        found = int(journal.get("a") or b"0")
+        assert journal.get("b") == b"%d" % found * 200
+        whole = [int(line) for line in said[:-1]]
+        assert found >= (whole[-1] if whole else 0)
+        last = max(last, found)
+        journal.close()
+    assert last > 10
