@@ -101,11 +101,8 @@ def _belonging(emissions: Sequence[Emission], run: Run) -> list[Touch]:
         if not named and len(jobs) > 1:
             job = _job_by_entity(emission, run) or (jobs[0] if "" not in jobs else "")
         said = [fact.attempt for fact in evidence if fact.layer == "stdout"]
-        if said:
-            attempt = max(said)
-        else:
-            # Neither a kernel nor a dump knows which start of the job it saw.
-            attempt = _attempt_at(run.of(job), emission.verdict.time)
+        # Neither a kernel nor a dump knows which start of the job it saw.
+        attempt = max(said) if said else _attempt_at(run.of(job), emission.verdict.time)
         touches.append(touch(emission, job, attempt))
     touches.sort(key=lambda t: (t.first, t.id))
     return touches
