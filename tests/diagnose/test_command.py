@@ -172,5 +172,46 @@ class Slow:
         return []
 facts.selector_of = lambda stream, **options: Slow(whole(stream, **options))
 from tracecore.cli.main import main
-sys.exit(main(["diagnose", sys.argv[1]]))
+sys.exit(main(["diagnose", *sys.argv[1:]]))
 """
+
+
+def _children(parent: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                status = (entry / "stat").read_text()
+            except OSError:
+                continue
+            if int(status.rpartition(")")[2].split()[1]) == parent:
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to look for what is left behind")
+def test_an_interrupt_leaves_no_process_behind(tmp_path: Path) -> None:
+    line = "2026-11-15T02:21:10.000000000Z stdout F nothing to see here\n" * 500
+    for number in range(200):
+        (tmp_path / f"{number}.log").write_text(line)
+    command = [sys.executable, "-c", _SLOWLY, str(tmp_path), "--jobs", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    try:
+        workers: list[int] = []
+        end = time.monotonic() + 60
+        while len(workers) < 2 and time.monotonic() < end:
+            workers = _children(process.pid)
+            time.sleep(0.1)
+        assert len(workers) == 2
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert b"Traceback" not in said
+        end = time.monotonic() + 10
+        while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    finally:
+        process.kill()
+        process.wait()
