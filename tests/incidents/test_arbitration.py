@@ -351,3 +351,11 @@ def test_a_dump_belongs_to_the_attempt_that_ran_when_it_was_written() -> None:
     hang = verdict("nccl_hang", 160, *facts, ranks=[3], hanging_ranks=[0, 1])
     finding = judge([hang], [*steps(1, 2), *steps(100, 150, attempt=1), *FAILED])
     assert [(i.root is not None, i.attempt) for i in finding.incidents] == [(True, 1), (False, 0)]
+
+
+def test_ranks_of_a_pod_that_was_evicted_are_known_from_their_own_logs() -> None:
+    said = [seen(rank, rank=rank, pod=f"ml/train-{rank // 2}", node=f"n{rank // 2}") for rank in range(6)]
+    evicted = verdict("pod_evicted", 50, seen(50, pod="ml/train-1", node="n1"))
+    assert judge([evicted], [*said, *ended(dict.fromkeys(range(6), 1))]).incidents[0].suspects.ranks == (2, 3)
+    lost = verdict("host_lost", 50, seen(50, node="n2"))
+    assert judge([lost], [*said, *ended(dict.fromkeys(range(6), 1))]).incidents[0].suspects.ranks == (4, 5)

@@ -313,6 +313,10 @@ def _suspects(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None) -
             if t.name == "worker_crash" and t.ranks and precedence.same_event(root, t):
                 ranks = t.suspects.ranks
                 break
+    if not ranks and attempt is not None:
+        # Who runs where is known from what the ranks themselves said.
+        places = suspects.pods or suspects.nodes
+        ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":
         ranks = ()
     world = attempt.ranks if attempt is not None else set()

@@ -57,6 +57,7 @@ class Attempt(msgspec.Struct, kw_only=True):
         exceptions: what was printed as a traceback, survived or not.
         lost: ranks that lost a connection to another one.
         unseen: ranks that must exist and left nothing to read.
+        places: ranks seen in each pod and on each node, by its name.
     """
 
     job: str
@@ -76,6 +77,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
     lost: dict[int, NcclError] = msgspec.field(default_factory=dict)
     unseen: set[int] = msgspec.field(default_factory=set)
+    places: dict[str, set[int]] = msgspec.field(default_factory=dict)
 
     @property
     def alive(self) -> list[int]:
@@ -177,6 +179,9 @@ def _is_trouble(fact: Fact) -> bool:
 def _take(attempt: Attempt, fact: Fact) -> None:
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
+        for place in (fact.pod, fact.node):
+            if place:
+                attempt.places.setdefault(place, set()).add(fact.rank)
     if not fact.approximate:
         attempt.timed = True
         attempt.first = min(attempt.first or fact.time, fact.time)
