@@ -18,8 +18,9 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.ottl.planner.database import compiled
-from tracecore.ottl.planner.plan import Plan, outline
+from tracecore.ottl.planner.plan import Outline, Plan, outline
 from tracecore.ottl.planner.selection import Selector, line_search
+from tracecore.recipes import prepared
 from tracecore.signals.bundle import archive, reading, recognition
 from tracecore.signals.logs.selector import ALWAYS
 from tracecore.signals.record import Attributes, Source
@@ -289,19 +290,36 @@ class _Thinned:
         return kept
 
 
+class _Kept(msgspec.Struct, frozen=True):
+    """A plan as it is kept on disk: its statements and guards, and the compiled database."""
+
+    outline: Outline
+    text: bytes
+
+
 @cache
 def _events() -> Plan:
     """All recipes but those of progress lines."""
-    return _planned([p for layer in LAYERS for p in recipes.load(layer) if p.name != PROGRESS])
+    return _planned(LAYERS, progress=False)
 
 
 @cache
 def _progress() -> Plan:
-    return _planned([p for p in recipes.load("stdout") if p.name == PROGRESS])
+    return _planned(("stdout",), progress=True)
 
 
-def _planned(processors: list[recipes.Processor]) -> Plan:
-    return Plan(outline(processor.config() for processor in processors))
+def _planned(layers: Sequence[str], *, progress: bool) -> Plan:
+    """The plan of these layers' recipes, from disk where it is there: a start is not to parse and compile them all."""
+    files = [recipes.directory() / name for layer in layers for name in recipes.FILES[layer]]
+    name = prepared.key(f"tail {progress} {' '.join(layers)}".encode(), *(file.read_bytes() for file in files))
+    kept = prepared.load(name, _Kept)
+    if kept is None:
+        chosen = [p for layer in layers for p in recipes.load(layer) if (p.name == PROGRESS) == progress]
+        outlined = outline(processor.config() for processor in chosen)
+        searched, database = compiled(outlined.text, once=True)
+        kept = _Kept(msgspec.structs.replace(outlined, text=searched), database.dump())
+        prepared.store(name, kept)
+    return Plan(kept.outline, kept.text)
 
 
 @cache
