@@ -22,7 +22,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import PIECE, line_search
-from tracecore.recipes.plan import LayerPlan, plan, prepare
+from tracecore.recipes.plan import SAMPLED, LayerPlan, plan, prepare
 from tracecore.signals.logs import reader
 from tracecore.signals.stream import Clock, Counters, Stream
 
@@ -128,4 +128,6 @@ def _other(processor: recipes.Processor) -> recipes.Processor:
         recipes.Group(g.context, tuple(map(changed, g.conditions)), tuple(map(changed, g.statements)))
         for g in processor.groups
     )
-    return msgspec.structs.replace(processor, name=f"{processor.name}_other", groups=groups)
+    # Those of progress keep their name, so that they are sampled as well: words of theirs are too short to be changed.
+    name = processor.name if processor.name in SAMPLED else f"{processor.name}_other"
+    return msgspec.structs.replace(processor, name=name, groups=groups)

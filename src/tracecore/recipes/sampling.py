@@ -28,7 +28,7 @@ from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, 
 PAUSE: Final = 5
 #: The shortest interval that gives no more than so many lines of a block is taken, else the longest.
 EVERY: Final = (1, 2, 5, 10)
-ENOUGH: Final = 16
+ENOUGH: Final = 4
 #: Bytes of a stream, at its beginning and at its end, of which no line is left out.
 BEGINNING: Final = 8 << 10
 END: Final = 24 << 10

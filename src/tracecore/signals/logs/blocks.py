@@ -18,6 +18,8 @@ from tracecore.signals.stream import Counters
 BLOCK = 1 << 21
 #: How much may be left after the last newline before carriage returns are taken for line ends, too.
 CARRY = 1 << 15
+#: What is looked at together stays in the cache of one core.
+PIECE = 1 << 17
 MAX_LINE = 1 << 20
 
 
@@ -81,7 +83,7 @@ def newlines(data: bytes, start: int = 0, end: int | None = None) -> int:
     end = len(data) if end is None else end
     array = np.frombuffer(data, np.uint8)
     # Piece by piece, so that what is compared stays in the cache.
-    return sum(int(np.count_nonzero(array[at : min(at + CARRY, end)] == 10)) for at in range(start, end, CARRY))
+    return sum(int(np.count_nonzero(array[at : min(at + PIECE, end)] == 10)) for at in range(start, end, PIECE))
 
 
 def _last_end(data: bytes, known: int) -> int:
