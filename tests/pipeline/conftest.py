@@ -41,10 +41,12 @@ class Running:
         self.path = directory / "agent.yaml"
         self.path.write_text(text)
         self._log = directory / "agent.log"
+        self._from = 0
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Running:
         with self._log.open("ab") as file:
+            self._from = file.tell()
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tracecore", "run", "--config", str(self.path)],
                 stderr=file,
@@ -57,7 +59,8 @@ class Running:
 
     @property
     def log(self) -> str:
-        return self._log.read_text()
+        """What it wrote since it was started last."""
+        return self._log.read_bytes()[self._from :].decode()
 
     def wait_log(self, text: str, seconds: float = 30.0) -> str:
         def found() -> str:

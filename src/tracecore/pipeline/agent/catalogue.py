@@ -11,7 +11,7 @@ from tracecore.pipeline.agent.component import Factory
 def factories() -> tuple[Factory, ...]:
     """Every type of component that works."""
     from tracecore.pipeline.exporters import debug, file, otlp_grpc, otlp_http
-    from tracecore.pipeline.extensions import health_check
+    from tracecore.pipeline.extensions import file_storage, health_check
     from tracecore.pipeline.processors import (
         attributes,
         batch,
@@ -36,5 +36,6 @@ def factories() -> tuple[Factory, ...]:
         file.FACTORY,
         otlp_http.FACTORY,
         otlp_grpc.FACTORY,
+        file_storage.FACTORY,
         health_check.FACTORY,
     )

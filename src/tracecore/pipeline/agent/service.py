@@ -81,6 +81,9 @@ class Graph:
             intake.start()
 
     def tick(self, now: int) -> None:
+        for extension in self.extensions.values():
+            if (tick := getattr(extension, "tick", None)) is not None:
+                tick()
         for pipeline in self.pipelines:
             pipeline.tick(now)
 

@@ -8,13 +8,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
-from tracecore.pipeline.agent.batch import Batch
+from tracecore.pipeline.agent.batch import SIGNALS, Batch
 from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.options import SECOND, Duration
+from tracecore.pipeline.agent.options import SECOND, Duration, StorageId
+from tracecore.signals.storage.journal import StorageError
 
 log = logging.getLogger("tracecore.agent.sending")
 
@@ -44,12 +45,18 @@ class SendingQueue(msgspec.Struct, frozen=True, kw_only=True):
         num_consumers: connections that send at once.
         queue_size: batches that may wait; when they do, sources are asked to wait too.
         block_on_overflow: with false a batch that finds the queue full is dropped and counted instead.
+        storage: the extension that keeps what waits over a restart.
     """
 
     enabled: bool = True
     num_consumers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 10
     queue_size: Positive = 1000
     block_on_overflow: bool = True
+    storage: StorageId | None = None
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.storage is not None and not self.enabled:
+            yield ("storage",), "there is nothing to store without a queue"
 
 
 class RetryOnFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +82,56 @@ class RetryOnFailure(msgspec.Struct, frozen=True, kw_only=True):
             yield ("max_interval",), "may not be less than initial_interval"
 
 
+class Stored(msgspec.Struct, frozen=True):
+    """A batch that waits in a storage.
+
+    Args:
+        key: where.
+        count: its records.
+    """
+
+    key: str
+    count: int
+
+
+class Shelf:
+    """The batches of one exporter in a storage.
+
+    A value is a byte for the signal, four for the number of records, and the encoded request.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._last = 0
+
+    def waiting(self) -> list[Stored]:
+        """What an earlier run left, oldest first."""
+        found = [Stored(key, int.from_bytes(value[1:5], "big")) for key, value in self._store.items("batch/")]
+        self._last = max((int(entry.key[6:], 16) for entry in found), default=0)
+        return found
+
+    def put(self, batch: Batch) -> Stored:
+        """Store a batch.
+
+        Raises:
+            StorageError: it cannot be stored now.
+        """
+        self._last += 1
+        key = f"batch/{self._last:016x}"
+        head = bytes((SIGNALS.index(batch.signal),)) + min(batch.count, 0xFFFFFFFF).to_bytes(4, "big")
+        self._store.set(key, head + batch.encoded())
+        return Stored(key, batch.count)
+
+    def get(self, entry: Stored) -> Batch | None:
+        value = self._store.get(entry.key)
+        if value is None or not value or value[0] >= len(SIGNALS):
+            return None
+        return Batch(SIGNALS[value[0]], raw=value[5:], count=entry.count)
+
+    def remove(self, entry: Stored) -> None:
+        self._store.delete(entry.key)
+
+
 class Sender:
     """Keeps batches until they are sent.
 
@@ -96,7 +153,8 @@ class Sender:
         self._setting = setting
         self._queueing = queueing
         self._retry = retry
-        self._queue: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Batch | Stored | None] = queue.SimpleQueue()
+        self._shelf: Shelf | None = None
         self._inside = 0
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -107,6 +165,15 @@ class Sender:
         setting.meter.queue_depth = lambda: self._inside
 
     def start(self) -> None:
+        if self._queueing.storage is not None:
+            store = self._setting.extension(self._queueing.storage).client(f"exporter_{self._setting.id}")
+            self._shelf = Shelf(store)
+            left = self._shelf.waiting()
+            if left:
+                log.info("%s: %d batches of an earlier run are sent first", self._setting.id, len(left))
+            for entry in left:
+                self._inside += 1
+                self._queue.put(entry)
         if self._queueing.enabled:
             for number in range(self._queueing.num_consumers):
                 name = f"{self._setting.id}-{number}"
@@ -132,23 +199,55 @@ class Sender:
             self._setting.meter.drop("queue_full", batch.count)
             batch.done()
         else:
-            self._queue.put(batch)
+            self._queue.put(self._stored(batch))
+
+    def _stored(self, batch: Batch) -> Batch | Stored:
+        """Where a storage keeps it, the batch has arrived as far as its source is concerned."""
+        if self._shelf is None:
+            return batch
+        try:
+            with self._lock:
+                entry = self._shelf.put(batch)
+        except StorageError as error:
+            if self._setting.meter.degrade(f"cannot store: {error}"):
+                log.error("%s: batches cannot be stored and wait in memory: %s", self._setting.id, error)
+            return batch
+        batch.done()
+        return entry
+
+    def _taken(self, entry: Batch | Stored) -> Batch | None:
+        if isinstance(entry, Batch):
+            return entry
+        assert self._shelf is not None
+        batch = self._shelf.get(entry)
+        if batch is None:
+            self._setting.meter.drop("damaged", entry.count)
+        return batch
 
     def _work(self) -> None:
-        while (batch := self._queue.get()) is not None:
+        while (entry := self._queue.get()) is not None:
+            finished = True
             try:
-                self._deliver(batch)
+                batch = self._taken(entry)
+                if batch is not None:
+                    finished = self._deliver(batch)
+                if finished and isinstance(entry, Stored) and self._shelf is not None:
+                    self._shelf.remove(entry)
+            except StorageError as error:
+                log.error("%s: %s", self._setting.id, error)
             except Exception:
                 # A mistake of ours: the batch is lost and counted, the worker goes on.
                 log.exception("%s failed on a batch", self._setting.id)
-                self._setting.meter.drop("error", batch.count)
-                batch.done()
+                self._setting.meter.drop("error", entry.count)
+                if isinstance(entry, Batch):
+                    entry.done()
             with self._lock:
                 self._inside -= 1
                 self._idle.notify_all()
         self._close()
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: Batch) -> bool:
+        """Send it until it is sent or given up; false when there was no time for either."""
         meter, retry = self._setting.meter, self._retry
         began = time.monotonic()
         interval = retry.initial_interval / SECOND
@@ -162,7 +261,7 @@ class Sender:
                 if meter.degrade(f"batches are rejected: {error}"):
                     log.error("%s: a batch of %d was rejected: %s", self._setting.id, batch.count, error)
                 batch.done()
-                return
+                return True
             except Retry as error:
                 meter.failures += 1
                 if meter.degrade(f"cannot send: {error}"):
@@ -178,18 +277,19 @@ class Sender:
                 if meter.recover():
                     log.info("%s: sending again", self._setting.id)
                 batch.done()
-                return
+                return True
             if not retry.enabled:
                 self._drop(batch, "send_failed")
-                return
+                return True
             limit = retry.max_elapsed_time / SECOND
             if limit and time.monotonic() + wait - began > limit:
                 self._drop(batch, "retries_exhausted")
-                return
+                return True
             if self._stop.wait(wait) and not self._last_wait(wait):
                 # Not acknowledged: a source that remembers gives it again.
-                meter.drop("shutdown", batch.count)
-                return
+                if self._shelf is None:
+                    meter.drop("shutdown", batch.count)
+                return False
             meter.retries += 1
 
     def _last_wait(self, wait: float) -> bool:
@@ -217,7 +317,7 @@ class Sender:
                 batch = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if batch is not None:
+            if isinstance(batch, Batch):
                 self._setting.meter.drop("shutdown", batch.count)
         for _ in self._threads:
             self._queue.put(None)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tracecore.signals.logs.dialects import Line, clean, strip_prefixes
 from tracecore.signals.logs.multiline import Message, Shape, Take, opens
-from tracecore.signals.record import Attributes, LogSignal, Resource
+from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 
 #: Lines of others that may stand between two lines of one block.
 MAX_FOREIGN: Final = 400
@@ -86,13 +86,15 @@ class Blocks:
         """Whether any line of this stream may join a block."""
         return key in self._streams
 
-    def feed(self, key: StreamKey, resource: Resource, log: Any, candidate: bool, now: int) -> Iterator[LogSignal]:
+    def feed(
+        self, key: StreamKey, resource: Resource, log: Any, source: Source | None, now: int
+    ) -> Iterator[LogSignal]:
         """A line of a stream; gives what it completes.
 
         Args:
             key: names the stream.
             log: the record, which is not changed.
-            candidate: some recipe can do something with it.
+            source: what to cite where some recipe can do something with it; None where none can.
         """
         body: str = log["body"]
         line = Line(clean(body.encode("utf-8", "replace")))
@@ -128,10 +130,10 @@ class Blocks:
                     return
                 stream.message = None
                 yield message.finish()
-        if candidate and line.text:
+        if source is not None and line.text:
             if stream is None:
                 stream = self._streams[key] = _Stream()
-            self._begin(stream, resource, log, line, now)
+            self._begin(stream, resource, log, source, line, now)
             self._streams.move_to_end(key)
             if len(self._streams) > STREAMS:
                 self.evicted += 1
@@ -139,14 +141,14 @@ class Blocks:
         elif stream is not None:
             self._tidy(key, stream)
 
-    def _begin(self, stream: _Stream, resource: Resource, log: Any, line: Line, now: int) -> None:
+    def _begin(self, stream: _Stream, resource: Resource, log: Any, source: Source, line: Line, now: int) -> None:
         attributes: Attributes = dict(log.get("attributes") or {})
         for name, value in (line.attributes or {}).items():
             attributes.setdefault(name, value)
         if line.rank is not None:
             attributes.setdefault("gen_ai.training.rank", line.rank)
         record: Any = {**log, "attributes": attributes}
-        signal: LogSignal = {"resource": resource, "log": record}
+        signal: LogSignal = {"resource": resource, "log": record, "source": source}
         shape = opens(line.text, line.lane.endswith(b"]: "))
         if shape is None:
             stream.message = _Open(signal, line, Message(), now)

@@ -30,13 +30,15 @@ from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Duration, Inte
 from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.recipes.plan import LayerPlan, plan
 from tracecore.signals.logs.reader import layer_of
-from tracecore.signals.record import LAYERS, LogSignal, Resource
+from tracecore.signals.record import LAYERS, LogSignal, Resource, Source
 from tracecore.signals.stream import Stream
 
 log = logging.getLogger("tracecore.agent.patterndetector")
 
 #: Verdicts whose having been told is remembered, so that only those are taken back.
 TOLD: Final = 65_536
+#: Records that are known again when they come twice.
+KNOWN: Final = 65_536
 #: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
 AHEAD: Final = 60 * SECOND
 #: Attributes of a record that say which stream it is of, beside its resource.
@@ -155,6 +157,8 @@ class PatternDetector:
         #: Recipes take a moment to compile: those of the usual layers are ready before the first record.
         self._readers = {layer: _Reader(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
         self._told: OrderedDict[str, None] = OrderedDict()
+        self._known: OrderedDict[int, int] = OrderedDict()
+        self._count = 0
         self._ahead: int | None = None
         self._arrived = 0
         self._next = 0
@@ -192,20 +196,35 @@ class PatternDetector:
             body = record.get("body")
             candidate = picked is None or number in picked
             if attributes and not TRIGGERS.isdisjoint(attributes):
-                self._state({"resource": resource, "log": _timed(record, now)})  # it came with a stamp
+                own: Any = _timed(record, now)  # it came with a stamp
+                self._state({"resource": resource, "log": own, "source": self._source(own, origin)})
             if not self._options.recipes or type(body) is not str:
                 continue
             if "\n" in body:
                 if candidate:
                     whole: Any = {**_timed(record, now), "attributes": dict(attributes or {})}
-                    self._stamp(layer, {"resource": resource, "log": whole})
+                    self._stamp(layer, {"resource": resource, "log": whole, "source": self._source(whole, origin)})
                 continue
             if candidate or self._blocks:
-                own = attributes or {}
-                key = (layer, origin, *(own.get(name) for name in _STREAM))
+                key = (layer, origin, *((attributes or {}).get(name) for name in _STREAM))
                 if candidate or self._blocks.expects(key):
-                    for signal in self._blocks.feed(key, resource, _timed(record, now), candidate, now):
+                    timed = _timed(record, now)
+                    source = self._source(timed, origin) if candidate else None
+                    for signal in self._blocks.feed(key, resource, timed, source, now):
                         self._stamp(layer, signal)
+
+    def _source(self, record: dict[str, Any], origin: str) -> Source:
+        """A name for a record that sorts by its time and its arrival; the same for a record that comes twice."""
+        time, body, attributes = record["time_unix_nano"], record.get("body"), record.get("attributes") or {}
+        what = hash((time, origin, body if type(body) is str else repr(body), attributes.get("log.file.path")))
+        number = self._known.get(what)
+        if number is None:
+            number = self._known[what] = self._count = self._count + 1
+            if len(self._known) > KNOWN:
+                self._known.popitem(last=False)
+        path = attributes.get("log.file.path")
+        where = path if isinstance(path, str) else "otlp"
+        return Source(where, length=len(body) if type(body) is str else 0, ident=f"otlp:{time:019d}-{number:09d}")
 
     def _stamp(self, layer: str, signal: LogSignal) -> None:
         self._readers[layer].plan.run(signal)
