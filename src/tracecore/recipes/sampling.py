@@ -111,12 +111,14 @@ class Sampler:
             begin = end
         if known:
             lines = _together(known)
-            places = np.concatenate(borders)
-            # Text that was changed is shorter than the block: then a little more of the end is taken.
-            where = self._offset + np.append(places, len(text) - 1)[lines.number]
-            whole = where < BEGINNING
-            if self._size is not None:
-                whole |= where >= self._size - END
+            whole = np.zeros(len(lines.number), np.bool_)
+            near_end = self._size is not None and self._offset + len(text) >= self._size - END
+            if near_end or self._offset < BEGINNING:
+                where = self._offset + np.append(np.concatenate(borders), len(text) - 1)[lines.number]
+                whole = where < BEGINNING
+                if near_end and self._size is not None:
+                    # Text that was changed is shorter than the block: then a little more is left out.
+                    whole |= where >= self._size - END
             picked += self._needed(lines, whole).tolist()
         return picked, np.concatenate(borders) if borders else _NONE
 
@@ -247,7 +249,11 @@ class Sampler:
 
 def _together(known: list[Lines]) -> Lines:
     """Lines of several shapes as one, in the order of the block."""
+    if len(known) == 1:
+        return known[0]
     number, step, second, lane = (np.concatenate(parts) for parts in zip(*known, strict=True))
+    if (np.diff(number) > 0).all():
+        return Lines(number, step, second, lane)
     order = np.argsort(number, kind="stable")
     return Lines(number[order], step[order], second[order], lane[order])
 
