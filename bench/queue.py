@@ -79,6 +79,11 @@ def measure() -> list[Measurement]:
     return rows
 
 
+def _busy(queue: Queue, workers: list[subprocess.Popen[bytes]]) -> list[int]:
+    holding = {int(task.worker.rpartition(":")[2]) for task in queue.tasks(("running",))}
+    return [number for number, worker in enumerate(workers) if worker.pid in holding]
+
+
 def _operations(place: str, durable: bool) -> tuple[float, float]:
     connect(place)
     command = [sys.executable, "-c", OPERATIONS, place]
@@ -120,15 +125,18 @@ def _kills(folder: Path) -> tuple[int, int, int, int]:
         submit()
     workers = [start() for _ in range(WORKERS)]
     for _ in range(KILLS):
-        time.sleep(chance.uniform(0.0, 0.8))
         submit()
-        victim = chance.randrange(WORKERS)
+        # One that holds a task, at any moment from its claim to a little after its end.
+        while not (busy := _busy(queue, workers)):
+            time.sleep(0.005)
+        victim = chance.choice(busy)
+        time.sleep(chance.uniform(0.0, 0.3))
         workers[victim].kill()
         workers[victim].wait()
         workers[victim] = start()
     for worker in workers:
         worker.wait()
-    lines = Counter(journal.read_text().splitlines())
+    lines: Counter[str] = Counter(journal.read_text().splitlines())
     doubled = sum(count for line, count in lines.items() if "TWICE" in line)
     lost = attempts = 0
     for number, task in enumerate(tasks):

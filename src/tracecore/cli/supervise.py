@@ -138,7 +138,7 @@ def _plan(words: list[str], settings: Settings) -> int:
             running.close()
         document["retries_so_far"] = known.ledger.retries
     if settings.flight_recorder:
-        env |= recorder_settings(folder / "attempts" / f"{attempt:04d}" / "evidence", os.environ)
+        env |= recorder_settings(folder / "attempts" / f"{attempt:04d}" / "evidence", os.environ, make=False)
     document |= {
         "begins": begin,
         "next_attempt": attempt,

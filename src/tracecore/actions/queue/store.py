@@ -13,6 +13,8 @@ On SQLite the clock is this machine's; on PostgreSQL the server's, since the clo
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -25,7 +27,7 @@ from tracecore.actions.queue.task import STATUSES, Attempt, Spec, SpecError, Sta
 from tracecore.actions.queue.tracking import environment as check_tracking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from sqlalchemy import Connection, Engine, Row
 
@@ -137,6 +139,21 @@ class Queue:
         self._clock = time.time_ns if clock is None else clock
         self._slack = int(slack_s * SECOND)
         self._reading = engine.execution_options(reading=True)
+        self._gate = f"{engine.url.database}.gate" if engine.dialect.name == "sqlite" else None
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        """A transaction that writes.
+
+        SQLite has one writer at a time, and lets the others sleep and ask again, for longer each time. Behind a lock
+        of the kernel's they are woken when it is their turn; a killed process gives it up.
+        """
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(self._engine.connect())
+            if self._gate is not None:
+                fcntl.flock(stack.enter_context(open(self._gate, "ab")), fcntl.LOCK_EX)
+            stack.enter_context(connection.begin())
+            yield connection
 
     def _now(self, connection: Connection) -> int:
         if not self._server_clock:
@@ -167,7 +184,7 @@ class Queue:
         if key is not None and not 0 < len(key) <= 200:
             raise SpecError("a key has 1 to 200 characters")
         try:
-            with self._engine.begin() as connection:
+            with self._writing() as connection:
                 now = self._now(connection)
                 values = {
                     "key": key,
@@ -189,7 +206,7 @@ class Queue:
 
     def cancel(self, task: int) -> Status:
         """Cancel it: at once where it waits; where it runs, its worker stops it. Gives the status it has now."""
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             row = self._locked(connection, task)
             now = self._now(connection)
             if row.status == "queued":
@@ -207,7 +224,7 @@ class Queue:
         Raises:
             SpecError: it is running.
         """
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             row = self._locked(connection, task)
             if row.status == "running":
                 raise SpecError(f"task {task} is running: cancel it first")
@@ -225,7 +242,7 @@ class Queue:
 
     def prune(self, older_s: float) -> int:
         """Forget tasks that ended longer ago than that; how many."""
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             before = self._now(connection) - int(older_s * SECOND)
             gone = select(tasks.c.id).where(tasks.c.status.in_(_FINAL), tasks.c.updated_at < before)
             connection.execute(delete(attempts).where(attempts.c.task.in_(gone)))
@@ -281,7 +298,7 @@ class Queue:
             worker: a name no other worker has.
             log: where the output will be; `{task}` and `{attempt}` are filled in.
         """
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             now = self._now(connection)
             row = connection.execute(_NEXT, {"now": now}).one_or_none()
             if row is None:
@@ -304,7 +321,7 @@ class Queue:
         Raises:
             LeaseLost: too late.
         """
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             until = self._now(connection) + int(claim.lease_s * SECOND) + self._slack
             values = {"task": claim.task.id, "held": claim.token, "until": until}
             cancelled = connection.execute(_RENEW, values).scalar_one_or_none()
@@ -335,7 +352,7 @@ class Queue:
     def _end(self, claim: Claim, outcome: Outcome, status: str, retried: bool, lost: int) -> None:
         task = claim.task.id
         failure_class = str((outcome.failure or {}).get("class", ""))
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             now = self._now(connection)
             values: dict[str, Any] = {
                 "status": outcome.status,
@@ -390,7 +407,7 @@ class Queue:
             due = select(tasks.c.id).where(tasks.c.status == "running", tasks.c.lease_until < now).limit(1)
             if connection.execute(due).first() is None:
                 return reaped
-        with self._engine.begin() as connection:
+        with self._writing() as connection:
             now = self._now(connection)
             for row in connection.execute(_EXPIRED, {"now": now}).all():
                 outcome = _lost(_task(row))

@@ -217,7 +217,6 @@ class _Attempt:
         env |= msgspec.convert(task.excluded, Exclusions).environment()
         if self.worker.flight_recorder:
             env |= evidence.recorder_settings(self.evidence, env)
-            (self.evidence / "fr").mkdir(exist_ok=True)
         return env
 
     def _command(self, env: Mapping[str, str]) -> tuple[Exit, str]:

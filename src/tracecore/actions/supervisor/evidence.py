@@ -31,15 +31,24 @@ TIMEOUT_VARIABLE: Final = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _ENTRIES: Final = "2000"
 
 
-def recorder_settings(folder: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that make every rank keep a Flight Recorder whose dumps can be asked for; what is set already stays."""
+def recorder_settings(folder: Path, env: Mapping[str, str], *, make: bool = True) -> dict[str, str]:
+    """Variables that make every rank keep a Flight Recorder whose dumps can be asked for; what is set already stays.
+
+    Args:
+        make: make the folders for them too.
+    """
     dumps = str(folder / "fr" / "nccl_trace_rank_")
+    # Beside the evidence: whoever reads that would wait at a pipe for ever.
+    pipes = str(folder.parent / "pipes" / "rank_")
     wanted: dict[str, str] = {}
     if not any(name in env for name in SIZE_VARIABLES):
         wanted |= dict.fromkeys(SIZE_VARIABLES, _ENTRIES)
     if not any(name in env for name in DUMP_VARIABLES):
         wanted |= dict.fromkeys(DUMP_VARIABLES, dumps)
-    for name, value in ((PIPE_VARIABLE, dumps), (TIMEOUT_VARIABLE, "1")):
+    if make:
+        (folder / "fr").mkdir(parents=True, exist_ok=True)
+        (folder.parent / "pipes").mkdir(exist_ok=True)
+    for name, value in ((PIPE_VARIABLE, pipes), (TIMEOUT_VARIABLE, "1")):
         if name not in env:
             wanted[name] = value
     return wanted

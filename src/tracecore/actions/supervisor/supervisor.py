@@ -276,7 +276,6 @@ class Supervisor:
     def _environment(self, place: Path) -> dict[str, str]:
         env = {**self.env, **self.state.excluded.environment(), "TRACECORE_ATTEMPT": str(self.state.attempt)}
         if self.settings.flight_recorder:
-            (place / "fr").mkdir(exist_ok=True)
             env |= evidence.recorder_settings(place, env)
         return env
 
