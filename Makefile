@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench interop soak lock clean
+.PHONY: help setup demo test lint format bench interop lock clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -24,7 +24,7 @@ test: $(READY)   ## lint, types, layers, and every test this machine can run
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n 2
+	@$(BIN)/pytest -n 2 -m "not interop"
 
 lint: $(READY)   ## ruff, mypy --strict, import-linter, the catalogue's own lint
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
