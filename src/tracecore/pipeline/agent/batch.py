@@ -57,11 +57,12 @@ class Batch:
         signal: `logs`, `metrics` or `traces`.
         payload: `{"resource_logs": [{"resource", "scope_logs": [{"scope", "log_records"}]}]}`, or that of the others.
         raw: an encoded OTLP export request.
+        source: something that can give both (`signals.logs.tail.batch.LogBatch`).
         count: log records, metric points or spans; counted when not given.
         acks: who waits for it.
     """
 
-    __slots__ = ("_count", "_payload", "_raw", "acks", "signal")
+    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "signal")
 
     def __init__(
         self,
@@ -69,18 +70,22 @@ class Batch:
         payload: dict[str, Any] | None = None,
         *,
         raw: bytes | None = None,
+        source: Any = None,
         count: int | None = None,
         acks: tuple[Ack, ...] = (),
     ) -> None:
         self.signal: Signal = signal
         self._payload = payload
         self._raw = raw
+        self._source = source
         self._count = count
         self.acks = acks
 
     @property
     def payload(self) -> dict[str, Any]:
         """The records, to be read or changed; the encoding is made anew when it is asked for next."""
+        if self._payload is None and self._source is not None:
+            self._payload, self._source = self._source.payload(), None
         if self._payload is None:
             from tracecore.signals.otlp import decoding
 
@@ -97,6 +102,9 @@ class Batch:
 
     def encoded(self) -> bytes:
         """The OTLP export request."""
+        if self._raw is None and self._source is not None:
+            raw: bytes = self._source.encoded()
+            self._raw = raw
         if self._raw is None:
             from tracecore.signals.otlp import encoding
 
@@ -117,6 +125,8 @@ class Batch:
         """The same for somebody else, who may change it; the acks wait for both."""
         for ack in self.acks:
             ack.hold()
+        if self._payload is None and self._raw is None:
+            return Batch(self.signal, source=self._source, count=self._count, acks=self.acks)
         payload = None if self._payload is None or self._raw is not None else _copied(self._payload)
         return Batch(self.signal, payload, raw=self._raw, count=self._count, acks=self.acks)
 

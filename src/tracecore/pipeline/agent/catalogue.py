@@ -10,7 +10,7 @@ from tracecore.pipeline.agent.component import Factory
 @cache
 def factories() -> tuple[Factory, ...]:
     """Every type of component that works."""
-    from tracecore.pipeline.exporters import debug, file, otlp_grpc, otlp_http
+    from tracecore.pipeline.exporters import debug, file, otlp_grpc, otlp_http, webhook
     from tracecore.pipeline.extensions import file_storage, health_check
     from tracecore.pipeline.processors import (
         attributes,
@@ -21,10 +21,12 @@ def factories() -> tuple[Factory, ...]:
         resource,
         transform,
     )
-    from tracecore.pipeline.receivers import otlp
+    from tracecore.pipeline.receivers import journald, kmsg, otlp
 
     return (
         otlp.FACTORY,
+        kmsg.FACTORY,
+        journald.FACTORY,
         memory_limiter.FACTORY,
         batch.FACTORY,
         resource.FACTORY,
@@ -36,6 +38,7 @@ def factories() -> tuple[Factory, ...]:
         file.FACTORY,
         otlp_http.FACTORY,
         otlp_grpc.FACTORY,
+        webhook.FACTORY,
         file_storage.FACTORY,
         health_check.FACTORY,
     )

@@ -295,6 +295,12 @@ class Intake:
     def stop(self) -> None:
         self._stop.set()
 
+    def close(self) -> None:
+        """Everything has left that will: the receiver may note how far it got."""
+        close = getattr(self.receiver, "close", None)
+        if close is not None and not self._thread.is_alive():
+            close()
+
     def join(self, deadline: float) -> None:
         if self._thread.ident is not None:
             self._thread.join(max(deadline - time.monotonic(), 0.0))

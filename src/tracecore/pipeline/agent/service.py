@@ -97,6 +97,8 @@ class Graph:
             pipeline.drain()
         for outlet in self.outlets.values():
             outlet.stop(deadline)
+        for intake in self.intakes:
+            intake.close()
         for extension in reversed(self.extensions.values()):
             extension.stop()
 

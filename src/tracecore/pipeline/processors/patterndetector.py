@@ -175,7 +175,8 @@ class PatternDetector:
             resource: Resource = {"attributes": dict(found.get("attributes") or {})}
             layer = layer_of_resource(resource)
             for held in entry.get("scope_logs") or ():
-                self._records(layer, resource, held.get("log_records") or (), now)
+                for place, whose, records in _by_layer(layer, resource, held.get("log_records") or ()):
+                    self._records(place, whose, records, now)
         if forwards:
             yield batch
         else:
@@ -338,6 +339,26 @@ class _Reader:
                 end += len(bodies[number]) + 1
             numbers.add(number)
         return numbers
+
+
+def _by_layer(layer: str, resource: Resource, records: Any) -> Iterator[tuple[str, Resource, Any]]:
+    """Records, those of a journal apart: their text is a field, and says itself which layer it is of."""
+    if not any(type(record.get("body")) is dict for record in records):
+        yield layer, resource, records
+        return
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for record in records:
+        body = record.get("body")
+        if type(body) is not dict or type(body.get("MESSAGE")) is not str:
+            groups.setdefault((layer, ""), []).append(record)
+            continue
+        kernel = body.get("_TRANSPORT") == "kernel"
+        program = "kernel" if kernel else str(body.get("SYSLOG_IDENTIFIER") or body.get("_COMM") or "")
+        place = "kernel" if kernel else layer_of(program, layer)
+        groups.setdefault((place, str(body.get("_HOSTNAME") or "")), []).append({**record, "body": body["MESSAGE"]})
+    for (place, host), held in groups.items():
+        identity = {"host.name": host, **resource["attributes"]} if host else resource["attributes"]
+        yield place, {"attributes": {**identity, "tracecore.layer": place}}, held
 
 
 def _nothing() -> Any:
