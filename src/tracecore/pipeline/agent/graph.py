@@ -29,6 +29,8 @@ class Stage:
         self.id = id
         self.processor = processor
         self.meter = meter
+        #: Its last batch failed; what else degrades it, it says and takes back itself.
+        self.failed = False
         self.admit: Callable[[], None] | None = getattr(processor, "admit", None)
         self.due: Callable[[], int | None] | None = getattr(processor, "due", None)
 
@@ -152,11 +154,13 @@ class Pipeline:
     def _passed(self, stage: Stage, made: Sequence[Batch], start: float) -> None:
         stage.meter.took(time.perf_counter() - start)
         stage.meter.emit(sum(batch.count for batch in made))
-        if stage.meter.degraded and stage.admit is None and stage.meter.recover():
+        if stage.failed and stage.meter.recover():
+            stage.failed = False
             log.info("processor %s of %s works again", stage.id, self.id)
 
     def _failed(self, stage: Stage, error: Exception) -> None:
         stage.meter.failures += 1
+        stage.failed = True
         if stage.meter.degrade(f"{type(error).__name__}: {error}"):
             log.error("processor %s of %s failed: %s", stage.id, self.id, error, exc_info=not _expected(error))
 
@@ -191,6 +195,17 @@ class Pipeline:
         if made:
             self._passed(stage, made, start)
             self._run(made, number + 1)
+
+    def start(self) -> None:
+        """Start what processors do beside."""
+        for stage in self._stages:
+            if (start := getattr(stage.processor, "start", None)) is not None:
+                start()
+
+    def stop(self) -> None:
+        for stage in self._stages:
+            if (stop := getattr(stage.processor, "stop", None)) is not None:
+                stop()
 
     def drain(self) -> None:
         """Take what processors still hold, first to last."""

@@ -77,6 +77,8 @@ class Graph:
                 log.error("extension %s cannot start: %s", id, error)
         for outlet in self.outlets.values():
             outlet.start()
+        for pipeline in self.pipelines:
+            pipeline.start()
         for intake in self.intakes:
             intake.start()
 
@@ -95,6 +97,7 @@ class Graph:
             intake.join(deadline)
         for pipeline in self.pipelines:
             pipeline.drain()
+            pipeline.stop()
         for outlet in self.outlets.values():
             outlet.stop(deadline)
         for intake in self.intakes:
