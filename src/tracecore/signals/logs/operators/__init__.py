@@ -1,0 +1,1 @@
+"""What the Collector's operators do to log entries: parse, move, join, route, drop."""

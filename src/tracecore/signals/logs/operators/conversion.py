@@ -1,0 +1,446 @@
+"""Lines of a file into batches of records, by the shortest way that the configuration allows.
+
+Lines of a container runtime, and lines as they are, become columns without a record being made. What follows the
+`container` operator and looks at attributes only is done once for all lines that share them.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from tracecore.signals.logs.operators.base import Failures, Operator
+from tracecore.signals.logs.operators.chain import Chain
+from tracecore.signals.logs.operators.container import Container, pod_of, runtime_time
+from tracecore.signals.logs.operators.entry import SEVERITIES, Entry
+from tracecore.signals.logs.operators.recombine import FLUSH
+from tracecore.signals.logs.selector import Selector
+from tracecore.signals.logs.tail.batch import Columns, LogBatch, Template, grouped
+from tracecore.signals.logs.tail.config import NOP, FileLogConfig, codec
+from tracecore.signals.logs.tail.splitting import trimmer
+from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.otlp import encoding
+from tracecore.signals.record import Attributes, Log
+
+#: What `convert` and `due` give: a file, a batch, and where in the file the first thing held back begins.
+Converted = tuple[Watched, LogBatch, int | None]
+
+_BLANK: Final = b" \t\r\n"
+_PARTIALS: Final = (b" stdout P", b" stderr P")
+_STREAMS: Final = frozenset((b"stdout", b"stderr"))
+
+
+class Converter(Protocol):
+    """Makes batches of lines."""
+
+    def convert(
+        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+    ) -> tuple[list[LogBatch], int | None]:
+        """Batches of these lines, and where in the file the first thing held back begins."""
+
+    def due(self, now: int) -> list[Converted]:
+        """What has been held back for long enough."""
+
+    def drain(self, now: int) -> list[Converted]:
+        """All that is held back."""
+
+
+def converter(config: FileLogConfig, failures: Failures, selector: Selector | None = None) -> Converter:
+    """The shortest way."""
+    chain = Chain(config.operators, failures)
+    plain = (
+        codec(config.encoding) == "utf-8"
+        and not config.include_file_record_number
+        and not config.include_file_record_offset
+    )
+    every = Every(config, chain, selector)
+    if plain and not chain.operators:
+        return Lines(config, selector)
+    if plain and isinstance(first := chain.operators[0] if chain.operators else None, Container):
+        rest = chain.operators[1:]
+        if first.plain and first.condition is None and first.output is None and all(map(_uniform, rest)):
+            return Runtime(config, first, rest, every, selector)
+    return every
+
+
+def _uniform(operator: Operator) -> bool:
+    return (
+        operator.uniform
+        and operator.output is None
+        and operator.on_error.startswith("send")
+        and operator.reads_attributes_only()
+    )
+
+
+class Entries:
+    """Records that share nothing."""
+
+    __slots__ = ("_entries", "count", "notes", "path")
+
+    def __init__(self, path: str, entries: Sequence[Entry]) -> None:
+        self.path = path
+        self._entries = [entry.record() for entry in entries]
+        self.count = len(self._entries)
+        self.notes: list[Any] = []
+
+    def records(self) -> Iterator[tuple[Attributes, Log]]:
+        for resource, _, log in self._entries:
+            yield resource, log
+
+    def payload(self) -> dict[str, Any]:
+        return grouped(iter(self._entries))
+
+    def encoded(self) -> bytes:
+        return encoding.logs(self.payload())
+
+
+class Every:
+    """Any configuration: an entry for each line, through all operators."""
+
+    def __init__(self, config: FileLogConfig, chain: Chain, selector: Selector | None) -> None:
+        self._config = config
+        self._chain = chain
+        self._select = _Selection(selector)
+        self._trim = trimmer(config)
+        self._raw = config.encoding in NOP
+        self._codec = codec(config.encoding)
+
+    def convert(
+        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+    ) -> tuple[list[LogBatch], int | None]:
+        chosen = self._select(file, data, tokens, starts)
+        entries: list[Entry] = []
+        config = self._config
+        first = file.record - len(tokens)
+        for n in range(len(tokens)) if chosen is None else chosen:
+            token = self._trim(tokens[n])
+            if not token:
+                continue
+            attributes: dict[str, Any] = {**file.attributes, **config.attributes}
+            if config.include_file_record_number:
+                attributes["log.file.record_number"] = first + n + 1
+            if config.include_file_record_offset:
+                attributes["log.file.record_offset"] = start + starts[n]
+            body: Any = token if self._raw else token.decode(self._codec, "replace")
+            entries.append(Entry(body, attributes, dict(config.resource), now, file, start + starts[n]))
+        return self.entries(file, entries, now), self._chain.held(file)
+
+    def entries(self, file: Watched, entries: list[Entry], now: int) -> list[LogBatch]:
+        """What becomes of entries of a file."""
+        found = self._chain.process(entries, now) if entries else []
+        return [Entries(file.path, found)] if found else []
+
+    def due(self, now: int) -> list[Converted]:
+        return self._by_file(self._chain.due(now))
+
+    def drain(self, now: int) -> list[Converted]:
+        return self._by_file(self._chain.drain(now))
+
+    def _by_file(self, entries: list[Entry]) -> list[Converted]:
+        files: dict[int, tuple[Watched, list[Entry]]] = {}
+        for entry in entries:
+            files.setdefault(id(entry.source), (entry.source, []))[1].append(entry)
+        return [(file, Entries(file.path, held), self._chain.held(file)) for file, held in files.values()]
+
+
+class Lines:
+    """No operators: lines as they are."""
+
+    def __init__(self, config: FileLogConfig, selector: Selector | None) -> None:
+        self._config = config
+        self._select = _Selection(selector)
+        self._trim = trimmer(config)
+        self._both = not (config.preserve_leading_whitespaces or config.preserve_trailing_whitespaces)
+
+    def convert(
+        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+    ) -> tuple[list[LogBatch], int | None]:
+        chosen = self._select(file, data, tokens, starts)
+        skipped = 0
+        if chosen is not None:
+            skipped = len(tokens) - len(chosen)
+            tokens = [tokens[n] for n in chosen]
+        if self._both:
+            bodies = [body for token in tokens if (body := token.strip(_BLANK))]
+        else:
+            trim = self._trim
+            bodies = [body for token in tokens if (body := trim(token))]
+        if not bodies:
+            return [], None
+        if not sound(data):
+            bodies = [body.decode("utf-8", "replace").encode() for body in bodies]
+        template = file.templates.get("")
+        if template is None:
+            attributes = {**file.attributes, **self._config.attributes}
+            template = file.templates[""] = (Template(self._config.resource, attributes),)
+        return [Columns(file.path, template, None, bodies, None, now, skipped)], None
+
+    def due(self, now: int) -> list[Converted]:
+        return []
+
+    def drain(self, now: int) -> list[Converted]:
+        return []
+
+
+class _Docker(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    log: str
+    stream: str
+    time: str
+
+
+class Pieces:
+    """Parts of a line that the runtime cut, waiting for the last one."""
+
+    __slots__ = ("kind", "parts", "since", "size", "start", "time")
+
+    def __init__(self, kind: int, time: int, start: int, since: int) -> None:
+        self.kind = kind
+        self.time = time
+        self.start = start
+        self.since = since
+        self.parts: list[bytes] = []
+        self.size = 0
+
+
+class Runtime:
+    """The `container` operator, followed by operators that look at attributes only."""
+
+    def __init__(
+        self,
+        config: FileLogConfig,
+        container: Container,
+        rest: Sequence[Operator],
+        every: Every,
+        selector: Selector | None,
+    ) -> None:
+        self._config = config
+        self._container = container
+        self._rest = rest
+        self._every = every
+        self._select = _Selection(selector)
+        self._trim = trimmer(config)
+        self._docker = msgspec.json.Decoder(_Docker)
+        self._pieces: dict[int, tuple[Watched, Pieces]] = {}
+        self._seconds: dict[bytes, int] = {}
+
+    def convert(
+        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+    ) -> tuple[list[LogBatch], int | None]:
+        chosen = self._select(file, data, tokens, starts)
+        numbers: Sequence[int] = range(len(tokens)) if chosen is None else chosen
+        batches: list[LogBatch] = []
+        if not sound(data):
+            tokens = [token if token.isascii() else token.decode("utf-8", "replace").encode() for token in tokens]
+        state = file.templates.get("")
+        if state is None:
+            state = file.templates[""] = _Kinds(self, file)
+        held = self._pieces.get(file.ident)
+        pieces = held[1] if held is not None else None
+        bodies: list[bytes] = []
+        times: list[int] = []
+        kinds: list[int] = []
+        trim, seconds, wanted = self._trim, self._seconds, self._container.format
+        most = self._container.max_log_size
+        kind_of = state.kinds
+        for n in numbers:
+            token = trim(tokens[n])
+            if not token:
+                continue
+            parts = token.split(b" ", 3)
+            time: int | None = None
+            kind: int | None = None
+            body = b""
+            tag = b"F"
+            if state.usable and len(parts) > 2 and parts[1] in _STREAMS and wanted != "docker":
+                stamp = parts[0]
+                tag = parts[2]
+                kind = kind_of.get((parts[1], tag))
+                if kind is None:
+                    kind = state.add(parts[1], tag)
+                body = parts[3] if len(parts) > 3 else b""
+                second = seconds.get(stamp[:19])
+                if second is not None and stamp[-1:] == b"Z" and len(stamp) == 30 and stamp[20:29].isdigit():
+                    time = second + int(stamp[20:29]) if wanted != "crio" and stamp[19:20] == b"." else None
+                else:
+                    time = self._time(stamp)
+            elif state.usable and token[:1] == b"{" and wanted in ("", "docker"):
+                try:
+                    entry = self._docker.decode(token)
+                    time = runtime_time(entry.time) if entry.time.endswith("Z") else None
+                    kind = state.docker(entry.stream)
+                    body = entry.log.encode("utf-8", "replace")
+                    if time is not None and kind >= 0:
+                        bodies.append(body)
+                        times.append(time)
+                        kinds.append(kind)
+                        continue
+                except msgspec.DecodeError:
+                    time = None
+            if time is None or kind is None or kind < 0:
+                # Something else: the long way, in its place between the others.
+                self._columns(file, state, bodies, times, kinds, now, batches)
+                bodies, times, kinds = [], [], []
+                batches += self._every.entries(file, [self._entry(file, token, now, start + starts[n])], now)
+                continue
+            if tag == b"F" and pieces is None:
+                bodies.append(body)
+                times.append(time)
+                kinds.append(kind)
+                continue
+            if pieces is None:
+                pieces = Pieces(kind, time, start + starts[n], now)
+                self._pieces[file.ident] = (file, pieces)
+            pieces.parts.append(body)
+            pieces.size += len(body)
+            if tag == b"F" or (most and pieces.size > most):
+                bodies.append(b"".join(pieces.parts))
+                times.append(pieces.time)
+                kinds.append(pieces.kind)
+                pieces = None
+                del self._pieces[file.ident]
+        self._columns(file, state, bodies, times, kinds, now, batches)
+        return batches, pieces.start if pieces is not None else None
+
+    def due(self, now: int) -> list[Converted]:
+        return self._flush([f for f, pieces in self._pieces.values() if now - pieces.since >= FLUSH], now)
+
+    def drain(self, now: int) -> list[Converted]:
+        return self._flush([f for f, _ in self._pieces.values()], now)
+
+    def _flush(self, files: list[Watched], now: int) -> list[Converted]:
+        found: list[Converted] = []
+        for file in files:
+            _, pieces = self._pieces.pop(file.ident)
+            batches: list[LogBatch] = []
+            state = file.templates.get("") or _Kinds(self, file)
+            kind = pieces.kind if pieces.kind < len(state.templates) else 0
+            self._columns(file, state, [b"".join(pieces.parts)], [pieces.time], [kind], pieces.since, batches)
+            found += [(file, batch, None) for batch in batches]
+        return found
+
+    def _time(self, stamp: bytes) -> int | None:
+        """The time of a line; the seconds are remembered, many lines share them."""
+        text = stamp.decode("ascii", "replace")
+        ends = text.endswith("Z")
+        if text.count("Z") != ends or "^" in text or self._container.format == ("crio" if ends else "containerd"):
+            return None
+        found = runtime_time(text)
+        if found is not None and ends:
+            if len(self._seconds) > 4096:
+                self._seconds.clear()
+            self._seconds[stamp[:19]] = found - found % 1_000_000_000
+        return found
+
+    def _columns(
+        self,
+        file: Watched,
+        state: _Kinds,
+        bodies: list[bytes],
+        times: list[int],
+        kinds: list[int],
+        now: int,
+        batches: list[LogBatch],
+    ) -> None:
+        if bodies:
+            one = kinds.count(kinds[0]) == len(kinds)
+            templates = [state.templates[kinds[0]]] if one else list(state.templates)
+            batches.append(Columns(file.path, templates, None if one else kinds, bodies, times, now))
+
+    def _entry(self, file: Watched, token: bytes, now: int, start: int) -> Entry:
+        attributes: dict[str, Any] = {**file.attributes, **self._config.attributes}
+        return Entry(token.decode("utf-8", "replace"), attributes, dict(self._config.resource), now, file, start)
+
+    def template(self, file: Watched, added: dict[str, Any], pod: Attributes) -> Template:
+        """What all lines have that came on one stream with one tag."""
+        entry = Entry(
+            "", {**file.attributes, **self._config.attributes, **added}, {**self._config.resource, **pod}, 0, file
+        )
+        for operator in self._rest:
+            operator.process_one(entry)
+        severity = entry.severity_text or SEVERITIES[entry.severity]
+        return Template(entry.resource, entry.attributes, entry.severity, severity, entry.scope)
+
+    def pod(self, file: Watched) -> Attributes | None:
+        """What the path says; None where that is asked for and it says nothing."""
+        if not self._container.add_metadata:
+            return {}
+        path = {**file.attributes, **self._config.attributes}.get("log.file.path")
+        return pod_of(path) if isinstance(path, str) else None
+
+
+class _Kinds:
+    """The templates of a file."""
+
+    #: Tags are the runtime's: more of them than this is somebody else's doing.
+    MOST: Final = 64
+
+    def __init__(self, runtime: Runtime, file: Watched) -> None:
+        self._runtime = runtime
+        self._file = file
+        self._pod = runtime.pod(file)
+        self.usable = self._pod is not None
+        self.kinds: dict[tuple[bytes, bytes], int] = {}
+        self.templates: list[Template] = []
+
+    def add(self, stream: bytes, tag: bytes) -> int:
+        """The number of a template; -1 where there are too many."""
+        return self._added((stream, tag), {"log.iostream": stream.decode(), "logtag": tag.decode("utf-8", "replace")})
+
+    def docker(self, stream: str) -> int:
+        key = (stream.encode("utf-8", "replace"), b"\x00docker")
+        known = self.kinds.get(key)
+        return self._added(key, {"log.iostream": stream}) if known is None else known
+
+    def _added(self, key: tuple[bytes, bytes], added: dict[str, Any]) -> int:
+        if len(self.templates) >= self.MOST:
+            return -1
+        self.templates.append(self._runtime.template(self._file, added, self._pod or {}))
+        self.kinds[key] = len(self.templates) - 1
+        return self.kinds[key]
+
+
+class _Selection:
+    """Which lines somebody wants; those that belong to a cut line come with it."""
+
+    def __init__(self, selector: Selector | None) -> None:
+        self._selector = selector
+
+    def __call__(self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int]) -> list[int] | None:
+        if self._selector is None:
+            return None
+        positions = self._selector(data)
+        if positions is None:
+            return None
+        chosen: list[int] = []
+        after = 0
+        if file.partial:
+            after = self._follow(file, tokens, 0, chosen)
+        for position in positions:
+            number = bisect.bisect_right(starts, position) - 1
+            if number >= after and number < len(tokens):
+                after = self._follow(file, tokens, number, chosen)
+        return chosen
+
+    def _follow(self, file: Watched, tokens: list[bytes], number: int, chosen: list[int]) -> int:
+        """Chooses a line and those that complete it; gives the one after them."""
+        while number < len(tokens):
+            chosen.append(number)
+            file.partial = any(part in tokens[number][:64] for part in _PARTIALS)
+            number += 1
+            if not file.partial:
+                break
+        return number
+
+
+def sound(data: bytes) -> bool:
+    """Whether bytes are valid UTF-8."""
+    if data.isascii():
+        return True
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

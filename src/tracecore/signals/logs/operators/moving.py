@@ -1,0 +1,190 @@
+"""Operators that put fields elsewhere, add and remove them, and choose where entries go."""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+from tracecore.signals.logs.operators.base import Failures, Operator
+from tracecore.signals.logs.operators.entry import MISSING, Entry, OperatorError
+from tracecore.signals.logs.operators.expression import Expression, ExpressionError
+from tracecore.signals.logs.operators.options import Options
+
+
+class Move(Operator):
+    """`move`: takes a field from one place to another."""
+
+    uniform = True
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._from = options.needed_field("from")
+        self._to = options.needed_field("to")
+
+    def reads_attributes_only(self) -> bool:
+        return super().reads_attributes_only() and all(
+            field is not None and field.root != "body" for field in (self._from, self._to)
+        )
+
+    def transform(self, entry: Entry, now: int) -> None:
+        value = MISSING if self._from is None else self._from.delete(entry)
+        if value is MISSING or self._to is None:
+            raise OperatorError("move: there is no such field")
+        self._to.set(entry, value)
+
+
+class Add(Operator):
+    """`add`: sets a field to a value, or to that of an expression."""
+
+    uniform = True
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._field = options.needed_field("field")
+        self._value = options.raw("value")
+        self._expression: Expression | None = None
+        if isinstance(self._value, str) and self._value.startswith("EXPR(") and self._value.endswith(")"):
+            self._expression = options.expression("value", self._value[5:-1])
+
+    def reads_attributes_only(self) -> bool:
+        reads = self._expression.reads if self._expression is not None else frozenset()
+        return (
+            super().reads_attributes_only()
+            and self._field is not None
+            and self._field.root != "body"
+            and not reads & {"body", "timestamp"}
+        )
+
+    def transform(self, entry: Entry, now: int) -> None:
+        if self._field is None or self._value is None:
+            raise OperatorError("add: there is no value")
+        self._field.set(entry, copy.deepcopy(self._value) if self._expression is None else self._expression(entry))
+
+
+class Remove(Operator):
+    """`remove`: takes a field away; `attributes` or `resource` for all of them."""
+
+    uniform = True
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._field = options.needed_field("field", root=True)
+
+    def reads_attributes_only(self) -> bool:
+        return super().reads_attributes_only() and self._field is not None and self._field.root != "body"
+
+    def transform(self, entry: Entry, now: int) -> None:
+        if self._field is None or self._field.delete(entry) is MISSING:
+            raise OperatorError("remove: there is no such field")
+
+
+class Filter(Operator):
+    """`filter`: drops entries for which an expression is true, or a part of them."""
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._expression = options.condition("expr")
+        if self._expression is None and not options.has("expr"):
+            options.wrong("expr", '"expr" is missing')
+        ratio = options.raw("drop_ratio", 1)
+        if not isinstance(ratio, int | float) or not 0 <= ratio <= 1:
+            options.wrong("drop_ratio", "expected a number from 0 to 1")
+            ratio = 1
+        self._ratio = int(ratio * 1000)
+
+    def process(self, entries: list[Entry], now: int) -> None:
+        kept: list[Entry] = []
+        for entry in entries:
+            try:
+                drop = self._expression is not None and self._expression(entry)
+            except ExpressionError:
+                self.failures.entries_failed += 1
+                self.failures.entries_dropped += 1
+                continue
+            if not drop or (self._ratio < 1000 and random.randrange(1000) >= self._ratio):
+                kept.append(entry)
+        self.write(kept, now)
+
+
+class Router(Operator):
+    """`router`: the first route whose expression is true takes the entry; without one it is dropped."""
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        routes = options.raw("routes", [])
+        default = options.raw("default")
+        self._routes: list[tuple[Expression | None, dict[str, Any], list[str]]] = []
+        self._places: list[list[Operator]] = []
+        if not isinstance(routes, list) or not routes:
+            options.wrong("routes", '"routes" is missing')
+            routes = []
+        problems: list[tuple[tuple[str | int, ...], str]] = []
+        for number, route in enumerate(routes):
+            inner = Options(route if isinstance(route, dict) else {}, (*options.path, "routes", number), problems)
+            condition = inner.condition("expr")
+            if condition is None and not inner.has("expr"):
+                inner.wrong("expr", '"expr" is missing')
+            self._routes.append((condition, _valued(inner), _ids(inner, "output")))
+            inner.finish()
+        for path, message in problems:
+            options.note(path, message)
+        if default is not None:
+            self._routes.append((Expression("true"), {}, [default] if isinstance(default, str) else list(default)))
+
+    def outputs(self) -> list[str]:
+        return [one for _, _, output in self._routes for one in output]
+
+    def connect(self, known: dict[str, Operator], following: Operator) -> list[str]:
+        self._places = [[known[one] for one in output if one in known] for _, _, output in self._routes]
+        return [one for one in self.outputs() if one not in known]
+
+    def process(self, entries: list[Entry], now: int) -> None:
+        routed: dict[int, list[Entry]] = {}
+        for entry in entries:
+            number = self._route(entry)
+            if number is None:
+                self.failures.entries_dropped += 1
+            else:
+                routed.setdefault(number, []).append(entry)
+        for number, chosen in routed.items():
+            places = self._places[number]
+            for place in places[1:]:
+                place.process([entry.copied() for entry in chosen], now)
+            if places:
+                places[0].process(chosen, now)
+
+    def _route(self, entry: Entry) -> int | None:
+        for number, (condition, attributes, _) in enumerate(self._routes):
+            try:
+                if condition is not None and condition(entry):
+                    for name, value in attributes.items():
+                        entry.attributes[name] = value(entry) if isinstance(value, Expression) else value
+                    return number
+            except ExpressionError:
+                self.failures.entries_failed += 1
+        return None
+
+
+def _valued(options: Options) -> dict[str, Any]:
+    """Attributes that a route adds: texts, or expressions."""
+    found = options.raw("attributes", {})
+    if not isinstance(found, dict):
+        options.wrong("attributes", "expected attributes by name")
+        return {}
+    return {
+        str(name): options.expression("attributes", value[5:-1])
+        if isinstance(value, str) and value.startswith("EXPR(") and value.endswith(")")
+        else value
+        for name, value in found.items()
+    }
+
+
+def _ids(options: Options, name: str) -> list[str]:
+    found = options.raw(name)
+    if isinstance(found, str):
+        return [found]
+    if isinstance(found, list) and all(isinstance(one, str) for one in found):
+        return found
+    options.wrong(name, "expected the id of an operator, or a list of them")
+    return []

@@ -1,0 +1,283 @@
+"""Operators that make fields of a text, a time, a severity."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from tracecore.signals.logs.operators.base import Failures, Operator
+from tracecore.signals.logs.operators.entry import MISSING, SEVERITIES, Entry, Field, OperatorError
+from tracecore.signals.logs.operators.options import Options
+from tracecore.signals.logs.operators.times import Layout, TimeError
+
+_LEVELS: Final = {text.lower(): number for number, text in enumerate(SEVERITIES) if text}
+_HTTP: Final = {f"{n}xx": range(n * 100, n * 100 + 100) for n in (2, 3, 4, 5)}
+
+
+class SeverityReader:
+    """Reads a severity from a field.
+
+    Args:
+        options: `parse_from`, `preset`, `mapping`, `overwrite_text`.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.field = options.needed_field("parse_from")
+        self._overwrite = options.flag("overwrite_text", False)
+        preset = options.text("preset", "default")
+        self._mapping: dict[str, int] = {}
+        if preset != "none":
+            self._mapping = dict(_LEVELS)
+            self._mapping.update({str(number): number for number in range(1, 25)})
+            if preset not in ("otel", "aliases"):
+                for name, alias in (("warn", "warning"), ("error", "err")):
+                    for suffix in ("", "2", "3", "4"):
+                        self._mapping[alias + suffix] = _LEVELS[name + suffix]
+        mapping = options.raw("mapping", {})
+        if not isinstance(mapping, dict):
+            options.wrong("mapping", "expected severities and what stands for them")
+            mapping = {}
+        for level, values in mapping.items():
+            number = _LEVELS.get(str(level).lower()) or (
+                int(level) if str(level).isdigit() and 0 < int(level) < 25 else 0
+            )
+            for value in values if isinstance(values, list) else [values]:
+                try:
+                    for text in _texts(value):
+                        self._mapping[text] = number
+                except ValueError as error:
+                    options.wrong("mapping", str(error))
+
+    def read(self, entry: Entry) -> None:
+        """Sets severity and its text.
+
+        Raises:
+            OperatorError: there is none.
+        """
+        value = MISSING if self.field is None else self.field.get(entry)
+        if value is MISSING:
+            raise OperatorError("there is no field to read the severity from")
+        if isinstance(value, bytes):
+            text = value.decode("utf-8", "replace")
+        elif isinstance(value, str):
+            text = value
+        elif isinstance(value, int | float) and not isinstance(value, bool) and value == int(value):
+            text = str(int(value))
+        else:
+            raise OperatorError(f"{type(value).__name__} cannot be a severity")
+        number = self._mapping.get(text.lower(), 0)
+        entry.severity = number
+        entry.severity_text = SEVERITIES[number] if self._overwrite and number else text
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, bool):
+        raise ValueError("true and false cannot be severities")
+    if isinstance(value, int):
+        return [str(value)]
+    if isinstance(value, str):
+        return [str(n) for n in _HTTP[value]] if value in _HTTP else [value.lower()]
+    if (
+        isinstance(value, dict)
+        and isinstance(low := value.get("min"), int)
+        and isinstance(high := value.get("max"), int)
+    ):
+        low, high = min(low, high), max(low, high)
+        if high - low > 100_000:
+            raise ValueError("the range is too wide")
+        return [str(n) for n in range(low, high + 1)]
+    raise ValueError(f"{value!r} cannot stand for a severity")
+
+
+class TimeReader:
+    """Reads a time from a field.
+
+    Args:
+        options: `parse_from`, `layout`, `layout_type`, `location`.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.field = options.needed_field("parse_from")
+        kind = options.one_of("layout_type", ("strptime", "gotime", "epoch"), "strptime")
+        layout = options.text("layout")
+        location = options.text("location")
+        if not layout:
+            options.wrong("layout", '"layout" is missing')
+        self._layout = options.made("layout", lambda: Layout(layout, kind, location)) if layout else None
+
+    def read(self, entry: Entry, now: int) -> None:
+        """Sets the time.
+
+        Raises:
+            OperatorError: there is none.
+        """
+        value = MISSING if self.field is None else self.field.get(entry)
+        if value is MISSING or self._layout is None:
+            raise OperatorError("there is no field to read the time from")
+        try:
+            entry.time = self._layout.parse(value, now)
+        except TimeError as error:
+            raise OperatorError(str(error)) from None
+
+
+class Parser(Operator):
+    """What parsers have in common: where they read and write, and what they read from the outcome."""
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self.parse_from = options.field("parse_from", "body") or Field("body")
+        self.parse_to = options.field("parse_to", "attributes", root=True) or Field("attributes", True)
+        self.body = options.field("body")
+        if self.body is not None and self.parse_to.text == "body":
+            options.wrong("parse_to", "not body, when body is set, too")
+        self.time = self._within(options, "timestamp", TimeReader)
+        self.severity = self._within(options, "severity", SeverityReader)
+        scope = options.inner("scope_name")
+        self.scope = scope.needed_field("parse_from") if scope is not None else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it reads the body into attributes, and nothing else."""
+        return (self.parse_from.text, self.parse_to.text) == (
+            "body",
+            "attributes",
+        ) and self.body is self.time is self.severity is self.scope is None
+
+    def _within(self, options: Options, name: str, make: Any) -> Any:
+        inner = options.inner(name)
+        if inner is None:
+            return None
+        made = make(inner)
+        inner.finish()
+        return made
+
+    def transform(self, entry: Entry, now: int) -> None:
+        value = self.parse_from.get(entry)
+        if value is MISSING:
+            raise OperatorError(f"there is no {self.parse_from.text}")
+        self.parse_to.set(entry, self.parse(value))
+        if self.body is not None and (body := self.body.get(entry)) is not MISSING:
+            entry.body = body
+        error: OperatorError | None = None
+        for read in (self._read_time, self._read_severity, self._read_scope):
+            try:
+                read(entry, now)
+            except OperatorError as failure:
+                error = error or failure
+        if error is not None:
+            raise error
+
+    def _read_time(self, entry: Entry, now: int) -> None:
+        if self.time is not None:
+            self.time.read(entry, now)
+
+    def _read_severity(self, entry: Entry, now: int) -> None:
+        if self.severity is not None:
+            self.severity.read(entry)
+
+    def _read_scope(self, entry: Entry, now: int) -> None:
+        if self.scope is not None:
+            value = self.scope.get(entry)
+            if not isinstance(value, str):
+                raise OperatorError("there is no name of a scope")
+            entry.scope = value
+
+    def parse(self, value: Any) -> Any:
+        """What is made of a value.
+
+        Raises:
+            OperatorError: nothing can be.
+        """
+        raise NotImplementedError
+
+
+class RegexParser(Parser):
+    """`regex_parser`: named groups become fields."""
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._regex = options.regex("regex")
+        if self._regex is not None and not self._regex.groupindex:
+            options.wrong("regex", "it has no named groups, such as (?P<name>.*)")
+        cache = options.inner("cache")
+        if cache is not None:
+            cache.count("size", 0)
+            cache.finish()
+
+    def parse(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise OperatorError(f"{type(value).__name__} cannot be parsed by a regular expression")
+        match = self._regex.search(value) if self._regex is not None else None
+        if match is None:
+            raise OperatorError("the regular expression does not match")
+        return {name: found or "" for name, found in match.groupdict().items()}
+
+
+class JsonParser(Parser):
+    """`json_parser`: an object's members become fields."""
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._ints = options.flag("parse_ints", False)
+
+    def parse(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise OperatorError(f"{type(value).__name__} cannot be parsed as JSON")
+        return json_object(value, self._ints)
+
+
+def json_object(text: str, ints: bool = False) -> dict[str, Any]:
+    """A JSON object; numbers are floats unless whole ones are asked for.
+
+    Raises:
+        OperatorError: it is none.
+    """
+    try:
+        found = msgspec.json.decode(text.encode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise OperatorError(f"no JSON: {error}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise OperatorError("no JSON object")
+    return {name: _numbers(value, ints) for name, value in found.items()}
+
+
+def _numbers(value: Any, ints: bool) -> Any:
+    kind = type(value)
+    if kind is int:
+        return value if ints and -(1 << 63) <= value < 1 << 63 else float(value)
+    if kind is dict:
+        return {name: _numbers(item, ints) for name, item in value.items()}
+    if kind is list:
+        return [_numbers(item, ints) for item in value]
+    return value
+
+
+class SeverityParser(Operator):
+    """`severity_parser`."""
+
+    uniform = True
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._reader = SeverityReader(options)
+
+    def reads_attributes_only(self) -> bool:
+        field = self._reader.field
+        return super().reads_attributes_only() and field is not None and field.root != "body"
+
+    def transform(self, entry: Entry, now: int) -> None:
+        self._reader.read(entry)
+
+
+class TimeParser(Operator):
+    """`time_parser`."""
+
+    def __init__(self, options: Options, failures: Failures) -> None:
+        super().__init__(options, failures)
+        self._reader = TimeReader(options)
+
+    def transform(self, entry: Entry, now: int) -> None:
+        self._reader.read(entry, now)

@@ -1,0 +1,93 @@
+"""How far files were read and delivered, kept over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from tracecore.signals.logs.tail.fingerprint import Fingerprint
+from tracecore.signals.logs.tail.watched import Watched
+
+_PREFIX: Final = "file/"
+
+
+class Store(Protocol):
+    """Keys and values that survive (`signals.storage.journal.Journal`)."""
+
+    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]: ...
+
+    def update(self, changes: Mapping[str, bytes | None]) -> None: ...
+
+
+class Position(msgspec.Struct, frozen=True, array_like=True):
+    """What is stored of one file."""
+
+    version: int
+    path: str
+    length: int
+    digest: bytes
+    offset: int
+    base: int
+    compressed: bool
+    record: int
+    skipping: bool
+    device: int
+    inode: int
+
+
+_decoder = msgspec.msgpack.Decoder(Position)
+
+
+def load(store: Store) -> tuple[list[Watched], int]:
+    """The files that were known, oldest first, and how many entries made no sense."""
+    known: list[Watched] = []
+    wrong = 0
+    for key, value in store.items(_PREFIX):
+        try:
+            position = _decoder.decode(value)
+            file = Watched(int(key[len(_PREFIX) :]), position.path, Fingerprint(position.length, position.digest))
+        except (msgspec.DecodeError, ValueError):
+            wrong += 1
+            continue
+        if position.version != 1 or position.offset < 0 or position.base < 0:
+            wrong += 1
+            continue
+        file.offset = file.delivered = file.given = position.offset
+        file.base, file.compressed = position.base, position.compressed
+        file.record = file.delivered_record = position.record
+        file.skipping = position.skipping
+        file.device, file.inode = position.device, position.inode
+        file.stored = value
+        known.append(file)
+    return known, wrong
+
+
+def changes(files: Iterable[Watched]) -> dict[str, bytes]:
+    """What has to be written so that the store knows how far these files are."""
+    found: dict[str, bytes] = {}
+    for file in files:
+        position = Position(
+            1,
+            file.path,
+            file.fingerprint.length,
+            file.fingerprint.digest,
+            file.delivered,
+            file.base,
+            file.compressed,
+            file.delivered_record,
+            file.skipping and not file.outstanding,
+            file.device,
+            file.inode,
+        )
+        value = msgspec.msgpack.encode(position)
+        if value != file.stored:
+            file.stored = value
+            found[f"{_PREFIX}{file.ident}"] = value
+    return found
+
+
+def forgotten(file: Watched) -> str:
+    """The key of a file that is to be forgotten."""
+    return f"{_PREFIX}{file.ident}"

@@ -1,0 +1,60 @@
+"""What identifies a file: its first bytes, in whichever name or place it is found again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from typing import Final
+
+import msgspec
+
+GZIP: Final = b"\x1f\x8b"
+
+
+class Fingerprint(msgspec.Struct, frozen=True, gc=False):
+    """The first bytes of a file.
+
+    Args:
+        length: how many bytes.
+        digest: their hash, which is what is compared and stored.
+    """
+
+    length: int
+    digest: bytes
+
+    def begins(self, data: bytes) -> bool:
+        """Whether these bytes begin as the file did."""
+        return 0 < self.length <= len(data) and digest(data[: self.length]) == self.digest
+
+
+def digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def of(data: bytes) -> Fingerprint:
+    """The fingerprint of these first bytes."""
+    return Fingerprint(len(data), digest(data))
+
+
+def first_bytes(fd: int, size: int, compression: bool) -> tuple[bytes, bool]:
+    """The first bytes of a file, decompressed where that is asked for, and whether it is compressed.
+
+    A compressed file begins like the file it was made of, and so is known to be the same.
+    """
+    start = os.pread(fd, max(size, 64), 0)
+    if not compression or not start.startswith(GZIP):
+        return start[:size], False
+    inflater = zlib.decompressobj(wbits=31)
+    out = b""
+    at = 0
+    try:
+        while len(out) < size and not inflater.eof:
+            chunk = os.pread(fd, 4096, at)
+            if not chunk:
+                break
+            at += len(chunk)
+            out += inflater.decompress(chunk, size - len(out))
+    except zlib.error:
+        return b"", True
+    return out, True

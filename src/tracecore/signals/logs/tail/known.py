@@ -1,0 +1,106 @@
+"""The files that are known, found again by how they begin."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final
+
+from tracecore.signals.logs.tail.fingerprint import Fingerprint, digest
+from tracecore.signals.logs.tail.watched import Watched
+
+#: How much of two files that begin alike is compared.
+COMPARED: Final = 1 << 20
+#: Files that are remembered after they are gone.
+MAX_GONE: Final = 10_000
+#: A file that is gone and was shorter than a fingerprint is remembered for so many looks: soon others may begin so, too.
+BRIEFLY: Final = 3
+
+
+class Known:
+    """Files by fingerprint.
+
+    Args:
+        fingerprint_size: how long a fingerprint gets.
+    """
+
+    def __init__(self, fingerprint_size: int) -> None:
+        self._size = fingerprint_size
+        self._files: dict[int, Watched] = {}
+        self._by_length: dict[int, dict[bytes, list[Watched]]] = {}
+
+    def __iter__(self) -> Iterator[Watched]:
+        return iter(self._files.values())
+
+    def __contains__(self, ident: int) -> bool:
+        return ident in self._files
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def add(self, file: Watched) -> None:
+        self._files[file.ident] = file
+        self._by_length.setdefault(file.fingerprint.length, {}).setdefault(file.fingerprint.digest, []).append(file)
+
+    def remove(self, file: Watched) -> None:
+        del self._files[file.ident]
+        self._unlist(file)
+
+    def grow(self, file: Watched, fingerprint: Fingerprint) -> None:
+        """More of the file's beginning is known."""
+        self._unlist(file)
+        file.fingerprint = fingerprint
+        self._by_length.setdefault(fingerprint.length, {}).setdefault(fingerprint.digest, []).append(file)
+
+    def equal(self, fingerprint: Fingerprint, look: int) -> Watched | None:
+        """A file with this beginning whose path was found in this look."""
+        for file in self._by_length.get(fingerprint.length, {}).get(fingerprint.digest, ()):
+            if file.claimed == look:
+                return file
+        return None
+
+    def match(self, data: bytes, look: int, device: int, inode: int) -> Watched | None:
+        """The file that begins like this and whose path was not found in this look: the longest beginning first."""
+        for length in sorted(self._by_length, reverse=True):
+            if 0 < length <= len(data):
+                free = [file for file in self._by_length[length].get(digest(data[:length]), ()) if file.claimed != look]
+                if free:
+                    # The newest first, but the very same file before all others.
+                    return next((f for f in free if f.device == device and f.inode == inode), free[-1])
+        return None
+
+    def gone(self, look: int) -> list[Watched]:
+        """Files to forget: nobody can find them again, or they are too many."""
+        away = [file for file in self if file.claimed != look and file.fd is None and not file.outstanding]
+        old: list[Watched] = []
+        for file in away:
+            file.unclaimed += 1
+            if file.unclaimed > BRIEFLY and file.fingerprint.length < self._size:
+                old.append(file)
+        if len(away) - len(old) > MAX_GONE:
+            rest = [file for file in away if file not in old]
+            old += rest[: len(rest) - MAX_GONE]
+        return old
+
+    def _unlist(self, file: Watched) -> None:
+        by_digest = self._by_length[file.fingerprint.length]
+        files = by_digest[file.fingerprint.digest]
+        files.remove(file)
+        if not files:
+            del by_digest[file.fingerprint.digest]
+            if not by_digest:
+                del self._by_length[file.fingerprint.length]
+
+
+def differ(one: int, other: int) -> bool:
+    """Whether two files that begin alike are different: neither is the beginning of the other."""
+    at = 0
+    while at < COMPARED:
+        left, right = os.pread(one, 1 << 16, at), os.pread(other, 1 << 16, at)
+        size = min(len(left), len(right))
+        if left[:size] != right[:size]:
+            return True
+        if size < 1 << 16:
+            return False
+        at += size
+    return False

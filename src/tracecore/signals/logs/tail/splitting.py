@@ -1,0 +1,136 @@
+"""Bytes of a file into entries: at line ends, or where a pattern says that an entry begins or ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import re2
+
+from tracecore.signals.logs.tail.config import NOP, FileLogConfig, codec
+
+#: Takes bytes, how many of them are the most for one entry, and whether no more will come now.
+#: Gives the entries, where each begins (the last number is where the next will), and leaves the rest.
+Splitter: TypeAlias = Callable[[bytes, int], tuple[list[bytes], list[int]]]
+
+_BLANK = b" \t\r\n"
+
+
+def splitter(config: FileLogConfig) -> Splitter:
+    """The function that cuts the bytes of files, as configured."""
+    if config.encoding in NOP:
+        return whole
+    lines = config.multiline
+    if lines.line_start_pattern:
+        return _at_starts(_compiled(lines.line_start_pattern), lines.omit_pattern)
+    if lines.line_end_pattern:
+        return _at_ends(_compiled(lines.line_end_pattern), lines.omit_pattern)
+    newline = "\n".encode(codec(config.encoding))
+    return at_newlines if newline == b"\n" else _at(newline, "\r".encode(codec(config.encoding)))
+
+
+def trimmer(config: FileLogConfig) -> Callable[[bytes], bytes]:
+    """The function that removes blanks around an entry, as configured."""
+    if config.encoding in NOP or (config.preserve_leading_whitespaces and config.preserve_trailing_whitespaces):
+        return lambda token: token
+    if config.preserve_leading_whitespaces:
+        return lambda token: token.rstrip(_BLANK)
+    if config.preserve_trailing_whitespaces:
+        return lambda token: token.lstrip(_BLANK)
+    return lambda token: token.strip(_BLANK)
+
+
+def at_newlines(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
+    """Lines, without their ends; one longer than the most comes in pieces."""
+    last = data.rfind(b"\n") + 1
+    if not last:
+        return [], [0]
+    tokens = data[: last - 1].split(b"\n")
+    starts = [0]
+    at = 0
+    for token in tokens:
+        at += len(token) + 1
+        starts.append(at)
+    if b"\r" in data:
+        tokens = [token[:-1] if token.endswith(b"\r") else token for token in tokens]
+    if last > most:
+        return pieces(tokens, starts, most)
+    return tokens, starts
+
+
+def pieces(tokens: list[bytes], starts: list[int], most: int) -> tuple[list[bytes], list[int]]:
+    """The same entries, those that are too long in pieces of the most there may be."""
+    if all(len(token) <= most for token in tokens):
+        return tokens, starts
+    cut: list[bytes] = []
+    places: list[int] = []
+    for token, start in zip(tokens, starts, strict=False):
+        for at in range(0, max(len(token), 1), most):
+            cut.append(token[at : at + most])
+            places.append(start + at)
+    return cut, [*places, starts[-1]]
+
+
+def whole(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
+    """Everything there is, in pieces of the most there may be."""
+    places = list(range(0, len(data), most))
+    return [data[at : at + most] for at in places], [*places, len(data)]
+
+
+def _at(newline: bytes, carriage: bytes) -> Splitter:
+    def split(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
+        tokens: list[bytes] = []
+        starts = [0]
+        at = 0
+        while True:
+            end = data.find(newline, at)
+            # In a wide encoding a newline may only stand where a character begins.
+            while end >= 0 and (end - at) % len(newline):
+                end = data.find(newline, end + 1)
+            if end < 0:
+                break
+            tokens.append(data[at:end].removesuffix(carriage))
+            at = end + len(newline)
+            starts.append(at)
+        return pieces(tokens, starts, most) if at > most else (tokens, starts)
+
+    return split
+
+
+def _at_starts(pattern: re2._Regexp[bytes], omit: bool) -> Splitter:
+    def split(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
+        tokens: list[bytes] = []
+        starts = [0]
+        begin = end = -1
+        for match in pattern.finditer(data):
+            if begin < 0:
+                begin, end = match.span()
+                if begin:  # what stands before the first beginning is an entry, too
+                    tokens.append(data[:begin])
+                    starts.append(begin)
+            elif match.start() > end:
+                tokens.append(data[end if omit else begin : match.start()])
+                begin, end = match.span()
+                starts.append(begin)
+        return pieces(tokens, starts, most) if starts[-1] > most else (tokens, starts)
+
+    return split
+
+
+def _at_ends(pattern: re2._Regexp[bytes], omit: bool) -> Splitter:
+    def split(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
+        tokens: list[bytes] = []
+        starts = [0]
+        at = 0
+        for match in pattern.finditer(data):
+            if match.end() > at:
+                tokens.append(data[at : match.start() if omit else match.end()])
+                at = match.end()
+                starts.append(at)
+        return pieces(tokens, starts, most) if at > most else (tokens, starts)
+
+    return split
+
+
+def _compiled(pattern: str) -> re2._Regexp[bytes]:
+    return re2.compile(f"(?m)(?:{pattern})".encode())
