@@ -114,8 +114,11 @@ class Layout:
         self._names: list[str] = []
         pattern = ""
         for part in parts:
-            if part in _PARTS:
-                name, expression = _PARTS[part]
+            base, _, digits = part.partition(".") if part.startswith("second") else (part, "", "")
+            if base in _PARTS:
+                name, expression = _PARTS[base]
+                if digits:
+                    expression = expression.replace(r"(?:[.,]\d+)?", rf"[.,]\d{{{digits}}}")
                 if name:
                     self._names.append(name)
                     pattern += f"({expression})"
@@ -212,10 +215,16 @@ def _strptime(layout: str) -> list[str]:
             raise ValueError(f'"%{directive}" is no directive')
         parts += _DIRECTIVES[directive]
         at += 2
-    # A fraction that has a directive of its own is no part of the seconds.
-    if any(part in ("milli", "micro", "nano") for part in parts):
-        parts = ["plain_second" if part == "second" else part for part in parts]
-    return parts
+    # Seconds take their fraction with them, of any length or none.
+    made: list[str] = []
+    for part in parts:
+        if part in ("milli", "micro", "nano") and made[-1:] in (["."], [","]) and made[-2:-1] == ["second"]:
+            made.pop()
+        else:
+            made.append(part)
+    if any(part in ("milli", "micro", "nano") for part in made):
+        made = ["plain_second" if part == "second" else part for part in made]
+    return made
 
 
 def _gotime(layout: str) -> list[str]:
@@ -226,7 +235,10 @@ def _gotime(layout: str) -> list[str]:
         if rest[0] in ".," and rest[1:2] in ("0", "9") and parts and parts[-1] in ("second", "second1"):
             length = len(rest[1:]) - len(rest[1:].lstrip(rest[1]))
             if not rest[1 + length : 2 + length].isdigit():
-                at += 1 + length  # the seconds have it already
+                at += 1 + length
+                # Nines mean any number of digits, which seconds have anyway; noughts mean as many as there are.
+                if rest[1] == "0" and length <= 9:
+                    parts[-1] = f"{parts[-1]}.{length}"
                 continue
         for text, part in _GO:
             if rest.startswith(text):
