@@ -22,10 +22,11 @@ def factories() -> tuple[Factory, ...]:
         resource,
         transform,
     )
-    from tracecore.pipeline.receivers import journald, kmsg, otlp
+    from tracecore.pipeline.receivers import filelog, journald, kmsg, otlp
 
     return (
         otlp.FACTORY,
+        filelog.FACTORY,
         kmsg.FACTORY,
         journald.FACTORY,
         memory_limiter.FACTORY,
