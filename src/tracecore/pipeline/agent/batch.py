@@ -100,6 +100,11 @@ class Batch:
         self._raw = raw
         return payload
 
+    @property
+    def untouched(self) -> bool:
+        """Nobody has asked for its records: its encoding costs less than its payload."""
+        return self._payload is None
+
     def encoded(self) -> bytes:
         """The OTLP export request."""
         if self._raw is None and self._source is not None:

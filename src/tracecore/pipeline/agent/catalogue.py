@@ -19,6 +19,7 @@ def factories() -> tuple[Factory, ...]:
         k8sattributes,
         memory_limiter,
         patterndetector,
+        rankjoin,
         resource,
         transform,
     )
@@ -36,6 +37,7 @@ def factories() -> tuple[Factory, ...]:
         attributes.FACTORY,
         filter.FACTORY,
         transform.FACTORY,
+        rankjoin.FACTORY,
         patterndetector.FACTORY,
         debug.FACTORY,
         file.FACTORY,

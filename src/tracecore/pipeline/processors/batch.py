@@ -64,6 +64,11 @@ class BatchProcessor:
         if len(held) == 1 and (not most or held[0].count <= most):
             return held
         signal = held[0].signal
+        total = sum(batch.count for batch in held)
+        if (not most or total <= most) and all(batch.untouched for batch in held):
+            # Encoded requests, one after the other, are one request.
+            raw = b"".join([batch.encoded() for batch in held])
+            return [Batch(signal, raw=raw, count=total, acks=tuple(ack for batch in held for ack in batch.acks))]
         entries: list[dict[str, Any]] = []
         acks: list[Ack] = []
         for batch in held:
