@@ -83,7 +83,7 @@ def _live(pattern: Pattern[Any], case: Case, end: int, failures: list[str]) -> l
     for instant in sorted({a.at for a in case.arrivals} | {e.at for e in expectations} | {end}):
         if arrivals and arrivals[0][0].at == instant:
             engine.add(arrival.fact for arrival in arrivals.pop(0))
-        said += engine.advance(instant)
+        said += engine.close(instant) if instant == end else engine.advance(instant)
         while expectations and expectations[0].at == instant:
             failures += _look(expectations.pop(0), standing(said))
     return standing(said)

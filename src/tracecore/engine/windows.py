@@ -37,9 +37,29 @@ class FactWindow:
     """Implements `patterns.contract.Window`.
 
     `floor` is the time before which facts were dropped for a limit: what depended on them can no longer be judged.
+    What the engine needs to know when to look: whether it `changed`, whether its deadline `called`, when it `looked`
+    and at how many facts (`size`), and by the facts since then the `pace`, the latest time (`by`) and, when it was left
+    alone, until when (`ready`).
     """
 
-    __slots__ = ("armed", "changed", "due", "facts", "floor", "key", "known", "skew")
+    __slots__ = (
+        "armed",
+        "by",
+        "called",
+        "changed",
+        "count",
+        "due",
+        "facts",
+        "floor",
+        "key",
+        "known",
+        "looked",
+        "oldest",
+        "pace",
+        "ready",
+        "size",
+        "skew",
+    )
 
     def __init__(self, key: Key, skew: int) -> None:
         self.key = key
@@ -47,6 +67,14 @@ class FactWindow:
         self.facts: dict[type[Fact], list[Fact]] = {}
         self.known: dict[str | Source, Known] | None = None
         self.changed = False
+        self.called = False
+        self.count = 0
+        self.oldest = 0
+        self.looked = 0
+        self.size = 0
+        self.pace = 0
+        self.by = 0
+        self.ready = 0
         self.armed = False
         self.due: int | None = None
         self.floor: int | None = None
@@ -55,18 +83,22 @@ class FactWindow:
         return cast("Sequence[F]", self.facts.get(kind, ()))
 
     def __len__(self) -> int:
-        return sum(map(len, self.facts.values()))
+        return self.count
 
     def add(self, fact: Fact) -> int:
         """Keep this fact: 1 when it is new, 0 when it takes the place of itself with a smaller count, -1 when known."""
         kind = type(fact)
         facts = self.facts.get(kind)
+        if fact.time < self.oldest:
+            self.oldest = fact.time
         if not facts:
             self.facts[kind] = [fact]
+            self.count += 1
             return 1
         last = facts[-1]
         if fact.time > last.time:
             facts.append(fact)
+            self.count += 1
             return 1
         place = bisect_left(facts, _order(fact), key=_order)
         if place < len(facts):
@@ -77,10 +109,13 @@ class FactWindow:
                 facts[place] = fact
                 return 0
         facts.insert(place, fact)
+        self.count += 1
         return 1
 
     def prune(self, cutoff: int) -> int:
         """Forget facts that ended before this time, and say how many."""
+        if cutoff <= self.oldest:
+            return 0
         dropped = 0
         for facts in self.facts.values():
             if facts and facts[0].time < cutoff:
@@ -88,6 +123,9 @@ class FactWindow:
                 kept = [fact for fact in facts[:place] if fact.last_time is not None and fact.last_time >= cutoff]
                 dropped += place - len(kept)
                 facts[:place] = kept
+        self.count -= dropped
+        # Every time from here on is at least this, but for storms that began before and go on: those are looked at.
+        self.oldest = min((facts[0].time for facts in self.facts.values() if facts), default=cutoff)
         return dropped
 
     def trim(self, limit: int) -> int:
@@ -98,6 +136,7 @@ class FactWindow:
         oldest = heapq.nsmallest(excess, (f for facts in self.facts.values() for f in facts[:excess]), key=_order)
         for kind in {type(fact) for fact in oldest}:
             del self.facts[kind][: sum(type(fact) is kind for fact in oldest)]
+        self.count -= excess
         self.raise_floor(oldest[-1].time + 1)
         return excess
 

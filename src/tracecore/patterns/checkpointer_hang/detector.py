@@ -276,19 +276,21 @@ def _unfinished(window: Window) -> list[CheckpointPhase]:
             del current[_who(fact)]
     if not current:
         return []
+    # The job as a whole first: while it goes on, which is nearly always, nobody's own steps need be looked at.
     steps = window.of(Progress)
+    times = [step.time for step in steps]
+    reached = list(accumulate([-1 if step.step is None else step.step for step in steps], max))
+    current = {who: begin for who, begin in current.items() if not _advanced(begin, times, reached)}
+    if not current:
+        return []
     own: dict[Who, Progress] = {}
     for step in steps:
-        mine = own.get(_who(step))
-        if mine is None or _place(step) > _place(mine):
-            own[_who(step)] = step
-    times = [step.time for step in steps]
-    reached = list(accumulate((-1 if step.step is None else step.step for step in steps), max))
-    begun = [
-        begin
-        for who, begin in current.items()
-        if not (who in own and _after(own[who], begin)) and not _advanced(begin, times, reached)
-    ]
+        who = _who(step)
+        if who in current:
+            mine = own.get(who)
+            if mine is None or _place(step) > _place(mine):
+                own[who] = step
+    begun = [begin for who, begin in current.items() if not (who in own and _after(own[who], begin))]
     finished = window.of(RunFinished)
     begun = [begin for begin in begun if not any(end.end >= begin.time for end in finished)]
     return sorted(begun, key=lambda fact: (fact.time, fact.uid))

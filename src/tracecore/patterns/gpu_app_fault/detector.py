@@ -178,6 +178,10 @@ class GpuAppFault(Pattern[Config]):
         # CUDA errors do not know their GPU: the node is where they meet the driver's report.
         return ((fact.node,), ("",)) if fact.node else (("",),)
 
+    def arms(self, fact: Fact, key: Key) -> bool:
+        """Where all nodes meet, only a fact that does not know its node can make a pair that its own node cannot."""
+        return isinstance(fact, CudaError) if key[0] else fact.node is None
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         errors = window.of(CudaError)
         kernel = sorted((*window.of(Xid), *window.of(GpuDriverError), *window.of(GpuLost)), key=_order)

@@ -320,7 +320,8 @@ def _cohorts(window: Window) -> dict[tuple[Key, int], _Cohort]:
                 cohort.joined.add(fact.rank)
             if fact.pod is not None:
                 cohort.pods.add(fact.pod)
-    for step in window.of(Progress):
+    # Steps are many and say the same: one for each process is enough.
+    for step in {(step.job, step.pod, step.rank, step.attempt): step for step in window.of(Progress)}.values():
         cohort = of(step)
         cohort.stepped = True
         cohort.steppers.add(step.pod)

@@ -203,6 +203,8 @@ class Straggler(Pattern[Config]):
     # -- by what ranks say of themselves --------------------------------------------------------------------------
 
     def _by_times(self, window: Window) -> Iterator[StragglerVerdict]:
+        if not self._apart(window.of(Progress)):
+            return
         steps: dict[tuple[int, float, int], dict[int, Progress]] = {}
         for report in window.of(Progress):
             if report.rank is not None and report.step is not None:
@@ -238,6 +240,20 @@ class Straggler(Pattern[Config]):
                             rank=rank,
                             lags=tuple(run),
                         )
+
+    def _apart(self, reports: Sequence[Progress]) -> bool:
+        """Whether times differ so much that one can be far above a median; where not, which is nearly always, it is
+        known without sorting any step."""
+        for times in (
+            [report.iter_time_s for report in reports if report.iter_time_s is not None],
+            [report.data_time_s for report in reports if report.data_time_s is not None],
+        ):
+            # A value that is no number compares with nothing, and could hide the others.
+            if times and not max(times) - min(times) < self.config.least_ms / 1000:
+                low, high = min(times), max(times)
+                if not (low > 0 and high < self.config.factor * low):
+                    return True
+        return False
 
     def _slow(self, cohort: Mapping[int, Progress]) -> dict[int, Lag]:
         """Who is slow in this step, in whole or in the part it measured itself."""

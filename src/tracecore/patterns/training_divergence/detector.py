@@ -180,6 +180,8 @@ class TrainingDivergence(Pattern[Config]):
         return job_keys(fact) if counts else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        if not self._possible(window):
+            return []
         attempts: dict[int, dict[int | None, Series]] = {}
         for report in window.of(Progress):
             series = _series(attempts, report)
@@ -204,6 +206,24 @@ class TrainingDivergence(Pattern[Config]):
             if surest is not None:
                 found.append(msgspec.structs.replace(surest, alone=_alone(surest.first, ranks)))
         return found
+
+    def _possible(self, window: Window) -> bool:
+        """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
+        reports = window.of(Progress)
+        for values in (
+            [report.loss for report in reports if report.loss is not None],
+            [report.grad_norm for report in reports if report.grad_norm is not None],
+        ):
+            if values and not max(values) < self.config.factor * min(values):
+                return True
+        runs: dict[tuple[int, int | None, bool], int] = {}
+        for value in window.of(NonFinite):
+            gradient = value.what in GRADIENTS
+            series = (value.attempt, value.rank, gradient)
+            runs[series] = runs.get(series, 0) + 1
+            if value.explicit or runs[series] >= (self.config.persist if gradient else self.config.reports):
+                return True
+        return False
 
     def _candidates(
         self, window: Window, attempt: int, ranks: dict[int | None, Series]

@@ -7,6 +7,7 @@ is left. All of that is loud, and none of it is the cause.
 from __future__ import annotations
 
 from bisect import bisect_left
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tracecore.facts.kubernetes import ContainerTerminated
@@ -81,10 +82,6 @@ class Scene:
         self._peer_lines = _Lines([*window.of(NcclError), *window.of(WatchdogReport), *window.of(RendezvousFailure)])
         self.cuda: dict[CudaError, WatchdogReport] = _last_words(window)
         self._lost = _times(self.peers)
-        self._heard = _times([*self.progress, *self.exceptions, *self.signals])
-        self._steps: dict[int | None, list[Progress]] = {}
-        for step in self.progress:
-            self._steps.setdefault(step.rank, []).append(step)
         self._ranks: dict[int | None, list[ExitStatus]] = {}
         for status in self.statuses:
             self._ranks.setdefault(status.rank, []).append(status)
@@ -93,6 +90,19 @@ class Scene:
             for fact in facts:
                 if fact.pid is not None and fact.rank is not None:
                     self._pids.setdefault(fact.pid, []).append(fact)
+
+    # Steps are many, and most failures are judged without them.
+
+    @cached_property
+    def _heard(self) -> dict[int | None, list[int]]:
+        return _times([*self.progress, *self.exceptions, *self.signals])
+
+    @cached_property
+    def _steps(self) -> dict[int | None, list[Progress]]:
+        steps: dict[int | None, list[Progress]] = {}
+        for step in self.progress:
+            steps.setdefault(step.rank, []).append(step)
+        return steps
 
     def failures(self) -> Iterator[Fact]:
         """Every fact that says that a process failed of itself."""
