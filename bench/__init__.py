@@ -1,6 +1,7 @@
 """Benchmarks with committed ceilings. `python -m bench` runs them all, prints one table, and fails above a ceiling.
 
-A module here has `measure() -> list[Measurement]`. Ceilings and baselines are in `ceilings.json`, by name.
+A module here has `measure() -> list[Measurement]`, and `measure_full()` as well where there is a size that takes long.
+Ceilings and baselines are in `ceilings.json`, by name.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ class Measurement(msgspec.Struct, frozen=True):
         name: stable; `ceilings.json` knows it by this name.
         value: what was measured.
         unit: for people.
-        bar: what it must reach, for people (`≤ 2.0`); empty where there is none.
+        bar: what it must reach (`≤ 2.0`); empty where there is none. A committed ceiling comes before it.
         note: how it was measured, in a few words.
+        skipped: why it was not measured here (a peer that is not installed); then nothing is asked of it.
     """
 
     name: str
@@ -24,3 +26,4 @@ class Measurement(msgspec.Struct, frozen=True):
     unit: str
     bar: str = ""
     note: str = ""
+    skipped: str = ""

@@ -14,6 +14,7 @@ from typing import Any
 
 from bench import Measurement
 from tracecore.engine.windows import FactWindow
+from tracecore.facts.collective import CollectiveEntry
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import AerError, EccDelta, PcieRateCollapse, ThrottleSample, Xid
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
@@ -133,11 +134,33 @@ def pcie_aer() -> list[Fact]:
     return facts
 
 
+def nccl_hang() -> list[Fact]:
+    """64 collectives of 16 ranks; every other one hangs: 32 verdicts."""
+    return [
+        CollectiveEntry(
+            time=START + (seq * 16 + rank) * 1_000_000,
+            source=source(seq * 16 + rank),
+            node="node-7",
+            job="job-1",
+            rank=rank,
+            pg="0",
+            seq=seq,
+            op="all_reduce",
+            state="scheduled" if seq % 2 else "completed",
+            created=START + seq * 16_000_000,
+            completed=None if seq % 2 else START + seq * 16_000_000 + 5_000_000,
+        )
+        for seq in range(64)
+        for rank in range(16)
+    ]
+
+
 #: Shapes by pattern name, and how many verdicts each must give.
 SHAPES: dict[str, tuple[Callable[[], list[Fact]], int]] = {
     "xid_correlation": (xid_correlation, 896),
     "pod_evicted": (pod_evicted, 960),
     "hbm_ecc": (hbm_ecc, 512),
+    "nccl_hang": (nccl_hang, 32),
     "thermal_throttle": (thermal_throttle, 1),
     "pcie_aer": (pcie_aer, 512),
 }
