@@ -5,7 +5,7 @@ change. In each lane (whose line it is, and which kind of line) these are
 
 - both lines around a pause of `PAUSE` seconds or more, so that a stall begins and ends where it did;
 - both lines around a step that is not larger than the one before, and the first line of steps that stand still;
-- at most one line a second, at least one in ten, so that a run that goes on is seen to go on;
+- at most one line a second, at least one in 25, so that a run that goes on is seen to go on;
 - the last line of a block, since nobody knows yet what follows;
 - all lines at the beginning of a stream and at its end, where incidents are.
 
@@ -23,17 +23,19 @@ import numpy as np
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, learn
+from tracecore.signals.logs.selector import Picked
 
-#: Seconds; see above. A stall shorter than this and the longest interval together may look like a run that goes on.
+#: Seconds; see above. This and the longest interval together are less than any pause that means something to whoever
+#: gets the lines (`pipeline.thinning`: 30).
 PAUSE: Final = 5
 #: The shortest interval that gives no more than so many lines of a block is taken, else the longest.
-EVERY: Final = (1, 2, 5, 10)
-ENOUGH: Final = 4
+EVERY: Final = (1, 2, 5, 10, 25)
+ENOUGH: Final = 2
 #: Bytes of a stream, at its beginning and at its end, of which no line is left out.
-BEGINNING: Final = 8 << 10
-END: Final = 24 << 10
+BEGINNING: Final = 2 << 10
+END: Final = 16 << 10
 #: How much of a block is looked at together: as much as stays near the processor.
-PIECE: Final = 1 << 20
+PIECE: Final = 1 << 19
 #: Templates in use, and lines that may be learned from in one block and in one stream.
 MAX_READERS: Final = 16
 MAX_LEARNED: Final = 4
@@ -78,15 +80,23 @@ class Sampler:
         text = plain(block, escaped=False)
         found = self._events.scan(text)
         found += long_lines(text)
-        picked, borders = self._sampled(text)
+        returns = b"\r" in text
+        picked, borders = self._sampled(text, returns)
         self._offset += len(block)
         last = len(text) - 1
         found += [int(borders[line]) if line < len(borders) else last for line in picked]
         found.sort()
-        return found if text is block else mapped(text, found, block)
+        if text is not block:
+            return mapped(text, found, block)
+        return found if returns else Picked(found, borders)
 
-    def _sampled(self, text: bytes) -> tuple[list[int], Array]:
-        """Numbers of progress lines to hand on, and where all lines end."""
+    def _sampled(self, text: bytes, returns: bool) -> tuple[list[int], Array]:
+        """Numbers of progress lines to hand on, and where all lines end.
+
+        Args:
+            text: the block.
+            returns: it has carriage returns.
+        """
         borders: list[Array] = []
         known: list[Lines] = []
         picked: list[int] = []
@@ -96,45 +106,54 @@ class Sampler:
             end = len(text)
             if end - begin > PIECE:
                 end = text.rfind(b"\n", begin, begin + PIECE) + 1 or end
-            piece = text[begin:end] if begin or end < len(text) else text
-            stops = self._ends(piece)
+            stops = self._ends(text, begin, end, returns=returns)
             starts = np.empty(len(stops) + 1, np.int64)
-            starts[0] = 0
+            starts[0] = begin
             np.add(stops, 1, out=starts[1:])
-            if starts[-1] == len(piece):
+            if starts[-1] == end:
                 starts = starts[:-1]
-            claimed, unknown, lessons = self._read(piece, starts, lessons)
-            known += [Lines(lines.number + number, lines.step, lines.second, lines.lane) for lines in claimed]
+            claimed, unknown, lessons = self._read(text, starts, end, lessons)
+            known += [Lines(lines.number + number, *lines[1:]) if number else lines for lines in claimed]
             picked += [line + number for line in unknown]
-            borders.append(stops + begin)
+            borders.append(stops)
             number += len(stops)
             begin = end
+        if not borders:
+            return picked, _NONE
+        ends = borders[0] if len(borders) == 1 else np.concatenate(borders)
         if known:
             lines = _together(known)
-            whole = np.zeros(len(lines.number), np.bool_)
+            whole: Flags | None = None
             near_end = self._size is not None and self._offset + len(text) >= self._size - END
             if near_end or self._offset < BEGINNING:
-                where = self._offset + np.append(np.concatenate(borders), len(text) - 1)[lines.number]
+                where = self._offset + np.append(ends, len(text) - 1)[lines.number]
                 whole = where < BEGINNING
                 if near_end and self._size is not None:
                     # Text that was changed is shorter than the block: then a little more is left out.
                     whole |= where >= self._size - END
             picked += self._needed(lines, whole).tolist()
-        return picked, np.concatenate(borders) if borders else _NONE
+        return picked, ends
 
-    def _read(self, text: bytes, starts: Array, lessons: int) -> tuple[list[Lines], list[int], int]:
-        """Progress lines that were read, numbers of those that could not be, and how many more may be learned from."""
+    def _read(self, text: bytes, starts: Array, end: int, lessons: int) -> tuple[list[Lines], list[int], int]:
+        """Progress lines that were read, numbers of those that could not be, and how many more may be learned from.
+
+        Args:
+            text: the block.
+            starts: where lines of a piece of it begin.
+            end: where the piece ends.
+            lessons: how many lines may be learned from.
+        """
         claimed: list[Lines] = []
         left = np.arange(len(starts))
         if not self._readers:
             # One look at the beginning saves searching all of the block for what a template will explain.
-            self._learn(text, starts, self._progress_lines(text, starts, left[:256]))
+            self._learn(text, starts, end, self._progress_lines(text, starts, end, left[:256]))
         for reader in tuple(self._readers):
             left = self._claim(reader, text, starts, left, claimed)
-        unknown = self._progress_lines(text, starts, left)
+        unknown = self._progress_lines(text, starts, end, left)
         while len(unknown) >= WORTH and lessons > 0:
             lessons -= 1
-            learned = self._learn(text, starts, unknown)
+            learned = self._learn(text, starts, end, unknown)
             if learned is None:
                 break
             unknown = self._claim(learned, text, starts, np.array(unknown, np.int64), claimed).tolist()
@@ -142,26 +161,27 @@ class Sampler:
 
     def _claim(self, reader: Reader, text: bytes, starts: Array, left: Array, claimed: list[Lines]) -> Array:
         """Reads those of the lines that have a reader's shape, and gives the others."""
-        start = starts[left]
+        start = starts if len(left) == len(starts) else starts[left]
         room = int(np.searchsorted(start, len(text) - reader.need, "right"))
         if room <= 0:
             return left
-        lines = reader.read(text, start[:room], left[:room])
+        lines, good = reader.read(text, start[:room], left[:room])
         if not len(lines.number):
             return left
         claimed.append(lines)
         if reader is not self._readers[0]:
             self._readers.remove(reader)
             self._readers.insert(0, reader)
-        rest = np.ones(len(starts), np.bool_)
-        rest[lines.number] = False
-        return left[rest[left]]
+        if good is None:
+            return left[room:]
+        rest = left[:room][~good]
+        return rest if room == len(left) else np.concatenate((rest, left[room:]))
 
-    def _learn(self, text: bytes, starts: Array, numbers: Sequence[int]) -> Reader | None:
+    def _learn(self, text: bytes, starts: Array, end: int, numbers: Sequence[int]) -> Reader | None:
         """A reader for the first of these lines that has a shape nobody tried in vain."""
         for number in numbers:
             start = int(starts[number])
-            stop = int(starts[number + 1]) - 1 if number + 1 < len(starts) else len(text)
+            stop = int(starts[number + 1]) - 1 if number + 1 < len(starts) else end
             line = text[start:stop].rstrip(b"\r\n")
             shape = line[:96].translate(_DIGITS)
             if shape in self._hopeless or self._lessons >= MAX_LESSONS:
@@ -177,17 +197,19 @@ class Sampler:
             self._hopeless.add(shape)
         return None
 
-    def _progress_lines(self, text: bytes, starts: Array, numbers: Array) -> list[int]:
+    def _progress_lines(self, text: bytes, starts: Array, end: int, numbers: Array) -> list[int]:
         """Those of the lines in which a guard of progress can match."""
         if not len(numbers):
             return []
         if len(numbers) == len(starts):
-            buffer, borders = text, starts
+            first = int(starts[0])
+            buffer, borders = text[first:end], starts - first
         else:
-            stops = np.append(starts[1:], len(text))[numbers].tolist()
-            parts = [text[a:b] for a, b in zip(starts[numbers].tolist(), stops, strict=True)]
-            buffer = b"".join(parts)
-            borders = np.concatenate(([0], np.cumsum([len(part) for part in parts])[:-1]))
+            begins = starts[numbers]
+            stops: Array = np.concatenate((starts, np.array([end])))[numbers + 1]
+            lengths: Array = stops - begins
+            buffer = b"".join(map(text.__getitem__, map(slice, begins.tolist(), stops.tolist())))
+            borders = np.cumsum(lengths) - lengths
         found: list[int] = []
         self._progress.scan(buffer, _collect, found)
         if not found:
@@ -196,30 +218,43 @@ class Sampler:
         picked: list[int] = numbers[lines].tolist()
         return picked
 
-    def _needed(self, lines: Lines, whole: Flags) -> Array:
+    def _needed(self, lines: Lines, whole: Flags | None) -> Array:
         """Numbers of the lines that are handed on; `whole` are those that are in any case."""
-        least, most = int(lines.lane.min()), int(lines.lane.max())
-        # Small numbers are sorted by counting.
-        lanes = (lines.lane - least).astype(np.uint16) if most - least < 65_536 else lines.lane
-        order = np.argsort(lanes, kind="stable")
-        lane, step, second = lines.lane[order], lines.step[order], lines.second[order]
+        number, step, second, lane = lines
         size = len(lane)
-        pick = whole[order]
-        inner = lane[1:] == lane[:-1]
-        rise, pause = np.diff(step), np.diff(second)
-        edge = inner & ((pause >= PAUSE) | (pause < 0) | (rise < 0))
-        still = inner & (rise == 0) & (step[1:] >= 0)
-        begins, over = still.copy(), ~still
-        begins[1:] &= over[:-1]
-        over[1:] &= still[:-1]
-        over[:1] = False
-        pick[:-1] |= edge | begins | over
-        pick[1:] |= edge | (over & inner)
+        least, most = int(lane.min()), int(lane.max())
+        order: Array | None = None
+        if least != most:
+            # Small numbers are sorted by counting.
+            lanes = (lane - least).astype(np.uint16) if most - least < 65_536 else lane
+            order = np.argsort(lanes, kind="stable")
+            number, step, second, lane = number[order], step[order], second[order], lane[order]
+        pick = np.zeros(size, np.bool_) if whole is None else whole if order is None else whole[order]
+        rise, pause = step[1:] - step[:-1], second[1:] - second[:-1]
+        inner = np.ones(size - 1, np.bool_) if order is None else lane[1:] == lane[:-1]
+        # As a rule steps rise within the same second, and only where they do not there is something to find out.
+        at = np.flatnonzero((rise <= 0) | (pause != 0))
+        within, rises, pauses = inner[at], rise[at], pause[at]
+        edges = at[within & ((pauses >= PAUSE) | (pauses < 0) | (rises < 0))]
+        pick[edges] = True
+        pick[edges + 1] = True
+        still = np.zeros(size - 1, np.bool_)
+        stood_at = at[within & (rises == 0) & (step[at + 1] >= 0)]
+        if len(stood_at):
+            still[stood_at] = True
+            begins, over = still.copy(), ~still
+            begins[1:] &= over[:-1]
+            over[1:] &= still[:-1]
+            over[:1] = False
+            pick[:-1] |= begins | over
+            pick[1:] |= over & inner
+        later = at[within & (pauses != 0)] + 1
+        now, then = second[later], second[later - 1]
         for every in EVERY:
-            ticks = inner & (second[1:] // every != second[:-1] // every)
-            if np.count_nonzero(ticks) <= ENOUGH:
+            ticks = later[now // every != then // every]
+            if len(ticks) <= ENOUGH:
                 break
-        pick[1:] |= ticks
+        pick[ticks] = True
         firsts = np.flatnonzero(np.concatenate(([True], ~inner)))
         lasts = np.append(firsts[1:] - 1, size - 1)
         pick[lasts] = True
@@ -243,7 +278,7 @@ class Sampler:
                     pick[first] = True
                 stood = stood or (bool(stands) and final == first)
             self._last[who] = (int(step[final]), int(second[final]), stood)
-        needed: Array = lines.number[order[pick]]
+        needed: Array = number[pick]
         return needed
 
 

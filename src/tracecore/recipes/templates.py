@@ -170,27 +170,36 @@ class Ends:
 
     def __init__(self) -> None:
         self._found = np.zeros(0, np.bool_)
+        self._some = np.zeros(0, np.bool_)
 
-    def __call__(self, text: bytes) -> Array:
-        """Newlines, and carriage returns."""
-        size = len(text)
+    def __call__(self, text: bytes, begin: int = 0, end: int | None = None, *, returns: bool = True) -> Array:
+        """Newlines between two places, and carriage returns, unless it is known that there are none."""
+        end = len(text) if end is None else end
+        size = end - begin
         if len(self._found) < size + 8:
-            self._found = np.empty(size + 8, np.bool_)
-        array = np.frombuffer(text, np.uint8)
+            self._found = np.empty(size + 8 + -size % 8, np.bool_)
+            self._some = np.empty(len(self._found) // 8, np.bool_)
+        array = np.frombuffer(text, np.uint8, size, begin)
         found = self._found[: size + -size % 8]
         np.equal(array, 10, out=found[:size])
         found[size:] = False
-        if b"\r" in text:
+        if returns and text.find(b"\r", begin, end) >= 0:
             found[:size] |= array == 13
         # Eight bytes at a time: few of them hold a line end, and hardly any two.
         words = found.view(np.uint64)
-        place = np.flatnonzero(words != 0)
-        value = words[place]
-        less = value - np.uint64(1)
-        if (value & less).any():
-            return np.flatnonzero(found)
-        within: Array = np.bitwise_count(less).astype(np.int64) >> 3
-        return place * 8 + within
+        some = np.not_equal(words, 0, out=self._some[: len(words)])
+        place: Array = some.nonzero()[0]
+        less = words[place]
+        value = less.copy()
+        less -= _u(1)
+        value &= less
+        if value.any():
+            return found.nonzero()[0] + begin
+        place <<= 3
+        place += np.bitwise_count(less) >> 3
+        if begin:
+            place += begin
+        return place
 
 
 class Reader:
@@ -214,49 +223,79 @@ class Reader:
             self._checks.append((first, _word(template.target[first:place]) & mask, mask))
         self._tail = _word(template.tail)
         self._tail_mask = _u((1 << 8 * len(template.tail)) - 1)
+        # What is copied of a line at once: from the first thing that is looked at to what follows the step, so that
+        # the eight bytes before the step, and those before them, are words.
+        low = min([place for place, _, _ in self._checks] + [width if template.clock is None else template.clock])
+        self._low = max(low - (low - width) % 8, width % 8)
+        self._width = width + 16 - self._low
 
-    def read(self, text: bytes, start: Array, number: Array) -> Lines:
-        """Those of the lines that have this shape.
+    def read(self, text: bytes, start: Array, number: Array) -> tuple[Lines, Flags | None]:
+        """Those of the lines that have this shape, and which of the lines these are; None for all.
 
         Args:
             text: the block.
             start: where lines begin, none nearer than `need` to its end.
             number: which lines they are.
         """
-        template = self.template
-        bytes_at = np.ndarray((len(text) - 7,), np.dtype("V8"), text, 0, (1,))
+        template, low, width = self.template, self._low, self._width
+        size = len(start)
+        rows = np.ndarray((len(text) - low - width + 1,), np.dtype(("V", width)), text, low, (1,))[start]
 
         def words(at: int) -> Words:
-            return bytes_at[start + at].view(np.uint64)
+            if low <= at:
+                return np.ndarray((size,), np.uint64, rows, at - low, (width,))
+            return np.ndarray((len(text) - 7,), np.dtype("V8"), text, 0, (1,))[start + at].view(np.uint64)
 
         good: Flags | None = None
         for place, target, mask in self._checks:
-            same = (words(place) & mask) == target
-            good = same if good is None else good & same
-        if good is not None and not good.all():
-            start, number = start[good], number[good]
-        if not len(start):
-            return _NO_LINES
+            found = words(place)
+            same = found == target if mask == _ALL else (found & mask) == target
+            good = same if good is None else np.logical_and(good, same, out=good)
+        if good is not None and good.all():
+            good = None
+
+        def chosen(values: Words) -> Words:
+            return values if good is None else values[good]
+
+        if good is not None and not good.any():
+            return _NO_LINES, good
+        fits: Flags | None = None
         step = _MISSING
         if template.step is not None:
-            first = words(template.step)
-            step, fits = self._steps(first, lambda: words(template.step + 8))  # type: ignore[operator]
+            place = template.step
+            step, fits = self._steps(chosen(words(place)), lambda: chosen(words(place + 8)))
             if fits is not None:
-                start, number, step = start[fits], number[fits], step[fits]
-        second = _MISSING if template.clock is None or not len(start) else _seconds(words(template.clock))
-        lane = np.full(len(start), self._kind, np.int64)
-        array = np.frombuffer(text, np.uint8)
+                step = step[fits]
+                if good is None:
+                    good = fits
+                else:
+                    good[good] = fits
+                if not len(step):
+                    return _NO_LINES, good
+        number = number if good is None else number[good]
+        second = _MISSING if template.clock is None else _seconds(chosen(words(template.clock)))
+        lane: int | Array = self._kind
         for begin, length in template.lanes:
-            value = array[start + begin].astype(np.int64) - 48
-            for place in range(begin + 1, begin + length):
-                value = value * 10 + (array[start + place] - 48)
+            value: int | Array = 0
+            for at in range(begin, begin + length):
+                if at >= low:
+                    digits = np.ndarray((size,), np.uint8, rows, at - low, (width,))
+                else:
+                    digits = np.frombuffer(text, np.uint8)[start + at]
+                digits = digits if good is None else digits[good]
+                first = int(digits[0])
+                # Where all lines are one lane's there is only one number.
+                digit: int | Array = first - 48 if (digits == first).all() else digits.astype(np.int64) - 48
+                value = value * 10 + digit
             lane = lane * LANES + value
-        return Lines(number, _filled(step, len(start)), _filled(second, len(start)), lane)
+        lanes = np.full(len(number), lane, np.int64) if isinstance(lane, int) else lane
+        return Lines(number, _filled(step, len(number)), _filled(second, len(number)), lanes), good
 
     def _steps(self, first: Words, after: Callable[[], Words]) -> tuple[Array, Flags | None]:
         """The steps that begin eight bytes, and which lines have one and what follows it; None for all."""
         tail = self.template.tail
-        width = int(_numbers(first[:1])[1][0])
+        head = int(first[0]).to_bytes(8, "little")
+        width = 8 - len(head.lstrip(b"0123456789"))
         if width > 0 and width + len(tail) <= 8 and tail:
             # As a rule all steps of a block have as many digits as the first, and then much is known beforehand.
             digits = (first ^ _ZEROS) & _u((1 << 8 * width) - 1)
@@ -284,6 +323,7 @@ def _u(value: int) -> np.uint64:
     return np.uint64(value)
 
 
+_ALL: Final = _u((1 << 64) - 1)
 _ZEROS: Final = _u(0x3030303030303030)
 _ABOVE: Final = _u(0x7676767676767676)
 _TOP: Final = _u(0x8080808080808080)
@@ -314,11 +354,12 @@ def _value(digits: Words) -> Array:
 
 def _seconds(words: Words) -> Array:
     """`HH:MM:SS` as seconds of the day. Many lines share a second, so each is worked out where it begins."""
-    changes = np.empty(len(words), np.bool_)
-    changes[0] = True
-    np.not_equal(words[1:], words[:-1], out=changes[1:])
-    table = _of_day(words[changes])
-    return table[np.cumsum(changes) - 1] if len(table) > 1 else np.full(len(words), table[0], np.int64)
+    words = np.ascontiguousarray(words)
+    changes = (words[1:] != words[:-1]).nonzero()[0]
+    borders = np.empty(len(changes) + 2, np.int64)
+    borders[0], borders[-1] = 0, len(words)
+    np.add(changes, 1, out=borders[1:-1])
+    return np.repeat(_of_day(words[borders[:-1]]), borders[1:] - borders[:-1])
 
 
 def _of_day(words: Words) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import hyperscan
 import msgspec
@@ -154,11 +154,14 @@ class Database:
         """The compiled database as bytes, for this version of Hyperscan and this kind of processor."""
         return b"" if self._database is None else hyperscan.dumpb(self._database)
 
-    def scan(self, data: bytes, handler: Callable[[int, int, int, int, Any], Any], context: Any = None) -> None:
+    def scan(
+        self, data: bytes | memoryview, handler: Callable[[int, int, int, int, Any], Any], context: Any = None
+    ) -> None:
         """Calls `handler(id, 0, end, flags, context)` for each match, until it gives something true."""
         if self._database is not None and data:
             try:
-                self._database.scan(data, match_event_handler=handler, context=context)
+                # Any buffer will do, whatever the binding declares.
+                self._database.scan(cast("bytes", data), match_event_handler=handler, context=context)
             except hyperscan.ScanTerminated:
                 return
 

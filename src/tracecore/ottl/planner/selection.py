@@ -90,11 +90,12 @@ class Selector:
             database.scan(text, _collect, (found, -1))
             return found
         start = 0
+        view = memoryview(text)
         while start < len(text):
             end = len(text)
             if end - start > PIECE:
                 end = text.rfind(b"\n", start, start + PIECE) + 1 or text.find(b"\n", start + PIECE) + 1 or end
-            database.scan(text[start:end], _collect, (found, start - 1))
+            database.scan(view[start:end], _collect, (found, start - 1))
             start = end
         return found
 

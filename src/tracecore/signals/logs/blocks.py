@@ -23,12 +23,20 @@ PIECE = 1 << 17
 MAX_LINE = 1 << 20
 
 
-class Block(msgspec.Struct, frozen=True, gc=False):
-    """Whole lines, and where they stand in the file."""
+class Block(msgspec.Struct, gc=False):
+    """Whole lines, and where they stand in the file.
+
+    Args:
+        data: the lines.
+        offset: of the first, in the file.
+        line: its number.
+        newlines: how many there are. Whoever has counted them says so, and they are not counted again.
+    """
 
     data: bytes
     offset: int
     line: int
+    newlines: int = -1
 
 
 def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Block]:
@@ -51,18 +59,18 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
         last = chunk.rfind(b"\n") + 1
         if last and len(chunk) - last <= CARRY:
             # The usual case, with one copy of the bytes.
-            block = b"".join((carry, memoryview(chunk)[:last]))
-            yield Block(block, offset, line)
-            line += newlines(block)
-            offset += len(block)
+            block = Block(b"".join((carry, memoryview(chunk)[:last])), offset, line)
+            yield block
+            line += newlines(block.data) if block.newlines < 0 else block.newlines
+            offset += len(block.data)
             carry = chunk[last:]
             continue
         data = carry + chunk if carry else chunk
         cut = _last_end(data, len(carry))
         if cut:
-            block = data[:cut]
-            yield Block(block, offset, line)
-            line += newlines(block)
+            block = Block(data[:cut], offset, line)
+            yield block
+            line += newlines(block.data) if block.newlines < 0 else block.newlines
             carry = data[cut:]
             offset += cut
         else:

@@ -15,7 +15,7 @@ from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import Message, Shape, Table, Take, opens
-from tracecore.signals.logs.selector import FAILED_GROUP, Selector
+from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -165,6 +165,7 @@ class _Assembly:
         self._all = picked is None
         position, index, count = 0, 0, 0 if picked is None else len(picked)
         counted_to, line = 0, block.line
+        known = picked.newlines if isinstance(picked, Picked) else None
         while position < size:
             if picked is not None:
                 while index < count and picked[index] < position:
@@ -179,8 +180,11 @@ class _Assembly:
             candidate = picked is None or (
                 index < count and picked[index] < after and picked[index] - position < MAX_LINE
             )
-            line += _newlines(data, counted_to, position)
-            counted_to = position
+            if known is None:
+                line += _newlines(data, counted_to, position)
+                counted_to = position
+            else:
+                line = block.line + int(known.searchsorted(position))
             raw = data[position:end]
             if len(raw) > MAX_LINE:
                 self._counters.lines_capped += 1
@@ -188,6 +192,10 @@ class _Assembly:
                 raw = raw[:MAX_LINE]
             yield from self._line(raw, base + position, line, candidate, data, position)
             position = after
+        if known is None:
+            block.newlines = line - block.line + _newlines(data, counted_to, size)
+        else:
+            block.newlines = len(known)
         if self._looks < MAX_LOOKS:
             self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
 
 #: Lines with one of these open a multi-line block. Without them the block is read as single lines.
 OPENERS = (
@@ -21,6 +24,16 @@ FAILED_GROUP = b"failed (exitcode:"
 PARTIALS = (b" stdout P", b" stderr P")
 #: What every selector has to pick, whatever it looks for.
 ALWAYS = (*OPENERS, FAILED_GROUP, *PARTIALS)
+
+
+class Picked(list[int]):
+    """Positions, and where the newlines of the block are, for selectors that know: they are not counted again then."""
+
+    __slots__ = ("newlines",)
+
+    def __init__(self, positions: Sequence[int], newlines: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        super().__init__(positions)
+        self.newlines = newlines
 
 
 class Selector(Protocol):
