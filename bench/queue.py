@@ -23,7 +23,8 @@ from tracecore.actions.queue.task import Spec
 
 WORKERS = 4
 ROUNDS = 1000
-KILLS = 200
+#: Of the default run, and of `--full`.
+KILLS, MANY = 40, 200
 
 OPERATIONS = """
 import json, sys, time
@@ -71,12 +72,22 @@ def measure() -> list[Measurement]:
         how = "every commit on the disk" if durable else "as workers do it"
         note = f"{WORKERS} processes, one SQLite file, {how}; slowest submit {slowest * 1000:.0f} ms"
         rows.append(Measurement(f"queue.{name}", rate, "per second", "" if durable else "≥ 1,000", note))
+    return rows + _killed(KILLS)
+
+
+def measure_full() -> list[Measurement]:
+    """Many more kills."""
+    return _killed(MANY)
+
+
+def _killed(kills: int) -> list[Measurement]:
     with tempfile.TemporaryDirectory() as folder:
-        lost, doubled, tasks, attempts = _kills(Path(folder))
-    note = f"{KILLS} kills of {WORKERS} workers, {tasks} tasks, {attempts} attempts"
-    rows.append(Measurement("queue.kills.lost", lost, "tasks", "≤ 0", note))
-    rows.append(Measurement("queue.kills.doubled", doubled, "runs", "≤ 0", note))
-    return rows
+        lost, doubled, tasks, attempts = _kills(Path(folder), kills)
+    note = f"{kills} kills of {WORKERS} workers, {tasks} tasks, {attempts} attempts"
+    return [
+        Measurement("queue.kills.lost", lost, "tasks", "≤ 0", note),
+        Measurement("queue.kills.doubled", doubled, "runs", "≤ 0", note),
+    ]
 
 
 def _busy(queue: Queue, workers: list[subprocess.Popen[bytes]]) -> list[int]:
@@ -107,7 +118,7 @@ def _operations(place: str, durable: bool) -> tuple[float, float]:
     return WORKERS * ROUNDS * 4 / seconds, max(slowest for _, slowest in results)
 
 
-def _kills(folder: Path) -> tuple[int, int, int, int]:
+def _kills(folder: Path, kills: int) -> tuple[int, int, int, int]:
     place, journal = folder / "queue.db", folder / "journal"
     queue = Queue(connect(str(place)))
     chance = random.Random(int(os.environ.get("BENCH_SEED", "1")))
@@ -124,7 +135,7 @@ def _kills(folder: Path) -> tuple[int, int, int, int]:
     for _ in range(40):
         submit()
     workers = [start() for _ in range(WORKERS)]
-    for _ in range(KILLS):
+    for _ in range(kills):
         submit()
         # One that holds a task, at any moment from its claim to a little after its end.
         while not (busy := _busy(queue, workers)):
