@@ -37,6 +37,8 @@ log = logging.getLogger("tracecore.agent.patterndetector")
 
 #: Verdicts whose having been told is remembered, so that only those are taken back.
 TOLD: Final = 65_536
+#: Streams whose steps are sampled; of a stream that is forgotten, sampling begins anew.
+SAMPLED: Final = 1_000
 #: Records that are known again when they come twice.
 KNOWN: Final = 65_536
 #: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
@@ -185,12 +187,12 @@ class PatternDetector:
             yield from self._evaluate(now)
 
     def _records(self, layer: str, resource: Resource, records: Any, now: int) -> None:
+        origin = repr(sorted(resource["attributes"].items(), key=lambda item: item[0])) if records else ""
         picked: set[int] | None = None
         if self._options.recipes:
             if layer not in self._readers:
                 self._readers[layer] = _Reader(layer)
-            picked = self._readers[layer].picked(records)
-        origin = repr(sorted(resource["attributes"].items(), key=lambda item: item[0])) if records else ""
+            picked = self._readers[layer].picked(origin, records)
         for number, record in enumerate(records):
             self._see(record, now)
             attributes = record.get("attributes")
@@ -322,13 +324,20 @@ class _Reader:
 
     def __init__(self, layer: str) -> None:
         self.plan: LayerPlan = plan(layer)
-        stream = Stream(path="otlp", format="text", layer=layer, open=_nothing)
-        self._select = self.plan.every(stream)
+        self._stream = Stream(path="otlp", format="text", layer=layer, open=_nothing)
+        self._selectors: OrderedDict[str, Any] = OrderedDict()
 
-    def picked(self, records: Any) -> set[int] | None:
-        """Numbers of the records that some recipe can change; None for all."""
+    def picked(self, origin: str, records: Any) -> set[int] | None:
+        """Numbers of the records that some recipe can change; None for all. Of steps that merely follow, a sample."""
+        select = self._selectors.get(origin)
+        if select is None:
+            select = self._selectors[origin] = self.plan.selector(self._stream)
+            if len(self._selectors) > SAMPLED:
+                self._selectors.popitem(last=False)
+        else:
+            self._selectors.move_to_end(origin)
         bodies = [body.encode("utf-8", "replace") if type(body := r.get("body")) is str else b"" for r in records]
-        found = self._select(b"\n".join(bodies) + b"\n")
+        found = select(b"\n".join(bodies) + b"\n")
         if found is None:
             return None
         numbers: set[int] = set()
