@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tracecore import recipes
-from tracecore.ottl.planner.database import Database, compiled
+from tracecore.ottl.planner.database import Database, Search, compiled
 from tracecore.ottl.planner.plan import Outline, Plan, outline
 from tracecore.recipes import prepared as kept
 
@@ -50,6 +50,8 @@ class Prepared(msgspec.Struct, frozen=True):
         every: for raw lines, all guards; None where it is not needed or cannot be had.
         events: for raw lines, all guards but those of progress.
         progress: for raw lines, those.
+        searched: what `events` searches for.
+        event_patterns: the guards it was made from.
     """
 
     outline: Outline
@@ -60,6 +62,8 @@ class Prepared(msgspec.Struct, frozen=True):
     every: bytes | None
     events: bytes | None
     progress: bytes | None
+    searched: Search | None
+    event_patterns: tuple[str, ...]
 
 
 def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
@@ -75,24 +79,27 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
     events += _edges(group for group in groups if group.processor in sampled)
     # A statement without a guard may do something to any line.
     guarded = not any(group.guard is None and None in group.guards for group in groups)
+    wanted, dumped = _of_lines(events) if guarded and progress else (None, None)
     return Prepared(
         outline=msgspec.structs.replace(outlined, text=searched),
         patterns=tuple(every),
         sampled=bool(progress),
         text=database.dump(),
         guarded=guarded,
-        every=_of_lines(every) if guarded and not progress else None,
-        events=_of_lines(events) if guarded and progress else None,
-        progress=_of_lines(progress, always=False) if guarded and progress else None,
+        every=_of_lines(every)[1] if guarded and not progress else None,
+        events=dumped,
+        progress=_of_lines(progress, always=False)[1] if guarded and progress else None,
+        searched=wanted,
+        event_patterns=tuple(events),
     )
 
 
-def _of_lines(patterns: Sequence[str], *, always: bool = True) -> bytes | None:
-    """A database for raw lines; None where some pattern cannot be searched for."""
+def _of_lines(patterns: Sequence[str], *, always: bool = True) -> tuple[Search, bytes | None]:
+    """What to search for in raw lines, and its database; None where some pattern cannot be searched for."""
     from tracecore.ottl.planner.selection import line_search
 
     searched, database = compiled(line_search(patterns, always=always), once=False)
-    return None if searched.open else database.dump()
+    return searched, None if searched.open else database.dump()
 
 
 class LayerPlan:
@@ -106,6 +113,7 @@ class LayerPlan:
         self._prepared = prepared
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, Database] = {}
+        self._doubted: dict[int, Database | None] = {}
 
     def run(self, signal: LogSignal) -> None:
         """Stamp a record, in place."""
@@ -115,12 +123,23 @@ class LayerPlan:
         """A new selector for the lines of a stream that can get a stamp; progress lines are sampled."""
         prepared = self._prepared
         if prepared.events is not None and prepared.progress is not None and stream.format in ("text", "cri"):
+            from tracecore.ottl.planner.doubts import Doubts
             from tracecore.recipes.sampling import Sampler
 
             events = self._database("events", prepared.events)
             progress = self._database("progress", prepared.progress)
             container = stream.format == "cri"
-            return Sampler(events, progress, self._asking(stream), container=container, size=stream.size)
+            doubts = None
+            if prepared.searched is not None:
+                doubts = Doubts(prepared.searched, prepared.event_patterns, self._doubted)
+            return Sampler(
+                events,
+                progress,
+                self._asking(stream),
+                container=container,
+                size=stream.size,
+                doubts=doubts,
+            )
         return self.every(stream)
 
     @property
@@ -135,7 +154,7 @@ class LayerPlan:
         prepared = self._prepared
         every = prepared.every
         if every is None and prepared.guarded and "every" not in self._databases:
-            every = _of_lines(prepared.patterns)  # seldom needed where progress is sampled, so it is not kept
+            every = _of_lines(prepared.patterns)[1]  # seldom needed where progress is sampled, so it is not kept
         if every is not None:
             self._database("every", every)
         return Selector(self._databases.get("every"), escaped=stream.format in ESCAPED)

@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, learn
 from tracecore.signals.logs.selector import Picked
@@ -57,12 +58,20 @@ class Sampler:
         ask: what recipes and reader make of one line.
         container: lines have a container runtime's header.
         size: of the stream in bytes, where it is known.
+        doubts: which finds of the events are looked at twice.
     """
 
     def __init__(
-        self, events: Database, progress: Database, ask: Ask, *, container: bool = False, size: int | None = None
+        self,
+        events: Database,
+        progress: Database,
+        ask: Ask,
+        *,
+        container: bool = False,
+        size: int | None = None,
+        doubts: Doubts | None = None,
     ) -> None:
-        self._events = Selector(events)
+        self._events = Selector(events, doubts=doubts)
         self._progress = progress
         self._ask = ask
         self._container = container

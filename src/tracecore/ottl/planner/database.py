@@ -42,7 +42,12 @@ class Search(msgspec.Struct, frozen=True):
 
 
 def search(
-    patterns: Sequence[str], *, lines: bool, extra: Iterable[bytes] = (), opaque: Iterable[bytes] = ()
+    patterns: Sequence[str],
+    *,
+    lines: bool,
+    extra: Iterable[bytes] = (),
+    opaque: Iterable[bytes] = (),
+    literals: bool = True,
 ) -> Search:
     """What to search for.
 
@@ -51,11 +56,12 @@ def search(
         lines: in raw lines, not in the text of a record.
         extra: byte strings with which any pattern may match.
         opaque: the same as expressions of Hyperscan's.
+        literals: a literal that an expression needs is searched for in its place, where it is long enough.
     """
     found: dict[tuple[bytes, int], list[int]] = {}
     unknown: list[int] = []
     for number, pattern in enumerate(patterns):
-        wanted = _wanted(pattern, lines=lines)
+        wanted = _wanted(pattern, lines=lines, shortened=literals)
         if wanted is None:
             unknown.append(number)
             continue
@@ -71,7 +77,7 @@ def search(
     return Search(entries, tuple(unknown))
 
 
-def _wanted(pattern: str, *, lines: bool) -> set[tuple[bytes, int]] | None:
+def _wanted(pattern: str, *, lines: bool, shortened: bool) -> set[tuple[bytes, int]] | None:
     """Expressions with their flags, one of which is found wherever the pattern matches."""
     try:
         branches = alternatives(parse(pattern), lines=lines)
@@ -79,7 +85,7 @@ def _wanted(pattern: str, *, lines: bool) -> set[tuple[bytes, int]] | None:
         return None
     wanted: set[tuple[bytes, int]] = set()
     for branch in branches:
-        literals = required(branch)
+        literals = required(branch) if shortened else None
         if literals is not None and all(len(text) >= MIN_LITERAL for text, _ in literals):
             for text, folded in literals:
                 escaped = b"".join(_ESCAPED[byte] for byte in text)

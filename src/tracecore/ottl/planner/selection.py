@@ -14,6 +14,7 @@ import numpy as np
 import re2
 
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
+from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals.logs.selector import ALWAYS
 
@@ -62,9 +63,11 @@ class Selector:
     Args:
         database: of what `line_search` gives, reporting every match; None picks every line.
         escaped: lines are JSON.
+        doubts: what to look at twice; None for nothing.
     """
 
-    def __init__(self, database: Database | None, *, escaped: bool = False) -> None:
+    def __init__(self, database: Database | None, *, escaped: bool = False, doubts: Doubts | None = None) -> None:
+        self._doubts = doubts
         self._database = database
         self._escaped = escaped
 
@@ -83,25 +86,27 @@ class Selector:
 
     def scan(self, text: bytes) -> list[int]:
         """The last byte of every match."""
-        database = self._database
         found: list[int] = []
+        entries: list[int] = []
+        self._scan(text, found, entries)
+        return found if self._doubts is None or not found else self._doubts.holding(text, found, entries)
+
+    def _scan(self, text: bytes, found: list[int], entries: list[int]) -> None:
+        database = self._database
         assert database is not None
-        if len(text) <= PIECE:
-            database.scan(text, _collect, (found, -1))
-            return found
         start = 0
         view = memoryview(text)
         while start < len(text):
             end = len(text)
             if end - start > PIECE:
                 end = text.rfind(b"\n", start, start + PIECE) + 1 or text.find(b"\n", start + PIECE) + 1 or end
-            database.scan(view[start:end], _collect, (found, start - 1))
+            database.scan(view[start:end], _collect, (found, start - 1, entries))
             start = end
-        return found
 
 
-def _collect(number: int, start: int, end: int, flags: int, context: tuple[list[int], int]) -> None:
+def _collect(number: int, start: int, end: int, flags: int, context: tuple[list[int], int, list[int]]) -> None:
     context[0].append(context[1] + end)
+    context[2].append(number)
 
 
 def plain(block: bytes, escaped: bool) -> bytes:

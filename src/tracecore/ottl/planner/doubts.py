@@ -1,0 +1,73 @@
+"""A second look at lines in which only a word of a guard was found.
+
+The scan of raw blocks searches for a word where a guard needs one: that is cheap, and as a rule the word is rare. In
+some logs it is not: a warning on every step has it, and each such line would be parsed for nothing. A word that was
+found often enough in a stream is doubted from then on: its lines have to match what its guards say as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tracecore.ottl.planner.database import Database, Search, compiled, search
+
+#: So many lines with a word are worth compiling its guards.
+ENOUGH: Final = 64
+
+
+class Doubts:
+    """Which finds of a scan hold. One for each stream, so that no stream's answers depend on another's.
+
+    Args:
+        searched: what the scan searches for.
+        patterns: the guards it was made from.
+        known: what was compiled for other streams, and gets what this one compiles.
+    """
+
+    def __init__(self, searched: Search, patterns: Sequence[str], known: dict[int, Database | None]) -> None:
+        self._searched = searched
+        self._patterns = patterns
+        self._seen = [0] * len(searched.entries)
+        self._databases = known
+
+    def holding(self, text: bytes, ends: Sequence[int], entries: Sequence[int]) -> list[int]:
+        """Those of the finds that are worth parsing their line.
+
+        Args:
+            text: what was scanned.
+            ends: the last byte of each find.
+            entries: what was found, as the place in the search.
+        """
+        found: list[int] = []
+        for end, entry in zip(ends, entries, strict=True):
+            self._seen[entry] += 1
+            if self._seen[entry] <= ENOUGH or self._holds(text, end, entry):
+                found.append(end)
+        return found
+
+    def _holds(self, text: bytes, end: int, entry: int) -> bool:
+        if entry not in self._databases:
+            self._databases[entry] = self._whole(entry)
+        database = self._databases[entry]
+        if database is None:
+            return True
+        start = text.rfind(b"\n", 0, end) + 1
+        stop = text.find(b"\n", end)
+        matched: list[int] = []
+        database.scan(text[start : stop if stop >= 0 else len(text)], _collect, matched)
+        return bool(matched)
+
+    def _whole(self, entry: int) -> Database | None:
+        """A database of the guards behind a word; None where nothing more than the word is known of one of them."""
+        numbers = self._searched.entries[entry].patterns
+        if not numbers:
+            return None
+        wanted = search([self._patterns[number] for number in numbers], lines=True, literals=False)
+        usable, database = compiled(wanted, once=True)
+        return None if usable.open else database
+
+
+def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> bool:
+    matched.append(number)
+    return True

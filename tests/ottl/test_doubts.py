@@ -1,0 +1,59 @@
+"""A word that is found often is looked at twice, and nothing is missed by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracecore.ottl.planner import doubts
+from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.doubts import Doubts
+from tracecore.ottl.planner.selection import Selector, line_search
+
+PATTERNS = ("(?i)saving [^\\n]{0,40}checkpoint", "checkpoint \\d+ (?:is )?corrupt", "device lost")
+CHATTER = b"utils/checkpoint.py:12: FutureWarning\n"
+
+
+def _selector(patterns: tuple[str, ...] = PATTERNS) -> Selector:
+    searched = line_search(patterns)
+    return Selector(Database(searched.entries, once=False), doubts=Doubts(searched, patterns, {}))
+
+
+def _lines(selector: Selector, block: bytes) -> list[bytes]:
+    found = selector(block)
+    assert found is not None
+    return sorted({block[block.rfind(b"\n", 0, at) + 1 :].split(b"\n", 1)[0] for at in found})
+
+
+def test_a_frequent_word_alone_is_not_enough() -> None:
+    selector = _selector()
+    assert len(selector(CHATTER * doubts.ENOUGH) or ()) == doubts.ENOUGH
+    assert selector(CHATTER * 1000) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"2026-11-15T01:00:00Z stdout F SAVING the checkpoint now",
+        b"checkpoint 12 is corrupt",
+        b"[rank3]: checkpoint 9 corrupt, device lost",
+        b"device lost",
+        b"Traceback (most recent call last):",
+    ],
+)
+def test_lines_that_match_are_found_all_the_same(line: bytes) -> None:
+    selector = _selector()
+    selector(CHATTER * 500)
+    assert _lines(selector, CHATTER * 9 + line + b"\n" + CHATTER) == [line]
+    assert _lines(selector, CHATTER + line) == [line]
+
+
+def test_what_always_counts_is_never_doubted() -> None:
+    selector = _selector()
+    opener = b"Traceback (most recent call last):\n"
+    assert len(selector(opener * 500) or ()) == 500
+
+
+def test_a_guard_of_which_only_a_word_is_known_is_never_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doubts, "search", lambda patterns, **_: line_search(["x*"]))
+    selector = _selector()
+    assert len(selector(CHATTER * 200) or ()) == 200
