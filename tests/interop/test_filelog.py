@@ -170,13 +170,13 @@ def test_a_tree_of_pods_with_rotation_in_the_middle(both: Callable[..., Both], t
     logs = [pod(tmp_path, f"trainer-{n}") for n in range(3)]
     for n, log in enumerate(logs):
         log.write_text("".join(line(i, f"rank {n} step {i}", "stderr" if i % 7 == 0 else "stdout") for i in range(500)))
-    run = both(
-        include=[str(tmp_path / "pods/*/*/*.log")], exclude=[str(tmp_path / "pods/*/tracecore/*.log")], **SEED
-    )
+    run = both(include=[str(tmp_path / "pods/*/*/*.log")], exclude=[str(tmp_path / "pods/*/tracecore/*.log")], **SEED)
     run.wait()
     for n, log in enumerate(logs):
         with log.open("a") as out:
-            out.write(line(900, "a line that is ", tag="P") + line(901, "cut in ", tag="P") + line(902, "three", tag="F"))
+            out.write(
+                line(900, "a line that is ", tag="P") + line(901, "cut in ", tag="P") + line(902, "three", tag="F")
+            )
             out.write(line(903, "  indented \t  "))
             out.write(line(904, ""))
             out.write("no line of the runtime\n\n   \n")

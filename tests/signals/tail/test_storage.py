@@ -19,7 +19,9 @@ from tracecore.signals.storage.journal import Corrupt, Journal, StorageError
 
 
 def storage(directory: Path, said: list[str] | None = None, **options: object) -> FileStorage:
-    made = FileStorage(FileStorageConfig(directory=str(directory), **options), (said if said is not None else []).append)  # type: ignore[arg-type]
+    made = FileStorage(
+        FileStorageConfig(directory=str(directory), **options), (said if said is not None else []).append
+    )  # type: ignore[arg-type]
     made.start()
     return made
 
@@ -164,7 +166,8 @@ def test_it_is_rewritten_at_the_start_and_after_a_rebound(tmp_path: Path) -> Non
     assert (tmp_path / "x").stat().st_size < large / 10
     second.stop()
     third = storage(
-        tmp_path, compaction=Compaction(on_rebound=True, rebound_needed_threshold_mib=0, rebound_trigger_threshold_mib=1)
+        tmp_path,
+        compaction=Compaction(on_rebound=True, rebound_needed_threshold_mib=0, rebound_trigger_threshold_mib=1),
     )
     for n in range(50):
         third.client("x").set("k", b"%d" % n)

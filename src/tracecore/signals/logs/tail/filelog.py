@@ -40,8 +40,8 @@ BUDGET: Final = 8 << 20
 LOST: Final = 10 * SECOND
 #: A file that did not change for so long is looked at in turns.
 IDLE: Final = 10 * SECOND
-#: Files that do not change are looked at so often, in all, that this much time is spent for each.
-TURN: Final = 200_000
+#: Files that do not change are looked at in turns, one for each such time: 400 in a poll of 200 ms, 5,000 in 2.5 s.
+TURN: Final = 500_000
 #: Looking for new files may take this part of the time.
 SHARE: Final = 200
 #: A file this much larger than a kubelet lets it become, for so long, is not rotated any more.
@@ -68,7 +68,7 @@ class Counters(msgspec.Struct):
 class Place:
     """A path that matches, and which file was found there."""
 
-    __slots__ = ("changed", "file", "path", "status", "unreadable")
+    __slots__ = ("changed", "file", "gone", "path", "status", "unreadable")
 
     def __init__(self, path: str, now: int) -> None:
         self.path = path
@@ -76,6 +76,7 @@ class Place:
         self.status: tuple[int, int, int, int] | None = None
         self.changed = now
         self.unreadable = False
+        self.gone = False
 
 
 class FileLog:
@@ -116,10 +117,13 @@ class FileLog:
         self._given: list[LogBatch] = []
         # Files of which something has arrived; may be added to by other threads.
         self._marks: collections.deque[Watched] = collections.deque()
-        self._look = 0
+        # Places that are new or changed lately, and the others, which are looked at in turns.
+        self._busy: dict[str, Place] = {}
+        self._idle: collections.deque[Place] = collections.deque()
+        self._adrift: dict[int, Watched] = {}
+        self._opened = self._crowded = False
         self._next_look = 0
         self._next_find = 0
-        self._turn = 0
         self._next_ident = 1
         self._from_beginning = config.start_at == "beginning"
         self._load()
@@ -127,7 +131,7 @@ class FileLog:
     @property
     def more(self) -> bool:
         """Whether there is more to read at once: call `poll` again without waiting."""
-        return bool(self._queue)
+        return bool(self._queue) or self._crowded
 
     @property
     def interval(self) -> float:
@@ -141,7 +145,8 @@ class FileLog:
             for batch in self._given:
                 self._mark(batch)
         self._given = []
-        if not self._queue and now >= self._next_look:
+        if not self._queue and (now >= self._next_look or self._crowded):
+            self._crowded = False
             self._look_around(now)
             self._next_look = now + self._config.poll_interval
         batches: list[LogBatch] = []
@@ -153,6 +158,8 @@ class FileLog:
             if more:
                 # A file that is gone is read to its end first: what is in its place is newer.
                 (self._queue.appendleft if file.lost_since else self._queue.append)(file)
+        if self._opened and not self._queue:
+            self._close_some()
         self._collect(self._converter.due(now), batches)
         self._given = batches
         self._checkpoint()
@@ -198,56 +205,80 @@ class FileLog:
     # What is there
 
     def _look_around(self, now: int) -> None:
-        self._look += 1
         if now >= self._next_find:
             self._find(now)
-        unclear: list[tuple[Place, os.stat_result]] = []
+        unclear: list[Place] = []
         reads: list[Watched] = []
         for place in self._due(now):
             self._visit(place, now, unclear, reads)
-        for place, status in unclear:
-            self._identify(place, status, now, reads)
-        lost = self._lost(now)
-        self._from_beginning = True
-        self._queue.extend(lost)
+        most = max(self._config.max_concurrent_files // 2, 1)
+        held = self.open_files if unclear else 0
+        for number, place in enumerate(unclear):
+            if number and held >= most and self._from_beginning:
+                # The others have their turn when these were read and are closed again.
+                self._crowded = True
+                break
+            self._identify(place, now, reads)
+            if place.file is not None and held >= most and self._shorter(place.file):
+                place.file.close()
+            else:
+                held += 1
+        self._queue.extend(self._lost(now))
         self._queue.extend(reads)
+        self._from_beginning = True
         self._forget()
 
     def _find(self, now: int) -> None:
         paths = arranged(self._finder.find(now), self._config, now)
         if self._config.max_batches:
             paths = paths[: self._config.max_batches * max(self._config.max_concurrent_files // 2, 1)]
-        known = self._places
-        self._places = {path: known.get(path) or Place(path, now) for path in paths}
+        known, self._places = self._places, {}
+        for path in paths:
+            place = known.pop(path, None)
+            if place is None:
+                self._busy[path] = place = Place(path, now)
+            self._places[path] = place
+        for place in known.values():
+            self._leave(place)
+            place.gone = True
+            self._busy.pop(place.path, None)
         # Looking through many directories takes its time; it is done the less often the longer it takes.
         self._next_find = now + min((self._clock() - now) * SHARE, 10 * SECOND)
 
     def _due(self, now: int) -> list[Place]:
-        """The places to look at: all that are new or busy, and some of the others."""
-        busy: list[Place] = []
-        idle: list[Place] = []
-        for place in self._places.values():
-            (idle if place.status is not None and now - place.changed > IDLE else busy).append(place)
-        period = max(len(idle) * TURN, 1)
-        share = min(len(idle), max(1, -(-len(idle) * self._config.poll_interval // period)))
-        start = self._turn % len(idle) if idle else 0
-        chosen = {id(place) for place in (idle[start:] + idle[:start])[:share]}
-        self._turn = start + share
-        due = []
-        for place in self._places.values():
-            if place.status is None or now - place.changed <= IDLE or id(place) in chosen:
-                due.append(place)
-            elif place.file is not None:
-                place.file.claimed = self._look
+        """The places to look at: all that are new or busy, in their order, and some of the others."""
+        for path in [path for path, place in self._busy.items() if place.status and now - place.changed > IDLE]:
+            self._idle.append(self._busy.pop(path))
+        share = min(len(self._idle), max(1, self._config.poll_interval // TURN))
+        for _ in range(share):
+            place = self._idle.popleft()
+            if not place.gone:
+                self._busy[place.path] = place
+        due = list(self._busy.values())
+        if len(due) > 1 and share:
+            due = (
+                [place for place in self._places.values() if place.path in self._busy] if self._unordered(due) else due
+            )
         return due
 
-    def _visit(self, place: Place, now: int, unclear: list[tuple[Place, os.stat_result]], reads: list[Watched]) -> None:
+    def _unordered(self, due: list[Place]) -> bool:
+        """Whether files have to be looked at in the order of their paths: more than one of them is at an unknown place."""
+        return sum(place.file is None for place in due) > 1
+
+    def _leave(self, place: Place) -> None:
+        """What was at a place is not there any more."""
+        if place.file is not None:
+            place.file.placed = False
+            self._adrift[place.file.ident] = place.file
+            place.file = None
+
+    def _visit(self, place: Place, now: int, unclear: list[Place], reads: list[Watched]) -> None:
         try:
             status = os.stat(place.path)
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 self._unreadable(place, error)
-            place.file = None
+            self._leave(place)
             place.status = None
             return
         if not stat.S_ISREG(status.st_mode):
@@ -256,8 +287,6 @@ class FileLog:
         file = place.file
         if seen == place.status:
             if file is not None:
-                file.claimed = self._look
-                file.unclaimed = 0
                 if file.rest and not self._shorter(file):
                     reads.append(file)
                 return
@@ -266,19 +295,20 @@ class FileLog:
         else:
             place.changed = now
             place.status = seen
-        if file is None or (file.device, file.inode) != seen[:2] or not self._same(file, place, status):
-            place.file = None
-            unclear.append((place, status))
+        if file is None or (file.device, file.inode) != seen[:2] or not self._same(file, place):
+            self._leave(place)
+            unclear.append(place)
             return
         self._claim(file, place, status, now, reads)
 
-    def _same(self, file: Watched, place: Place, status: os.stat_result) -> bool:
+    def _same(self, file: Watched, place: Place) -> bool:
         """Whether a file that changed still begins as it did."""
         if file.fd is None:
             fd = self._open(place)
             if fd is None:
                 return False
             file.fd = fd
+            self._opened = True
         data, compressed = fingerprint.first_bytes(
             file.fd, self._config.fingerprint_size, bool(self._config.compression)
         )
@@ -288,7 +318,7 @@ class FileLog:
             self._known.grow(file, fingerprint.of(data))
         return True
 
-    def _identify(self, place: Place, status: os.stat_result, now: int, reads: list[Watched]) -> None:
+    def _identify(self, place: Place, now: int, reads: list[Watched]) -> None:
         """Which file is at a place where another one was, or none."""
         fd = self._open(place)
         if fd is None:
@@ -299,12 +329,12 @@ class FileLog:
         if not data:
             os.close(fd)
             return
-        twin = self._known.equal(fingerprint.of(data), self._look)
+        twin = self._known.equal(fingerprint.of(data))
         if twin is not None and not self._differs(twin, fd, len(data)):
             # A copy, made to truncate the original. Once that happens, the copy takes its place.
             os.close(fd)
             return
-        file = self._known.match(data, self._look, status.st_dev, status.st_ino) if twin is None else None
+        file = self._known.match(data, status.st_dev, status.st_ino) if twin is None else None
         if file is None:
             file = Watched(self._next_ident, place.path, fingerprint.of(data))
             self._next_ident += 1
@@ -318,6 +348,8 @@ class FileLog:
         file.close()
         file.fd = fd
         file.device, file.inode = status.st_dev, status.st_ino
+        file.placed = self._opened = True
+        self._adrift.pop(file.ident, None)
         place.file = file
         self._marks.append(file)
         self._claim(file, place, status, now, reads)
@@ -340,7 +372,6 @@ class FileLog:
             file.compressed = compressed
 
     def _claim(self, file: Watched, place: Place, status: os.stat_result, now: int, reads: list[Watched]) -> None:
-        file.claimed = self._look
         file.unclaimed = file.lost_since = 0
         if file.path != place.path or not file.attributes:
             file.templates.clear()
@@ -370,12 +401,8 @@ class FileLog:
     def _lost(self, now: int) -> list[Watched]:
         """Files that are open and have no path any more: moved out of sight, or deleted. What is left in them is read."""
         found = []
-        held: list[Watched] = []
-        for file in self._known:
+        for file in self._adrift.values():
             if file.fd is None:
-                continue
-            if file.claimed == self._look:
-                held.append(file)
                 continue
             file.lost_since = file.lost_since or now
             data, compressed = fingerprint.first_bytes(
@@ -388,22 +415,30 @@ class FileLog:
             if status.st_size != file.size:
                 file.changed = now
             file.size = file.target = status.st_size
-            if status.st_size > file.offset and not file.compressed:
+            if not file.compressed and status.st_size > file.offset:
                 found.append(file)
-            elif now - max(file.lost_since, file.changed) > LOST:
+            if now - max(file.lost_since, file.changed) > LOST and self._shorter(file):
                 file.close()
+        return found
+
+    def _close_some(self) -> None:
+        """Keeps the number of open files within bounds: those that have been quiet for longest are closed first."""
+        self._opened = False
+        held = [file for file in self._known if file.fd is not None]
         most = max(self._config.max_concurrent_files // 2, 1)
+        if self._crowded:
+            most //= 2
         if len(held) > most:
-            held.sort(key=lambda file: file.changed)
+            held.sort(key=lambda file: (file.placed, file.changed))
             for file in held[: len(held) - most]:
                 if self._shorter(file):
                     file.close()
-        return found
 
     def _forget(self) -> None:
-        gone = self._known.gone(self._look)
+        gone = self._known.gone(self._adrift.values()) if self._adrift else []
         for file in gone:
             self._known.remove(file)
+            del self._adrift[file.ident]
         if gone and self._store is not None:
             self._write({checkpoint.forgotten(file): None for file in gone if file.stored})
 
@@ -457,10 +492,7 @@ class FileLog:
         """Reads a piece of a file; gives how many bytes, and whether there is more to read at once."""
         config = self._config
         if file.fd is None:
-            fd = self._open(Place(file.path, now))
-            if fd is None:
-                return 0, False
-            file.fd = fd
+            return 0, False
         want = max(READ, config.max_log_size + 1) if file.compressed or file.rest > READ // 2 else READ
         if not file.compressed:
             want = min(want, file.target - file.offset)
@@ -610,6 +642,7 @@ class FileLog:
         files, wrong = checkpoint.load(self._store)
         for file in files:
             self._known.add(file)
+            self._adrift[file.ident] = file
             self._next_ident = max(self._next_ident, file.ident + 1)
         self.counters.positions_lost = wrong
         if wrong:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from tracecore.signals.logs.tail.fingerprint import Fingerprint, digest
@@ -52,33 +52,34 @@ class Known:
         file.fingerprint = fingerprint
         self._by_length.setdefault(fingerprint.length, {}).setdefault(fingerprint.digest, []).append(file)
 
-    def equal(self, fingerprint: Fingerprint, look: int) -> Watched | None:
-        """A file with this beginning whose path was found in this look."""
+    def equal(self, fingerprint: Fingerprint) -> Watched | None:
+        """A file with this beginning that is at a path."""
         for file in self._by_length.get(fingerprint.length, {}).get(fingerprint.digest, ()):
-            if file.claimed == look:
+            if file.placed:
                 return file
         return None
 
-    def match(self, data: bytes, look: int, device: int, inode: int) -> Watched | None:
-        """The file that begins like this and whose path was not found in this look: the longest beginning first."""
+    def match(self, data: bytes, device: int, inode: int) -> Watched | None:
+        """The file that begins like this and is at no path: the longest beginning first."""
         for length in sorted(self._by_length, reverse=True):
             if 0 < length <= len(data):
-                free = [file for file in self._by_length[length].get(digest(data[:length]), ()) if file.claimed != look]
+                free = [file for file in self._by_length[length].get(digest(data[:length]), ()) if not file.placed]
                 if free:
                     # The newest first, but the very same file before all others.
                     return next((f for f in free if f.device == device and f.inode == inode), free[-1])
         return None
 
-    def gone(self, look: int) -> list[Watched]:
-        """Files to forget: nobody can find them again, or they are too many."""
-        away = [file for file in self if file.claimed != look and file.fd is None and not file.outstanding]
+    def gone(self, adrift: Collection[Watched]) -> list[Watched]:
+        """Of files that are at no path, those to forget: nobody can find them again, or they are too many."""
+        away = [file for file in adrift if file.fd is None and not file.outstanding]
         old: list[Watched] = []
         for file in away:
             file.unclaimed += 1
             if file.unclaimed > BRIEFLY and file.fingerprint.length < self._size:
                 old.append(file)
         if len(away) - len(old) > MAX_GONE:
-            rest = [file for file in away if file not in old]
+            chosen = set(map(id, old))
+            rest = [file for file in away if id(file) not in chosen]
             old += rest[: len(rest) - MAX_GONE]
         return old
 

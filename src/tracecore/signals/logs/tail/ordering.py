@@ -30,12 +30,12 @@ def arranged(paths: list[str], config: FileLogConfig, now: int) -> list[str]:
     most = 1 if order.top_n is None else order.top_n
     found: list[str] = []
     for held in groups.values():
-        ordered = _sorted(held, order.sort_by, order.regex)
+        ordered = _sorted(held, order.sort_by, order.regex, now)
         found += ordered[:most] if most else ordered
     return found
 
 
-def _sorted(paths: list[str], sorts: Sequence[Sort], regex: str) -> list[str]:
+def _sorted(paths: list[str], sorts: Sequence[Sort], regex: str, now: int) -> list[str]:
     captures: dict[str, dict[str, str]] = {path: {} for path in paths}
     if any(sort.sort_type != "mtime" for sort in sorts):
         expression = re2.compile(regex)
@@ -47,7 +47,7 @@ def _sorted(paths: list[str], sorts: Sequence[Sort], regex: str) -> list[str]:
     for sort in sorts:
         keyed = []
         for path, named in captures.items():
-            key = _key(path, sort, named.get(sort.regex_key, ""))
+            key = _key(path, sort, named.get(sort.regex_key, ""), now)
             if key is not None:
                 keyed.append((key, path))
         keyed.sort(key=lambda pair: pair[0], reverse=not sort.ascending)
@@ -55,7 +55,7 @@ def _sorted(paths: list[str], sorts: Sequence[Sort], regex: str) -> list[str]:
     return list(captures)
 
 
-def _key(path: str, sort: Sort, text: str) -> int | str | None:
+def _key(path: str, sort: Sort, text: str, now: int) -> int | str | None:
     """What a file is sorted by; None where it has none, and then it is not read."""
     if sort.sort_type == "mtime":
         return _mtime(path) or None
@@ -64,7 +64,7 @@ def _key(path: str, sort: Sort, text: str) -> int | str | None:
     try:
         if sort.sort_type == "numeric":
             return int(text)
-        return times.Layout(sort.layout, "strptime", sort.location).parse(text, 0)
+        return times.Layout(sort.layout, "strptime", sort.location).parse(text, now)
     except (ValueError, times.TimeError):
         return None
 

@@ -23,9 +23,10 @@ class Watched:
     """
 
     __slots__ = (
-        "attributes", "base", "claimed", "compressed", "changed", "delete", "delivered", "delivered_record", "device", "fd", "fingerprint", "flush_length",
-        "flush_since", "given", "ident", "inflation", "inode", "large_since", "lost_since", "mtime", "offset", "outstanding", "partial", "path", "record", "rest",
-        "size", "skipping", "stored", "target", "templates", "unclaimed",
+        "attributes", "base", "changed", "compressed", "delete", "delivered", "delivered_record", "device", "fd",
+        "fingerprint", "flush_length", "flush_since", "given", "ident", "inflation", "inode", "large_since",
+        "lost_since", "mtime", "offset", "outstanding", "partial", "path", "placed", "record", "rest", "size",
+        "skipping", "stored", "target", "templates", "unclaimed",
     )  # fmt: skip
 
     def __init__(self, ident: int, path: str, fingerprint: Fingerprint) -> None:
@@ -51,8 +52,8 @@ class Watched:
         self.flush_length = 0
         self.flush_since = 0
         self.partial = False  # the container runtime cut the last line: the next belongs to it
-        self.claimed = 0  # the number of the look in which its path was found
-        self.unclaimed = 0  # looks since then
+        self.placed = False  # it was found at a path
+        self.unclaimed = 0  # looks since it was not any more
         self.large_since = 0  # when it was found to be larger than rotation would let it become
         self.lost_since = 0  # when it was found to have no path
         self.outstanding: collections.deque[list[int]] = (
