@@ -142,12 +142,15 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             own: the text is an exception's own message, so only settings and advice are chatter.
+
+        Of advice ("CUDA is out of memory. Try to …") only its sentence is: what stands before it is the complaint.
         """
         if not self.any_phrase.search(text):
             return None
-        names = ("settings", "advice") if own else None
-        if any(expression.search(text) for name, expression in self.chatter if names is None or name in names):
-            return None
+        for name, expression in self.chatter:
+            if (own and name not in ("settings", "advice")) or (found := expression.search(text)) is None:
+                continue
+            text = text[: text.rfind(". ", 0, found.start()) + 1] if name == "advice" else ""
         for order, rule, condition in self.phrases:
             if condition.phrase.search(text):
                 return order, rule

@@ -288,6 +288,8 @@ def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:
 
 
 _WRAPPED = plain()
+#: Whole dates inside lines, where the stamps around them have no year: torchelastic's table, slurmstepd.
+_TOLD = re2.compile(rb"(?:^|\s)(?:time +: |CANCELLED AT )(\d{4}-\d\d-\d\d)[_T](\d\d:\d\d:\d\d)")
 
 
 def _stamp(raw: bytes) -> Stamp | None:
@@ -295,6 +297,8 @@ def _stamp(raw: bytes) -> Stamp | None:
         return None
     if raw.startswith(b"Timestamp  "):  # nvidia-smi -q
         return stamps.find(raw.partition(b":")[2].strip())
+    if (told := _TOLD.search(raw[:400])) is not None:
+        return stamps.find(b"T".join(told.groups()))
     return stamps.find(_WRAPPED(raw[:400]).text)
 
 
