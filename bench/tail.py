@@ -88,18 +88,18 @@ def _idle(place: Path) -> list[Measurement]:
     storage = FileStorage(FileStorageConfig(directory=str(place / "state")))
     config = FileLogConfig(include=(f"{place}/pods/*/*/*.log",), include_file_path=True, operators=OPERATORS)
     offset = 0
-    log = FileLog(config, storage.client("receiver_filelog"), lambda: time.time_ns() + offset)
-    log.poll()
+    receiver = FileLog(config, storage.client("receiver_filelog"), lambda: time.time_ns() + offset)
+    receiver.poll()
     offset = 60_000_000_000  # nothing has changed for long
-    log.poll()
+    receiver.poll()
     begin, wall, count = time.process_time(), time.monotonic(), 0
     while time.monotonic() - wall < SECONDS:
         with logs[count % 7].open("a") as out:
             out.write(_lines(1, 0))
-        count += sum(batch.count for batch in log.poll())
-        time.sleep(log.interval)
+        count += sum(batch.count for batch in receiver.poll())
+        time.sleep(receiver.interval)
     spent = (time.process_time() - begin) / (time.monotonic() - wall)
-    log.close()
+    receiver.close()
     storage.stop()
     return [
         Measurement("tail.idle", 100 * spent, "% of a core", "≤ 2", f"{FILES:,} files, five lines a second"),

@@ -275,7 +275,8 @@ def test_how_files_are_cut(both: Callable[..., Both], tmp_path: Path, options: d
 
 OPERATORS: dict[str, list[dict[str, Any]]] = {
     "regex": [
-        {"type": "regex_parser", "regex": r"^(?P<time>\S+ \S+) (?P<level>[A-Z]+)(?: \[(?P<rank>\d+)\])? (?P<message>.*)$",
+        {"type": "regex_parser",
+         "regex": r"^(?P<time>\S+ \S+) (?P<level>[A-Z]+)(?: \[(?P<rank>\d+)\])? (?P<message>.*)$",
          "timestamp": {"parse_from": "attributes.time", "layout": "%Y-%m-%d %H:%M:%S.%L"},
          "severity": {"parse_from": "attributes.level", "mapping": {"fatal": "CRITICAL", "error3": ["OOPS", 42]}}},
         {"type": "move", "from": "attributes.message", "to": "body"},

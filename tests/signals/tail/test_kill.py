@@ -36,7 +36,6 @@ def test_killed_at_random_nothing_is_lost_and_little_is_doubled(tmp_path: Path) 
     logs.mkdir()
     written = 0
     kills = 0
-    most = 0
     handle = (logs / "a.log").open("a")
     process = None
     begin = time.monotonic()
@@ -48,7 +47,6 @@ def test_killed_at_random_nothing_is_lost_and_little_is_doubled(tmp_path: Path) 
         handle.write("".join(f"line {n}\n" for n in range(written, written + count)))
         handle.flush()
         written += count
-        most = max(most, count)
         if chance.random() < 0.05:
             handle.close()
             os.rename(logs / "a.log", logs / f"a.log.{written}")
@@ -72,6 +70,6 @@ def test_killed_at_random_nothing_is_lost_and_little_is_doubled(tmp_path: Path) 
     assert set(got) == want
     doubled = sum(got.values()) - len(got)
     print(f"{written} lines, {kills} kills, {doubled} doubled")
-    # One look's lines for each kill: what was handed out and not yet written down.
+    # A quarter of a second for each kill: what was handed out and not yet written down.
     assert kills >= 4
-    assert doubled <= kills * written / 4
+    assert doubled <= kills * written / 6 / 4

@@ -37,7 +37,7 @@ def test_copy_and_truncate(logs: Path, tail: Make) -> None:
     """TestCopyTruncate"""
     log = logs / "a.log"
     t = tail()
-    got = []
+    got: list[str] = []
     for n in range(5):
         for i in range(20):
             append(log, f"generation {n} line {i}\n")
@@ -65,7 +65,7 @@ def test_move_and_create(logs: Path, tail: Make) -> None:
     """TestMoveCreate, TestMoveFile, TestTrackMovedAwayFiles"""
     log = logs / "a.log"
     t = tail()
-    got = []
+    got: list[str] = []
     for n in range(6):
         append(log, f"{n} early\n")
         got += t.bodies() if n % 2 else []
@@ -515,7 +515,9 @@ def test_a_damaged_compressed_file_gives_what_came_before_the_damage(logs: Path,
 
 
 def test_fingerprints_grow_and_stop(logs: Path) -> None:
-    """TestNew, TestNewFromFile, TestEqual, TestStartsWith*, TestFingerprintGrowsAndStops, TestFileReader_FingerprintUpdated"""
+    """TestNew, TestNewFromFile, TestEqual, TestStartsWith*, TestFingerprintGrowsAndStops,
+    TestFileReader_FingerprintUpdated
+    """
     path = logs / "a"
     before = fingerprint.of(b"x")
     for length in range(1, 60):
@@ -538,7 +540,12 @@ def test_files_that_did_not_change_are_not_opened(logs: Path, tail: Make, monkey
     t.records()
     opened: list[str] = []
     real = os.open
-    monkeypatch.setattr(os, "open", lambda path, *rest: (opened.append(str(path)), real(path, *rest))[1])
+
+    def watched(path: Any, *rest: Any) -> int:
+        opened.append(str(path))
+        return real(path, *rest)
+
+    monkeypatch.setattr(os, "open", watched)
     for _ in range(5):
         t.records()
     assert opened == []

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,10 @@ from tracecore.signals.storage.file_storage import Compaction, FileStorage, File
 from tracecore.signals.storage.journal import Corrupt, Journal, StorageError
 
 
-def storage(directory: Path, said: list[str] | None = None, **options: object) -> FileStorage:
+def storage(directory: Path, said: list[str] | None = None, **options: Any) -> FileStorage:
     made = FileStorage(
         FileStorageConfig(directory=str(directory), **options), (said if said is not None else []).append
-    )  # type: ignore[arg-type]
+    )
     made.start()
     return made
 

@@ -364,7 +364,7 @@ def _plus(left: Any, right: Any) -> Any:
 
 
 def _power(left: Any, right: Any) -> float:
-    return float(_number(left)) ** float(_number(right))
+    return float(float(_number(left)) ** float(_number(right)))
 
 
 def _dynamic_match(left: Any, right: Any) -> bool:

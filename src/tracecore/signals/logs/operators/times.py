@@ -89,7 +89,7 @@ class Layout:
     """A compiled layout.
 
     Args:
-        layout: directives (`%Y-%m-%d`), Go's reference time (`2006-01-02`), or a unit (`s`, `ms`, `us`, `ns`, `s.ms` …).
+        layout: directives (`%Y-%m-%d`), Go's reference time (`2006-01-02`), or a unit (`s`, `ms`, `ns`, `s.ms` …).
         kind: `strptime`, `gotime` or `epoch`.
         location: the time zone of times that do not say theirs; UTC when empty.
 

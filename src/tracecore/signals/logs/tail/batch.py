@@ -1,4 +1,4 @@
-"""Records that were read together, in columns: what they share is held once, and records are made when somebody asks."""
+"""Records that were read together, in columns: what they share is held once, and records are made on demand."""
 
 from __future__ import annotations
 
@@ -197,10 +197,9 @@ class _Groups:
         self._resources: list[Attributes] = []
 
     def add(self, resource: Attributes, scope: str, record: Log) -> None:
-        for number, known in enumerate(self._resources):
-            if known is resource or known == resource:
-                break
-        else:
+        try:
+            number = self._resources.index(resource)
+        except ValueError:
             number = len(self._resources)
             self._resources.append(resource)
             self._entries.append({"resource": {"attributes": dict(resource)}, "scope_logs": []})

@@ -87,7 +87,7 @@ class FileLog:
         store: keeps how far files were read; None forgets it.
         clock: nanoseconds since the epoch.
         report: told in words what went wrong and was survived.
-        confirmed: the caller says with `delivered` that a batch has arrived; otherwise it has when `poll` is called next.
+        confirmed: the caller says with `delivered` that a batch has arrived; else it has when `poll` is called next.
         selector: picks the lines that can matter; the others are never parsed.
     """
 
@@ -262,7 +262,7 @@ class FileLog:
         return due
 
     def _unordered(self, due: list[Place]) -> bool:
-        """Whether files have to be looked at in the order of their paths: more than one of them is at an unknown place."""
+        """Whether files have to be looked at in the order of their paths: more than one is at an unknown place."""
         return sum(place.file is None for place in due) > 1
 
     def _leave(self, place: Place) -> None:
@@ -399,7 +399,7 @@ class FileLog:
             file.large_since = now
 
     def _lost(self, now: int) -> list[Watched]:
-        """Files that are open and have no path any more: moved out of sight, or deleted. What is left in them is read."""
+        """Files that are open and have no path any more, moved or deleted: what is left in them is read."""
         found = []
         for file in self._adrift.values():
             if file.fd is None:

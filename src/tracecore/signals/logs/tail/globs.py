@@ -5,6 +5,7 @@ Directories are listed again only when they changed, so that looking for files c
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -55,7 +56,7 @@ def alternatives(pattern: str) -> list[str]:
             if not depth:
                 cuts.append(at)
                 found: list[str] = []
-                for left, right in zip(cuts, cuts[1:], strict=False):
+                for left, right in itertools.pairwise(cuts):
                     found += alternatives(pattern[:start] + pattern[left + 1 : right] + pattern[at + 1 :])
                     if len(found) > MAX_ALTERNATIVES:
                         raise ValueError("braces stand for too many names")
@@ -101,8 +102,7 @@ class Matcher:
     def __init__(self, patterns: Sequence[str]) -> None:
         whole = []
         for pattern in patterns:
-            for alternative in alternatives(pattern):
-                whole.append(_path_expression(alternative))
+            whole += map(_path_expression, alternatives(pattern))
         self._expression = re2.compile("|".join(f"(?:{one})" for one in whole)) if whole else None
 
     def __call__(self, path: str) -> bool:

@@ -13,7 +13,7 @@ from tracecore.signals.logs.tail.watched import Watched
 COMPARED: Final = 1 << 20
 #: Files that are remembered after they are gone.
 MAX_GONE: Final = 10_000
-#: A file that is gone and was shorter than a fingerprint is remembered for so many looks: soon others may begin so, too.
+#: A file that is gone and was shorter than a fingerprint is remembered for so many looks: others may begin so, too.
 BRIEFLY: Final = 3
 
 
