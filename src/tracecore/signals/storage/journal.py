@@ -1,8 +1,9 @@
 """A file of keys and values that survives a kill at any instant.
 
-Changes are appended, each with a checksum, and become true as a whole or not at all. A last change that was cut off by
-a crash never happened; anything else that does not add up means that the file cannot be trusted, and it is set aside
-under another name. What is no longer current is left out when the file is rewritten, next to itself, and put in its place.
+Changes are appended, each with a checksum, and become true as a whole or not at all. A last change that was cut off
+by a crash never happened; anything else that does not add up means that the file cannot be trusted, and it is set
+aside under another name. What is no longer current is left out when the file is rewritten, next to itself, and put in
+its place.
 """
 
 from __future__ import annotations

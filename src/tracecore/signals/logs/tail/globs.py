@@ -100,7 +100,7 @@ class Matcher:
     """Whether a path matches one of some globs."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        whole = []
+        whole: list[str] = []
         for pattern in patterns:
             whole += map(_path_expression, alternatives(pattern))
         self._expression = re2.compile("|".join(f"(?:{one})" for one in whole)) if whole else None
