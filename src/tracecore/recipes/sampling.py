@@ -31,7 +31,7 @@ from tracecore.signals.logs.selector import Picked
 PAUSE: Final = 5
 #: The shortest interval that gives no more than so many lines of a block is taken, else the longest.
 EVERY: Final = (1, 2, 5, 10, 25)
-ENOUGH: Final = 2
+ENOUGH: Final = 1
 #: Bytes of a stream, at its beginning and at its end, of which no line is left out.
 BEGINNING: Final = 2 << 10
 END: Final = 16 << 10

@@ -80,6 +80,10 @@ def is_exception(text: bytes) -> bool:
     return bool(package) or name[:1].isupper() or name[:1] == b"_"
 
 
+#: What a raw line has, whatever stands around its text, that `continues_message`; codes and escapes may hide anything.
+MAY_CONTINUE = re2.compile(rb"[\x00\x1b\\]|#\d|nccl[A-Z]|" + b"|".join(map(re2.escape, _MESSAGE)))
+
+
 def continues_message(text: bytes) -> bool:
     """A line that frameworks print as part of the error message before it."""
     if text[:1] == b"#":

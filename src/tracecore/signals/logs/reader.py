@@ -14,7 +14,7 @@ from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
-from tracecore.signals.logs.multiline import Message, Shape, Table, Take, opens
+from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Table, Take, opens
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
@@ -186,6 +186,12 @@ class _Assembly:
             else:
                 line = block.line + int(known.searchsorted(position))
             raw = data[position:end]
+            if not candidate and self._ends_message(raw):
+                message, self._message = self._message, None
+                assert message is not None
+                yield from self._emit(message)
+                position = after
+                continue
             if len(raw) > MAX_LINE:
                 self._counters.lines_capped += 1
                 self._counters.bytes_dropped += len(raw) - MAX_LINE
@@ -198,6 +204,13 @@ class _Assembly:
             block.newlines = len(known)
         if self._looks < MAX_LOOKS:
             self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
+
+    def _ends_message(self, raw: bytes) -> bool:
+        """Whether nothing but a line that stands alone is open, and this one, not a candidate, cannot be part of it."""
+        message = self._message
+        if message is None or self._open or self._pieces or len(message.lines) > 1 or message.held:
+            return False
+        return MAY_CONTINUE.search(raw) is None
 
     def finish(self) -> Iterator[LogSignal]:
         still = [*self._pieces.values(), *self._open.values()]
