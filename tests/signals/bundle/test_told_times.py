@@ -1,0 +1,28 @@
+"""Whole dates inside lines, where the stamps around them have no year."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracecore.signals import stamps
+from tracecore.signals.bundle.recognition import times
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"  time      : 2024-11-06_10:12:35",
+        b"[default0]:  time      : 2024-11-06_10:12:35",
+        b"slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2024-11-06T10:12:35 DUE TO TIME LIMIT ***",
+    ],
+)
+def test_a_whole_date_is_found(line: bytes) -> None:
+    first, last = times(b"E1106 10:12:36.100000 100 torch/api.py:869] failed\n" + line + b"\n", b"")
+    assert first is not None
+    assert first.missing == "year"
+    assert [one.resolve(0) for one in last if not one.missing] == [stamps.parse("2024-11-06T10:12:35Z")]
+
+
+def test_a_time_of_something_else_is_none() -> None:
+    first, last = times(b"elapsed time : 2024 steps\nwall time : 10:12:35\n", b"")
+    assert (first, last) == (None, [])
