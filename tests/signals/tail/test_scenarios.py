@@ -407,6 +407,19 @@ def test_after_a_restart_reading_goes_on(logs: Path, tail: Make, tmp_path: Path)
     assert got == [f"{n} {what}" for n in range(5) for what in ("one", "two", "while away")]
 
 
+def test_many_short_files_are_all_known_after_a_restart(logs: Path, tail: Make, tmp_path: Path) -> None:
+    """TestFileBatching, over a restart: more files than may be open, each shorter than a fingerprint"""
+    store = Journal(tmp_path / "store")
+    for n in range(40):
+        (logs / f"{n}.log").write_text(f"{n} short\n")
+    first = tail(store=store, max_concurrent_files=4)
+    assert len(first.bodies(2)) == 40
+    first.log.close()
+    for n in range(40):
+        append(logs / f"{n}.log", "new\n")
+    assert tail(store=store, max_concurrent_files=4).bodies(3) == ["new"] * 40
+
+
 def test_what_did_not_arrive_is_read_again(logs: Path, tail: Make, tmp_path: Path) -> None:
     store = Journal(tmp_path / "store")
     (logs / "a.log").write_text("one\n")

@@ -205,7 +205,8 @@ class FileLog:
     # What is there
 
     def _look_around(self, now: int) -> None:
-        if now >= self._next_find:
+        searched = now >= self._next_find
+        if searched:
             self._find(now)
         unclear: list[Place] = []
         reads: list[Watched] = []
@@ -226,7 +227,9 @@ class FileLog:
         self._queue.extend(self._lost(now))
         self._queue.extend(reads)
         self._from_beginning = True
-        self._forget()
+        # A file may be at a place that nobody has looked at yet.
+        if searched and not self._crowded:
+            self._forget()
 
     def _find(self, now: int) -> None:
         paths = arranged(self._finder.find(now), self._config, now)
