@@ -10,7 +10,7 @@ from typing import NotRequired, TypeAlias, TypedDict
 
 import msgspec
 
-Value: TypeAlias = "None | bool | int | float | str | bytes | list[Value] | dict[str, Value]"
+Value: TypeAlias = "bool | int | float | str | bytes | list[Value] | dict[str, Value] | None"
 Attributes: TypeAlias = dict[str, Value]
 
 #: The kinds of evidence a diagnosis may or may not have had. "Not measured" is said in these words.
