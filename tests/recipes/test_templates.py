@@ -1,0 +1,57 @@
+"""Lines of one shape, read by the block, say what they say one by one."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import numpy as np
+import pytest
+
+from tracecore.recipes.plan import plan
+from tracecore.recipes.templates import Ends, Reader, learn
+from tracecore.signals.stream import Stream
+
+#: What stands before a step: times at any place, ranks before and after them.
+PREFIXES = (
+    "",
+    "12:0{m}:{s} ",
+    "[12:0{m}:{s}] ",
+    "2026-11-15 12:0{m}:{s},123 - INFO - ",
+    "[rank{r}]: ",
+    "[rank{r}]: [2026-11-15 12:0{m}:{s}] trainer: ",
+    "12:0{m}:{s} | rank {r} | ",
+)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("pad", range(9))
+def test_lines_are_read_as_they_are(prefix: str, pad: int) -> None:
+    lines = []
+    expected = []
+    for number in range(600):
+        minute, second, rank, step = number // 60, f"{number % 60:02d}", number // 3 % 4, 950 + number // 4
+        if number % 7 == 3:
+            lines.append(f"{'x' * (number % 50)} shard {number} opened")
+            continue
+        before = prefix.format(m=minute, s=second, r=rank)
+        lines.append(
+            f"{before}{'train ' * (pad > 0)}{'.' * pad}{' ' * (pad > 0)}step {step} | loss 1.{number:04d} | lr 1e-4"
+        )
+        time = 12 * 3600 + minute * 60 + int(second) if "{s}" in prefix else -1
+        expected.append((number, step, time, rank if "{r}" in prefix else -1))
+    lines.append("the end of the block is far enough from the last of them" * 2)
+    text = "\n".join(lines).encode() + b"\n"
+    stream = Stream(path="f", format="text", layer="stdout", open=lambda: io.BytesIO(text), size=len(text))
+    template = learn(lines[0].encode(), 0, plan("stdout")._asking(stream))
+    assert template is not None
+    starts = np.concatenate(([0], Ends()(text) + 1))[:-1]
+    room = int(np.searchsorted(starts, len(text) - Reader(template, 5).need, "right"))
+    read, good = Reader(template, 5).read(text, starts[:room], np.arange(room))
+    lanes = {lane: rank for lane, (_, _, _, rank) in zip(read.lane.tolist(), expected, strict=True)}
+    assert len(lanes) == (4 if "{r}" in prefix else 1)
+    rows = zip(read.number.tolist(), read.step.tolist(), read.second.tolist(), read.lane.tolist(), strict=True)
+    assert [(number, step, second, lanes[lane]) for number, step, second, lane in rows] == expected
+    assert good is not None
+    assert np.flatnonzero(good).tolist() == read.number.tolist()
+    assert all(re.search(r"step \d", lines[number]) for number in read.number.tolist())
