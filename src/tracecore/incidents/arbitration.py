@@ -18,7 +18,8 @@ from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Alternative, Edge, Incident
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
-from tracecore.patterns.contract import Suspects
+from tracecore.patterns.contract import Suspects, Verdict
+from tracecore.patterns.nccl_hang.detector import NcclHangVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
 EPISODE: Final = 600 * SECOND
+
+#: What torch calls the group of all ranks; empty where a report does not say.
+WHOLE_WORLD: Final = frozenset({"default_pg", "0", ""})
 
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
@@ -285,16 +289,17 @@ def _incident(
     symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
+    said = heard_out(root.verdict, attempt.ranks if attempt is not None else set())
     return Incident(
         status="diagnosed",
-        headline=root.verdict.headline(),
-        advice=root.verdict.remediation(),
+        headline=said.headline(),
+        advice=said.remediation(),
         root=root.emission,
         symptoms=[t.emission for t in symptoms],
         edges=sorted(used, key=lambda e: (e.effect, e.cause)),
         alternatives=[],
         gaps=gaps(layers, root.name, root.verdict.missing_layers()),
-        suspects=_suspects(root, symptoms, attempt),
+        suspects=_suspects(root, said, symptoms, attempt),
         job=root.job,
         attempt=root.attempt,
         first=min(t.first for t in timed),
@@ -304,9 +309,23 @@ def _incident(
     )
 
 
-def _suspects(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None) -> Suspects:
+def heard_out(verdict: Verdict, seen: set[int]) -> Verdict:
+    """The verdict with what the logs of all ranks add to it.
+
+    Without dumps, the watchdogs of the ranks that wait are all a hang shows. A rank whose log is here and says nothing
+    of a hang of all of them is the one they wait for: its own watchdog has nothing to time.
+    """
+    if not isinstance(verdict, NcclHangVerdict) or verdict.looked_for or verdict.is_p2p:
+        return verdict
+    quiet = tuple(sorted(seen - set(verdict.hanging_ranks)))
+    if (verdict.pg_desc or verdict.pg) not in WHOLE_WORLD or not 0 < len(quiet) < len(verdict.hanging):
+        return verdict
+    return msgspec.structs.replace(verdict, unmeasured=quiet)
+
+
+def _suspects(root: Touch, said: Verdict, symptoms: Sequence[Touch], attempt: Attempt | None) -> Suspects:
     """Whom the root names, or a symptom of the same event where it names nobody; and when all are named, nobody is."""
-    suspects = root.suspects
+    suspects = said.suspects()
     ranks = suspects.ranks
     if not ranks:
         for t in symptoms:
@@ -319,7 +338,8 @@ def _suspects(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None) -
         ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":
         ranks = ()
-    world = attempt.ranks if attempt is not None else set()
+    # A rank implies those below it, also where they left nothing to read.
+    world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
     if ranks and world and set(ranks) >= world:
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
