@@ -200,9 +200,10 @@ def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tic
             if tick is not None:
                 tick(done)
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
+        # Without workers this is quick, and leaves no thread that would complain while the program ends.
+        pool.shutdown(wait=True, cancel_futures=True)
         raise
     finally:
         _WORK = None
