@@ -24,8 +24,8 @@ Start = Callable[[str], Any]
 Wait = Callable[..., Any]
 
 
-def setting(id: str = "file") -> Setting:
-    return Setting(id, Meter("exporter", id), time.time_ns, {}.__getitem__, Path(), lambda: (True, {}))
+def setting(id: str = "file", clock: Callable[[], int] = time.time_ns) -> Setting:
+    return Setting(id, Meter("exporter", id), clock, {}.__getitem__, Path(), lambda: (True, {}))
 
 
 def batch(text: str, acks: tuple[Ack, ...] = ()) -> Batch:
@@ -35,17 +35,19 @@ def batch(text: str, acks: tuple[Ack, ...] = ()) -> Batch:
     return Batch("logs", {"resource_logs": [{"resource": {}, "scope_logs": [{"log_records": records}]}]}, acks=acks)
 
 
-def test_a_file_is_set_aside_when_it_is_full_and_old_ones_go(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clock", [time.time_ns, lambda: 1_750_000_000_123_000_000], ids=["running", "one millisecond"])
+def test_a_file_is_set_aside_when_it_is_full_and_old_ones_go(tmp_path: Path, clock: Callable[[], int]) -> None:
     path = tmp_path / "out.json"
-    exporter = FileExporter(Options(path=str(path), rotation=Rotation(max_megabytes=1, max_backups=2)), setting())
+    options = Options(path=str(path), rotation=Rotation(max_megabytes=1, max_backups=2))
+    exporter = FileExporter(options, setting(clock=clock))
     exporter.start()
     for n in range(9):
         exporter.export(batch(f"{n} " + "x" * 600_000))
     exporter.stop(time.monotonic() + 1)
     names = sorted(p.name for p in tmp_path.iterdir())
     assert len(names) == 3
-    assert "out.json" in names
-    texts = [p.read_text() for p in sorted(tmp_path.iterdir(), key=lambda p: p.stat().st_mtime_ns)]
+    assert names[2] == "out.json"
+    texts = [(tmp_path / name).read_text() for name in names]
     kept = [msgspec.json.decode(text)["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0] for text in texts]
     assert [record["body"]["stringValue"][0] for record in kept] == ["6", "7", "8"]
 

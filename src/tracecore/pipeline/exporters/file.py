@@ -76,6 +76,7 @@ class FileExporter:
         self._path = Path(options.path)
         self._file: BinaryIO | None = None
         self._size = 0
+        self._last_aside = 0
         self._kept: list[tuple[bytes, Batch]] = []
         self._again = 0.0
         self._lock = threading.Lock()
@@ -148,15 +149,7 @@ class FileExporter:
             self._file.close()
             self._file = None
         now = self._setting.clock()
-        zone = None if rotation.localtime else UTC
-        stamp = (
-            datetime.fromtimestamp(now / SECOND, zone).strftime("%Y-%m-%dT%H-%M-%S") + f".{now // 1_000_000 % 1000:03d}"
-        )
-        aside = self._path.with_name(f"{self._path.stem}-{stamp}{self._path.suffix}")
-        number = 0
-        while aside.exists():
-            number += 1
-            aside = self._path.with_name(f"{self._path.stem}-{stamp}.{number}{self._path.suffix}")
+        aside = self._aside(now, rotation)
         self._path.rename(aside)
         self._open(keep=True)
         pattern = (
@@ -169,6 +162,18 @@ class FileExporter:
             gone += [path for path in backups if path not in gone and os.path.getmtime(path) < oldest]
         for path in gone:
             os.unlink(path)
+
+    def _aside(self, now: int, rotation: Rotation) -> Path:
+        """A name not taken yet; names sort as the files came, two of one millisecond too."""
+        milliseconds = max(now // 1_000_000, self._last_aside + 1)
+        while True:
+            self._last_aside = milliseconds
+            when = datetime.fromtimestamp(milliseconds // 1000, None if rotation.localtime else UTC)
+            stamp = f"{when:%Y-%m-%dT%H-%M-%S}.{milliseconds % 1000:03d}"
+            aside = self._path.with_name(f"{self._path.stem}-{stamp}{self._path.suffix}")
+            if not aside.exists():
+                return aside
+            milliseconds += 1
 
     def stop(self, deadline: float) -> None:
         with self._lock:
