@@ -55,6 +55,11 @@ def _log(level: str, encoding: str) -> None:
 
 
 class _Console(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        from tracecore.pipeline.agent.printing import indented
+
+        return indented(super().format(record))
+
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created)) + f".{int(record.msecs):03d}"
 
@@ -62,6 +67,8 @@ class _Console(logging.Formatter):
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         import msgspec
+
+        from tracecore.pipeline.agent.printing import visible_json
 
         entry = {
             "ts": record.created,
@@ -71,4 +78,4 @@ class _Json(logging.Formatter):
         }
         if record.exc_info:
             entry["stacktrace"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry).decode()
+        return visible_json(msgspec.json.encode(entry).decode())

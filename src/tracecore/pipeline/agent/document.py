@@ -15,6 +15,10 @@ from tracecore.ottl.errors import nearest
 #: A configuration is written by hand: beyond this it is something else.
 MAX_BYTES: Final = 8 << 20
 MAX_DEPTH: Final = 64
+#: Values of a file, aliases written out: a few lines of aliases of aliases stand for billions.
+MAX_NODES: Final = 100_000
+#: A value from the environment that is shorter is not taken out of messages: it may be any word.
+MIN_SECRET: Final = 4
 
 _REFERENCE = re2.compile(r"\$\$|\$\{([^{}]{0,512})\}")
 _NAME = re2.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
@@ -124,14 +128,25 @@ class Report:
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
+        self._filled: dict[str, str] = {}
+
+    def filled(self, value: str, name: str) -> None:
+        """A value came from the environment: it may be a password, and no message says it."""
+        if len(value) >= MIN_SECRET:
+            self._filled[value] = f"${{env:{name}}}"
+
+    def _discreet(self, text: str) -> str:
+        for value, name in sorted(self._filled.items(), key=lambda item: -len(item[0])):
+            text = text.replace(value, name)
+        return text
 
     def error(self, node: Node, message: str, *, hint: str = "", column: int = 0, line: int = 0) -> None:
         """A mistake at this node; `line` and `column` are counted from its beginning."""
-        self.problems.append(_problem(node, message, hint, line, column))
+        self.problems.append(_problem(node, self._discreet(message), self._discreet(hint), line, column))
 
     def warning(self, node: Node, message: str) -> None:
         """Something that works, and is probably not meant."""
-        self.warnings.append(_problem(node, message, "", 0, 0))
+        self.warnings.append(_problem(node, self._discreet(message), "", 0, 0))
 
     def unknown(self, node: Node, what: str, name: str, known: Sequence[str]) -> None:
         """A name that is none of the known ones."""
@@ -201,10 +216,16 @@ class _Builder:
         self._report = report
         self._env = env
         self._open: set[int] = set()
+        self._built = 0
 
     def build(self, yaml: Any, depth: int) -> Node:
         mark = yaml.start_mark
         node = Node(None, self._file, mark.line + 1, mark.column + 1)
+        self._built += 1
+        if self._built > MAX_NODES:
+            if self._built == MAX_NODES + 1:
+                self._report.error(node, f"more than {MAX_NODES} values, aliases written out: no configuration")
+            return node
         if depth > MAX_DEPTH or id(yaml) in self._open:
             self._report.error(node, "nested too deep")
             return node
@@ -212,15 +233,22 @@ class _Builder:
         if yaml.id == "mapping":
             self._mapping(node, yaml, depth)
         elif yaml.id == "sequence":
-            node.value = [self.build(item, depth + 1) for item in yaml.value]
+            node.value = [self.build(item, depth + 1) for item in self._within(yaml.value)]
         else:
             self._scalar(node, yaml)
         self._open.discard(id(yaml))
         return node
 
+    def _within(self, children: list[Any]) -> Iterator[Any]:
+        """The children, until there were too many of everything."""
+        for child in children:
+            if self._built > MAX_NODES:
+                return
+            yield child
+
     def _mapping(self, node: Node, yaml: Any, depth: int) -> None:
         node.value = {}
-        for key, value in yaml.value:
+        for key, value in self._within(yaml.value):
             at = self.build(key, depth + 1)
             name = str(key.value) if key.id == "scalar" else ""
             if key.id != "scalar":
@@ -261,6 +289,8 @@ class _Builder:
             value = self._env.get(name)
             if value is None and not has_default:
                 self._report.warning(node, f"the environment variable {name} is not set; it is taken as empty")
+            if value is not None:
+                self._report.filled(value, name)
             return value if value is not None else default
 
         return str(_REFERENCE.sub(fill, text))

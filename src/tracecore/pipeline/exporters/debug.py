@@ -9,6 +9,7 @@ import msgspec
 
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Factory, Setting
+from tracecore.pipeline.agent.printing import visible, visible_json
 from tracecore.pipeline.exporters.jsonlines import document
 
 #: Of a record's text so much is shown.
@@ -43,7 +44,7 @@ class Debug:
     def export(self, batch: Batch) -> None:
         lines = [f"{self._setting.id}: {batch.count} of {batch.signal}"]
         if self._options.verbosity == "detailed":
-            lines.append(document(batch).decode())
+            lines.append(visible_json(document(batch).decode()))
         elif self._options.verbosity == "normal" and batch.signal == "logs":
             lines += [_line(record) for record in _records(batch.view())]
         sys.stderr.write("\n".join(lines) + "\n")
@@ -63,7 +64,7 @@ def _records(payload: dict[str, Any]) -> list[dict[str, Any]]:
 def _line(record: dict[str, Any]) -> str:
     body = record.get("body")
     text = body if isinstance(body, str) else repr(body)
-    attributes = " ".join(f"{name}={value!r:.80}" for name, value in (record.get("attributes") or {}).items())
+    attributes = " ".join(f"{visible(name)}={value!r:.80}" for name, value in (record.get("attributes") or {}).items())
     return f"  {text[:SHOWN]!r} {attributes}".rstrip()
 
 

@@ -12,6 +12,7 @@ from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration, Secret
 from tracecore.pipeline.agent.tls import ClientTls, read_bytes
+from tracecore.pipeline.exporters.otlp_http import wrong_headers
 from tracecore.pipeline.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 from tracecore.signals.otlp.responses import rejected
 from tracecore.signals.otlp.services import METHODS
@@ -41,6 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         host, colon, port = self.address.rpartition(":")
         if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             yield ("endpoint",), f'"{self.endpoint}" is no address; write it like collector.example:4317'
+        yield from wrong_headers(self.headers)
 
     @property
     def address(self) -> str:
@@ -57,7 +59,9 @@ class OtlpGrpc:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
-        self._sender = Sender(self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None)
+        self._sender = Sender(
+            self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
+        )
         self._channel: Any = None
         self._lock = threading.Lock()
         self.start = self._sender.start

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import http.client
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
@@ -58,9 +59,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for name in names:
             if (url := getattr(self, name)) is not None and (wrong := wrong_url(url)):
                 yield (name,), wrong
-        for name, value in self.headers.items():
-            if "\n" in value or "\r" in value or not name or set(name) & set(":\r\n "):
-                yield ("headers", name), "not a header"
+        yield from wrong_headers(self.headers)
 
     def url(self, signal: str) -> str | None:
         """Where a signal is sent."""
@@ -73,11 +72,32 @@ def wrong_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 — raises for a port that is none
-    except ValueError as error:
-        return f"not a URL: {error}"
+    except ValueError:
+        # Its words quote the URL, which may have a password in it.
+        return "not a URL: host and port cannot be told"
     if parts.scheme not in ("http", "https"):
         return "not a URL: it begins with http:// or https://"
+    if any(char <= " " or char >= "\x7f" for char in url):
+        return "not a URL: spaces and other than ASCII must be written with %"
     return "" if parts.hostname else "not a URL: it has no host"
+
+
+def wrong_headers(headers: Mapping[str, str]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Headers that cannot be sent; said here, because whoever sends them would say them whole."""
+    for name, value in headers.items():
+        if not name or any(char <= " " or char >= "\x7f" or char == ":" for char in name):
+            yield ("headers", name), "not the name of a header"
+        elif any((char < " " and char != "\t") or char >= "\x7f" for char in value):
+            # A file that ends with a line end, read into a variable, is the usual reason.
+            yield ("headers", name), "the value of a header is one line of ASCII"
+
+
+def credentials(parts: SplitResult) -> dict[str, str]:
+    """The header for a user and password that stand in a URL."""
+    if parts.username is None:
+        return {}
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
 class OtlpHttp:
@@ -87,7 +107,9 @@ class OtlpHttp:
         self._options = options
         self._local = threading.local()
         self._setting = setting
-        self._sender = Sender(self._send, setting, options.sending_queue, options.retry_on_failure, self._hang_up)
+        self._sender = Sender(
+            self._send, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
+        )
         self.start, self.stop = self._sender.start, self._sender.stop
         self.ready, self.export = self._sender.ready, self._sender.export
 
@@ -104,8 +126,8 @@ class OtlpHttp:
         elif self._options.compression == "zstd":
             body = self._zstd().compress(body)
             headers["Content-Encoding"] = "zstd"
-        headers |= self._options.headers
         parts = urlsplit(url)
+        headers |= {**credentials(parts), **self._options.headers}
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
             connection = self._connection(parts)

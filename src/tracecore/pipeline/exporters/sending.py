@@ -7,7 +7,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from tracecore.pipeline.agent.batch import SIGNALS, Batch
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.options import SECOND, Duration, StorageId
+from tracecore.pipeline.agent.printing import discreet, visible
 from tracecore.signals.storage.journal import StorageError
 
 log = logging.getLogger("tracecore.agent.sending")
@@ -138,6 +139,7 @@ class Sender:
     Args:
         send: sends one; raises `Retry` or `Rejected`.
         close: called by each worker at its end, to give up its connection.
+        headers: what is sent along, and never logged, also where the other side says it back.
     """
 
     def __init__(
@@ -147,8 +149,10 @@ class Sender:
         queueing: SendingQueue,
         retry: RetryOnFailure,
         close: Callable[[], None],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._send = send
+        self._secrets = tuple((headers or {}).values())
         self._close = close
         self._setting = setting
         self._queueing = queueing
@@ -258,14 +262,16 @@ class Sender:
             except Rejected as error:
                 meter.failures += 1
                 meter.drop("rejected", batch.count)
-                if meter.degrade(f"batches are rejected: {error}"):
-                    log.error("%s: a batch of %d was rejected: %s", self._setting.id, batch.count, error)
+                said = self._said(error)
+                if meter.degrade(f"batches are rejected: {said}"):
+                    log.error("%s: a batch of %d was rejected: %s", self._setting.id, batch.count, said)
                 batch.done()
                 return True
             except Retry as error:
                 meter.failures += 1
-                if meter.degrade(f"cannot send: {error}"):
-                    log.warning("%s: cannot send, trying again: %s", self._setting.id, error)
+                said = self._said(error)
+                if meter.degrade(f"cannot send: {said}"):
+                    log.warning("%s: cannot send, trying again: %s", self._setting.id, said)
                 wait = max(
                     interval * random.uniform(1 - retry.randomization_factor, 1 + retry.randomization_factor),
                     error.after,
@@ -291,6 +297,9 @@ class Sender:
                     meter.drop("shutdown", batch.count)
                 return False
             meter.retries += 1
+
+    def _said(self, error: Exception) -> str:
+        return visible(discreet(str(error), self._secrets))
 
     def _last_wait(self, wait: float) -> bool:
         """While stopping, wait no longer than there is time; false when there is none."""

@@ -14,7 +14,7 @@ from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration, Secret
 from tracecore.pipeline.agent.tls import ClientTls
-from tracecore.pipeline.exporters.otlp_http import wrong_url
+from tracecore.pipeline.exporters.otlp_http import credentials, wrong_headers, wrong_url
 from tracecore.pipeline.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 
 #: Attributes of a verdict that become labels of an alert: few values each, so that alerts can be grouped.
@@ -56,6 +56,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if wrong := wrong_url(self.url):
             yield ("url",), wrong
+        yield from wrong_headers(self.headers)
 
 
 class Webhook:
@@ -64,7 +65,9 @@ class Webhook:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
-        self._sender = Sender(self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None)
+        self._sender = Sender(
+            self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
+        )
         self.start, self.stop, self.ready = self._sender.start, self._sender.stop, self._sender.ready
 
     def export(self, batch: Batch) -> None:
@@ -91,7 +94,8 @@ class Webhook:
             )
         else:
             connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
-        headers = {"Content-Type": "application/json", "User-Agent": "tracecore", **self._options.headers}
+        headers = {"Content-Type": "application/json", "User-Agent": "tracecore"}
+        headers |= {**credentials(parts), **self._options.headers}
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
             connection.request("POST", path, msgspec.json.encode(document), headers)
