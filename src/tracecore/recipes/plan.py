@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tracecore.ottl.planner.plan import PlannedGroup
+    from tracecore.recipes.sampling import Shapes
     from tracecore.recipes.templates import Ask
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
@@ -119,8 +120,12 @@ class LayerPlan:
         """Stamp a record, in place."""
         self._plan.run(signal)
 
-    def selector(self, stream: Stream) -> Selector:
-        """A new selector for the lines of a stream that can get a stamp; progress lines are sampled."""
+    def selector(self, stream: Stream, shapes: Shapes | None = None) -> Selector:
+        """A new selector for the lines of a stream that can get a stamp; progress lines are sampled.
+
+        Args:
+            shapes: shared by streams that go on for ever; None for one that has an end.
+        """
         prepared = self._prepared
         if prepared.events is not None and prepared.progress is not None and stream.format in ("text", "cri"):
             from tracecore.ottl.planner.doubts import Doubts
@@ -139,6 +144,7 @@ class LayerPlan:
                 container=container,
                 size=stream.size,
                 doubts=doubts,
+                shapes=shapes,
             )
         return self.every(stream)
 

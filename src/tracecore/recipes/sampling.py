@@ -7,7 +7,8 @@ change. In each lane (whose line it is, and which kind of line) these are
 - both lines around a step that is not larger than the one before, and the first line of steps that stand still;
 - at most one line a second, at least one in 25, so that a run that goes on is seen to go on;
 - the last line of a block, since nobody knows yet what follows;
-- all lines at the beginning of a stream and at its end, where incidents are.
+- all lines at the beginning of a stream and at its end, where incidents are. Of a stream that goes on, the end is
+  wherever it is read up to: the last lines of every block.
 
 Values that are not finite, checkpoints, evaluation and everything else have guards of their own and are never sampled.
 Progress lines of a shape that cannot be read by the block are handed on, all of them.
@@ -15,6 +16,8 @@ Progress lines of a shape that cannot be read by the block are handed on, all of
 
 from __future__ import annotations
 
+import itertools
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -23,7 +26,7 @@ import numpy as np
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
-from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, learn
+from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, Template, learn
 from tracecore.signals.logs.selector import Picked
 
 #: Seconds; see above. This and the longest interval together are less than any pause that means something to whoever
@@ -35,6 +38,9 @@ ENOUGH: Final = 1
 #: Bytes of a stream, at its beginning and at its end, of which no line is left out.
 BEGINNING: Final = 2 << 10
 END: Final = 16 << 10
+#: The same for a stream that goes on: bytes at its beginning, and lines at the end of every block.
+LIVE_BEGINNING: Final = 16 << 10
+LIVE_END: Final = 6
 #: How much of a block is looked at together: as much as stays near the processor.
 PIECE: Final = 1 << 19
 #: Templates in use, and lines that may be learned from in one block and in one stream.
@@ -44,9 +50,35 @@ MAX_LESSONS: Final = 512
 #: So many lines of an unknown shape are worth a template.
 WORTH: Final = 24
 MAX_LANES: Final = 65_536
+#: Of a stream that goes on for ever: lines that may be learned from, and templates that streams share.
+MAX_LIVE_LESSONS: Final = 64
+MAX_SHARED: Final = 1024
 
 _DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _NONE: Final[Array] = np.zeros(0, np.int64)
+
+
+class Shapes:
+    """What was learned from the lines of some streams, for others like them."""
+
+    def __init__(self) -> None:
+        self.templates: OrderedDict[bytes, Template] = OrderedDict()
+        self._kinds: dict[bytes, int] = {}
+        self._numbers = itertools.count()
+
+    def keep(self, shape: bytes, template: Template) -> None:
+        self.templates[shape] = template
+        if len(self.templates) > MAX_SHARED:
+            self.templates.popitem(last=False)
+
+    def kind(self, template: Template) -> int:
+        """The number of a kind of line."""
+        number = self._kinds.get(template.kind)
+        if number is None:
+            if len(self._kinds) >= MAX_LANES:
+                self._kinds.clear()
+            number = self._kinds[template.kind] = next(self._numbers)
+        return number
 
 
 class Sampler:
@@ -59,6 +91,7 @@ class Sampler:
         container: lines have a container runtime's header.
         size: of the stream in bytes, where it is known.
         doubts: which finds of the events are looked at twice.
+        shapes: of the lines of other streams, where this one goes on for ever and so has no end.
     """
 
     def __init__(
@@ -70,7 +103,12 @@ class Sampler:
         container: bool = False,
         size: int | None = None,
         doubts: Doubts | None = None,
+        shapes: Shapes | None = None,
     ) -> None:
+        self._live = shapes is not None
+        self._shapes = Shapes() if shapes is None else shapes
+        self._beginning = LIVE_BEGINNING if self._live else BEGINNING
+        self._most_lessons = MAX_LIVE_LESSONS if self._live else MAX_LESSONS
         self._events = Selector(events, doubts=doubts)
         self._progress = progress
         self._ask = ask
@@ -78,8 +116,9 @@ class Sampler:
         self._size = size
         self._offset = 0
         self._readers: list[Reader] = []
-        self._kinds: dict[bytes, int] = {}
+        #: Shapes that were tried in vain, and those whose shared template was.
         self._hopeless: set[bytes] = set()
+        self._tried: set[bytes] = set()
         self._lessons = 0
         self._ends = Ends()
         #: The last line of each lane: step, second, and whether its step stood still.
@@ -134,12 +173,15 @@ class Sampler:
             lines = _together(known)
             whole: Flags | None = None
             near_end = self._size is not None and self._offset + len(text) >= self._size - END
-            if near_end or self._offset < BEGINNING:
+            if near_end or self._offset < self._beginning:
                 where = self._offset + np.append(ends, len(text) - 1)[lines.number]
-                whole = where < BEGINNING
+                whole = where < self._beginning
                 if near_end and self._size is not None:
                     # Text that was changed is shorter than the block: then a little more is left out.
                     whole |= where >= self._size - END
+            if self._live:
+                whole = np.zeros(len(lines.number), np.bool_) if whole is None else whole
+                whole[-LIVE_END:] = True
             picked += self._needed(lines, whole).tolist()
         return picked, ends
 
@@ -193,18 +235,29 @@ class Sampler:
             stop = int(starts[number + 1]) - 1 if number + 1 < len(starts) else end
             line = text[start:stop].rstrip(b"\r\n")
             shape = line[:96].translate(_DIGITS)
-            if shape in self._hopeless or self._lessons >= MAX_LESSONS:
+            if shape in self._hopeless:
+                continue
+            shared = self._shapes.templates.get(shape)
+            if shared is not None and shape not in self._tried and len(self._tried) < MAX_SHARED:
+                self._tried.add(shape)
+                return self._use(shared)
+            if self._lessons >= self._most_lessons:
                 continue
             self._lessons += 1
             header = len(b" ".join(line.split(b" ", 3)[:3])) + 1 if self._container else 0
             template = learn(line, header, self._ask)
             if template is not None:
-                reader = Reader(template, self._kinds.setdefault(template.kind, len(self._kinds)))
-                self._readers.insert(0, reader)
-                del self._readers[MAX_READERS:]
-                return reader
+                self._shapes.keep(shape, template)
+                self._tried.add(shape)
+                return self._use(template)
             self._hopeless.add(shape)
         return None
+
+    def _use(self, template: Template) -> Reader:
+        reader = Reader(template, self._shapes.kind(template))
+        self._readers.insert(0, reader)
+        del self._readers[MAX_READERS:]
+        return reader
 
     def _progress_lines(self, text: bytes, starts: Array, end: int, numbers: Array) -> list[int]:
         """Those of the lines in which a guard of progress can match."""

@@ -49,6 +49,12 @@ class Selector(Protocol):
     def __call__(self, block: bytes) -> Sequence[int] | None: ...
 
 
+class Selectors(Protocol):
+    """Gives every file that is followed a selector of its own, one that may remember what it saw."""
+
+    def of(self, file: int) -> Selector: ...
+
+
 class SelectAll:
     """Every line is a candidate."""
 

@@ -17,7 +17,7 @@ from tracecore.signals.logs.operators.chain import Chain
 from tracecore.signals.logs.operators.container import Container, pod_of, runtime_time
 from tracecore.signals.logs.operators.entry import SEVERITIES, Entry
 from tracecore.signals.logs.operators.recombine import FLUSH
-from tracecore.signals.logs.selector import Selector
+from tracecore.signals.logs.selector import Selector, Selectors
 from tracecore.signals.logs.tail.batch import Columns, LogBatch, Template, grouped
 from tracecore.signals.logs.tail.config import NOP, FileLogConfig, codec
 from tracecore.signals.logs.tail.splitting import trimmer
@@ -44,11 +44,14 @@ class Converter(Protocol):
     def due(self, now: int) -> list[Converted]:
         """What has been held back for long enough."""
 
+    def flush(self, file: Watched, now: int) -> list[Converted]:
+        """What is held back of a file, because nothing that follows belongs to it."""
+
     def drain(self, now: int) -> list[Converted]:
         """All that is held back."""
 
 
-def converter(config: FileLogConfig, failures: Failures, selector: Selector | None = None) -> Converter:
+def converter(config: FileLogConfig, failures: Failures, selector: Selector | Selectors | None = None) -> Converter:
     """The shortest way."""
     chain = Chain(config.operators, failures)
     plain = (
@@ -100,7 +103,7 @@ class Entries:
 class Every:
     """Any configuration: an entry for each line, through all operators."""
 
-    def __init__(self, config: FileLogConfig, chain: Chain, selector: Selector | None) -> None:
+    def __init__(self, config: FileLogConfig, chain: Chain, selector: Selector | Selectors | None) -> None:
         self._config = config
         self._chain = chain
         self._select = _Selection(selector)
@@ -136,6 +139,9 @@ class Every:
     def due(self, now: int) -> list[Converted]:
         return self._by_file(self._chain.due(now))
 
+    def flush(self, file: Watched, now: int) -> list[Converted]:
+        return self.drain(now) if self._chain.held(file) is not None else []
+
     def drain(self, now: int) -> list[Converted]:
         return self._by_file(self._chain.drain(now))
 
@@ -149,7 +155,7 @@ class Every:
 class Lines:
     """No operators: lines as they are."""
 
-    def __init__(self, config: FileLogConfig, selector: Selector | None) -> None:
+    def __init__(self, config: FileLogConfig, selector: Selector | Selectors | None) -> None:
         self._config = config
         self._select = _Selection(selector)
         self._trim = trimmer(config)
@@ -179,6 +185,9 @@ class Lines:
         return [Columns(file.path, template, None, bodies, None, now, skipped)], None
 
     def due(self, now: int) -> list[Converted]:
+        return []
+
+    def flush(self, file: Watched, now: int) -> list[Converted]:
         return []
 
     def drain(self, now: int) -> list[Converted]:
@@ -214,7 +223,7 @@ class Runtime:
         container: Container,
         rest: Sequence[Operator],
         every: Every,
-        selector: Selector | None,
+        selector: Selector | Selectors | None,
     ) -> None:
         self._config = config
         self._container = container
@@ -306,6 +315,9 @@ class Runtime:
 
     def due(self, now: int) -> list[Converted]:
         return self._flush([f for f, pieces in self._pieces.values() if now - pieces.since >= FLUSH], now)
+
+    def flush(self, file: Watched, now: int) -> list[Converted]:
+        return self._flush([file], now) if file.ident in self._pieces else []
 
     def drain(self, now: int) -> list[Converted]:
         return self._flush([f for f, _ in self._pieces.values()], now)
@@ -405,13 +417,14 @@ class _Kinds:
 class _Selection:
     """Which lines somebody wants; those that belong to a cut line come with it."""
 
-    def __init__(self, selector: Selector | None) -> None:
+    def __init__(self, selector: Selector | Selectors | None) -> None:
         self._selector = selector
 
     def __call__(self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int]) -> list[int] | None:
         if self._selector is None:
             return None
-        positions = self._selector(data)
+        select = self._selector if callable(self._selector) else self._selector.of(file.ident)
+        positions = select(data)
         if positions is None:
             return None
         chosen: list[int] = []

@@ -1,0 +1,178 @@
+"""Which lines of files that are followed can matter, asked before anything is parsed.
+
+What recipes select (`plan`), progress sampled (`sampling`), and the lines that complete what was selected: a traceback
+is one thing to recipes and many lines of a file. Each file has a selector of its own, which remembers what it saw
+last, so that it does not matter how the file's bytes fall into blocks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tracecore.recipes.plan import LayerPlan, plan
+from tracecore.signals.logs import reader
+from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Take, opens
+from tracecore.signals.stream import Stream
+
+if TYPE_CHECKING:
+    from tracecore.recipes.sampling import Shapes
+    from tracecore.signals.logs.dialects import Dialect
+    from tracecore.signals.logs.selector import Selector
+
+#: Files that are remembered; of one that is forgotten, sampling begins anew.
+MAX_FILES: Final = 16_384
+#: Lines of others that may stand between two lines of one block.
+MAX_FOREIGN: Final = 400
+#: Lanes of one file in which a block is open.
+MAX_OPEN: Final = 64
+
+_PREFIX: Final = b"[rank"
+_CARRY: Final = frozenset({Take.TAKE, Take.HOLD})
+
+
+class LiveSelectors:
+    """Selectors for the files of one receiver.
+
+    Args:
+        layer: of evidence: whose recipes.
+        container: lines have a container runtime's wrapping.
+        ranks: somebody wants to know which ranks speak, also where no recipe can do anything with what they say.
+    """
+
+    def __init__(self, layer: str, *, container: bool, ranks: bool = False) -> None:
+        from tracecore.recipes.sampling import Shapes
+
+        self._plan: LayerPlan = plan(layer)
+        self._layer = layer
+        self._container = container
+        self._ranks = ranks
+        self._shapes: Shapes = Shapes()
+        self._files: OrderedDict[int, Selector] = OrderedDict()
+        # Compiling takes a moment; it is done before the first line.
+        self.of(-1)
+        del self._files[-1]
+
+    def of(self, file: int) -> Selector:
+        """The selector of a file.
+
+        Args:
+            file: a number that stays with it.
+        """
+        found = self._files.get(file)
+        if found is None:
+            found = self._files[file] = LiveSelector(
+                self._plan, self._layer, self._shapes, container=self._container, ranks=self._ranks
+            )
+            if len(self._files) > MAX_FILES:
+                self._files.popitem(last=False)
+        else:
+            self._files.move_to_end(file)
+        return found
+
+
+class LiveSelector:
+    """The selector of one file; arguments as of `LiveSelectors`."""
+
+    def __init__(self, plan: LayerPlan, layer: str, shapes: Shapes, *, container: bool, ranks: bool) -> None:
+        stream = Stream(path="live", format="cri" if container else "text", layer=layer, open=_nothing)
+        self._plan = plan
+        self._stream = stream
+        self._select: Selector = plan.selector(stream, shapes)
+        self._docker: Selector | None = None
+        self._container = container
+        self._ranks = ranks
+        self._dialect: Dialect = reader.dialect(stream)
+        #: Open blocks by lane, each with the lines of others since its last; and the last line that stood alone.
+        self._open: dict[bytes, list[Any]] = {}
+        self._message: tuple[bytes, Message] | None = None
+        self._detailed = False
+
+    def __call__(self, block: bytes) -> Sequence[int] | None:
+        picked = self._pick(block)
+        if picked is None:
+            return None
+        if self._ranks:
+            picked = self._with_rank(block, picked)
+        if not picked and not self._open and self._message is None:
+            return picked
+        return self._completed(block, picked)
+
+    def _pick(self, block: bytes) -> Sequence[int] | None:
+        if self._container and block[:1] == b"{":
+            if self._docker is None:
+                wrapped = Stream(path="live", format="docker", layer=self._stream.layer, open=_nothing)
+                self._docker = self._plan.every(wrapped)
+            return self._docker(block)
+        return self._select(block)
+
+    def _with_rank(self, block: bytes, picked: Sequence[int]) -> Sequence[int]:
+        """Also a line that names its rank."""
+        at = block.find(_PREFIX)
+        return picked if at < 0 else sorted({*picked, at})
+
+    def _completed(self, data: bytes, picked: Sequence[int]) -> list[int]:
+        """Where the picked lines begin, and those that complete them."""
+        out: list[int] = []
+        position, index, count, size = 0, 0, len(picked), len(data)
+        while position < size:
+            while index < count and picked[index] < position:
+                index += 1
+            if not self._open and self._message is None:
+                if index == count:
+                    break
+                # The place may be the line's own newline.
+                position = max(position, data.rfind(b"\n", position, picked[index]) + 1)
+            end = data.find(b"\n", position)
+            if end < 0:
+                end = size
+            candidate = index < count and picked[index] <= end
+            if not candidate and self._alone() and MAY_CONTINUE.search(data, position, end) is None:
+                self._message = None
+            elif self._belongs(data[position:end], candidate) or candidate:
+                out.append(position)
+            position = end + 1
+        return out
+
+    def _alone(self) -> bool:
+        """Nothing is open but a line that stands alone so far."""
+        return self._message is not None and not self._open and not self._detailed
+
+    def _belongs(self, raw: bytes, candidate: bool) -> bool:
+        """Whether a line is part of an open block; a candidate that is not may open one."""
+        line = self._dialect(raw)
+        if line.partial:
+            return False  # a part of a line is a candidate, and what completes it follows it
+        block = self._open.get(line.lane)
+        if block is not None:
+            shape: Shape = block[0]
+            taken = shape.take(line.text)
+            if taken in _CARRY:
+                block[1] = 0
+                return True
+            if taken is not Take.PASS:
+                del self._open[line.lane]
+                if taken is Take.LAST:
+                    return True
+        for lane in list(self._open):
+            self._open[lane][1] += 1
+            if self._open[lane][1] > MAX_FOREIGN:
+                del self._open[lane]
+        if self._message is not None:
+            lane, message = self._message
+            if (line.lane == lane or lane.startswith(line.lane)) and message.take(line.text) in _CARRY:
+                self._detailed = True
+                return True
+            self._message = None
+        if candidate and line.text:
+            opened = opens(line.text, line.lane.endswith(b"]: "))
+            if opened is None:
+                self._message, self._detailed = (line.lane, Message()), False
+            elif len(self._open) < MAX_OPEN:
+                self._open[line.lane] = [opened, 0]
+        return False
+
+
+def _nothing() -> Any:
+    raise OSError("a live stream has no file to open")
