@@ -5,11 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 #: Upper bounds of the latency buckets, in seconds.
 BUCKETS: Final = (0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+#: Numbers that only some components have.
+GAUGES: Final = {
+    "stalled_files": "Files that nobody rotates although they are larger than a kubelet lets them become.",
+    "unreadable_files": "Files that match and cannot be read.",
+    "watched_files": "Files that match.",
+    "engine_facts": "Facts in all windows; a fact that three patterns need counts three times.",
+    "engine_windows": "Windows, one for each pattern and key.",
+}
 
 
 class Meter:
@@ -29,6 +39,11 @@ class Meter:
         self.received = 0
         self.emitted = 0
         self.dropped: dict[str, int] = {}
+        self.events: dict[str, int] = {}
+        #: More numbers of this component, by the end of their metric's name; asked when somebody looks.
+        self.gauges: dict[str, Callable[[], float]] = {}
+        #: New verdicts by pattern.
+        self.verdicts: dict[str, int] = {}
         self.refused = 0
         self.failures = 0
         self.retries = 0
@@ -67,6 +82,20 @@ class Meter:
         if count:
             with self._lock:
                 self.dropped[reason] = self.dropped.get(reason, 0) + count
+
+    def note(self, event: str, count: int = 1) -> None:
+        """Something happened that an operator may want to know of; `event` is one of a few words."""
+        if count:
+            with self._lock:
+                self.events[event] = self.events.get(event, 0) + count
+
+    def declare(self, *, dropped: Iterable[str] = (), events: Iterable[str] = ()) -> None:
+        """Reasons and events that may come: they count from zero, so that the first is seen as an increase."""
+        with self._lock:
+            for reason in dropped:
+                self.dropped.setdefault(reason, 0)
+            for event in events:
+                self.events.setdefault(event, 0)
 
     def refuse(self, count: int) -> None:
         """Records that somebody downstream could not take now; their source tries again."""
@@ -149,8 +178,23 @@ class Telemetry:
         name = "tracecore_component_dropped_total"
         yield f"# HELP {name} Records that went no further, by reason.\n# TYPE {name} counter\n"
         for meter in meters:
-            for reason, dropped in sorted(meter.dropped.items()):
+            for reason, dropped in sorted(meter.dropped.copy().items()):
                 yield f"{name}{_labels(meter, reason=reason)} {dropped}\n"
+        name = "tracecore_component_events_total"
+        yield f"# HELP {name} What an operator may want to know of, by event.\n# TYPE {name} counter\n"
+        for meter in meters:
+            for event, times in sorted(meter.events.copy().items()):
+                yield f"{name}{_labels(meter, event=event)} {times}\n"
+        name = "tracecore_verdicts_total"
+        yield f"# HELP {name} Verdicts told, each once whatever its revisions.\n# TYPE {name} counter\n"
+        for meter in meters:
+            for pattern, times in sorted(meter.verdicts.copy().items()):
+                yield f"{name}{_labels(meter, pattern=pattern)} {times}\n"
+        for name, text in GAUGES.items():
+            found = [(meter, ask) for meter in meters if (ask := meter.gauges.get(name)) is not None]
+            yield f"# HELP tracecore_{name} {text}\n# TYPE tracecore_{name} gauge\n"
+            for meter, ask in found:
+                yield f"tracecore_{name}{_labels(meter)} {_number(ask())}\n"
         queues = [meter for meter in meters if meter.queue_depth is not None]
         name = "tracecore_component_queue_depth"
         yield f"# HELP {name} Batches waiting.\n# TYPE {name} gauge\n"

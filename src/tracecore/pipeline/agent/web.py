@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Final
 
 import msgspec
 
+from tracecore.pipeline.agent.serving import Handler, Server
 from tracecore.pipeline.agent.telemetry import Telemetry
 
 log = logging.getLogger("tracecore.agent")
+
+#: Who asks at a time: a few probes and a scraper.
+CONNECTIONS: Final = 32
 
 Health = Callable[[], tuple[bool, dict[str, str]]]
 
@@ -37,19 +39,13 @@ class OwnServer:
         if ready_path:
             pages[ready_path] = lambda: _ready(health)
         handler = type("Handler", (_Handler,), {"pages": pages})
-        family = socket.getaddrinfo(where[0], where[1], type=socket.SOCK_STREAM)[0][0]
-        kind = type(
-            "Server",
-            (ThreadingHTTPServer,),
-            {"address_family": family, "daemon_threads": True, "block_on_close": False},
-        )
-        self._server = kind(where, handler)
+        self._server = Server(where, handler, CONNECTIONS)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="own-http", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
-        log.info("own metrics and health on http://%s:%d", *self._server.server_address[:2])
+        log.info("own metrics and health on http://%s:%d", self._server.server_address[0], self.port)
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -68,11 +64,8 @@ def _ready(health: Health) -> tuple[int, str, bytes]:
     return 200 if good else 503, "application/json", body
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     pages: dict[str, Callable[[], tuple[int, str, bytes]]]
-    timeout = 10
-    server_version = "tracecore"
-    sys_version = ""
 
     def do_GET(self) -> None:
         page = self.pages.get(self.path.partition("?")[0])
@@ -82,6 +75,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug(format, *args)

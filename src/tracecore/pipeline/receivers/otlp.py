@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import msgspec
@@ -131,7 +132,7 @@ class Otlp:
             if grpc is not None:
                 grpc_server, self.ports["grpc"] = serve_grpc(grpc, take)
             if http is not None:
-                http_server = HttpServer(http, take)
+                http_server = HttpServer(http, take, partial(self._setting.meter.note, "connection_refused"))
                 self.ports["http"] = http_server.port
                 http_server.start()
             for protocol, port in self.ports.items():

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
-import socket
-import socketserver
 import threading
 import zlib
-from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 import msgspec
 
@@ -16,14 +13,17 @@ from tracecore.ottl.otlpjson import PayloadError
 from tracecore.ottl.otlpjson import decode as decode_json
 from tracecore.pipeline.agent.batch import LEVELS, Refused, Signal
 from tracecore.pipeline.agent.options import SECOND
+from tracecore.pipeline.agent.serving import Handler, Server
 from tracecore.signals.otlp.messages import OtlpError, fill, request_type
 from tracecore.signals.otlp.responses import failure, success
 
 if TYPE_CHECKING:
     from tracecore.pipeline.receivers.otlp import Http
 
-log = logging.getLogger("tracecore.agent.otlp")
+#: Lines after the last chunk of a body.
+TRAILERS: Final = 64
 
+_HEX = b"0123456789abcdefABCDEF"
 _INVALID, _UNAVAILABLE, _UNIMPLEMENTED, _TOO_LARGE = 3, 14, 12, 8
 
 
@@ -96,9 +96,10 @@ class HttpServer:
     Args:
         options: where and how.
         take: what to do with a request.
+        refused: told of each connection that found no place.
     """
 
-    def __init__(self, options: Http, take: Take) -> None:
+    def __init__(self, options: Http, take: Take, refused: Callable[[], None]) -> None:
         from tracecore.pipeline.receivers.otlp import address
 
         found = address(options.endpoint)
@@ -112,11 +113,8 @@ class HttpServer:
         handler = type(
             "Handler", (_Handler,), {"options": options, "take": staticmethod(take), "paths": paths, "timeout": timeout}
         )
-        family = socket.getaddrinfo(found[0], found[1], type=socket.SOCK_STREAM)[0][0]
-        server = type("Server", (_Server,), {"address_family": family})
-        self._server: _Server = server(found, handler)
-        self._server.slots = threading.BoundedSemaphore(options.max_connections)
-        self._server.tls = options.tls.context() if options.tls is not None else None
+        tls = options.tls.context() if options.tls is not None else None
+        self._server = Server(found, handler, options.max_connections, tls, refused)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="otlp-http", daemon=True)
 
@@ -130,59 +128,8 @@ class HttpServer:
         self._server.hang_up()
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    daemon_threads = True
-    block_on_close = False
-    allow_reuse_address = True
-    request_queue_size = 128
-    slots: threading.BoundedSemaphore
-    tls: Any
-
-    def __init__(self, where: tuple[str, int], handler: Any) -> None:
-        super().__init__(where, handler)
-        self._open: set[socket.socket] = set()
-        self._lock = threading.Lock()
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self.slots.acquire(blocking=False):
-            request.close()
-            return
-        super().process_request(request, client_address)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            self._open.add(request)
-        try:
-            if self.tls is not None:
-                # Here, not where connections are accepted: a client that never shakes hands holds up only itself.
-                request.settimeout(10.0)
-                request = self.tls.wrap_socket(request, server_side=True)
-            super().process_request_thread(request, client_address)
-        except OSError as error:
-            log.debug("a connection of %s ended: %s", client_address[0], error)
-            request.close()
-        finally:
-            self.slots.release()
-            with self._lock:
-                self._open = {one for one in self._open if one.fileno() >= 0}
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("a connection of %s failed", client_address[0], exc_info=True)
-
-    def hang_up(self) -> None:
-        """Close what clients keep open."""
-        with self._lock:
-            for one in self._open:
-                try:
-                    one.shutdown(socket.SHUT_RD)
-                except OSError as error:
-                    log.debug("closing a connection: %s", error)
-
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     protocol_version = "HTTP/1.1"
-    server_version = "tracecore"
-    sys_version = ""
     disable_nagle_algorithm = True
     options: Http
     paths: dict[str, Signal]
@@ -200,6 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 raise _Answer(415, _INVALID, "Content-Type must be application/x-protobuf or application/json")
             raw = self._body()
+            self.server.allow(self.connection, None)
             type(self).take(signal, from_json(signal, raw) if json else raw)
         except _Answer as answer:
             self._answer(answer.status, failure(answer.code, answer.text, json), json)
@@ -217,9 +165,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _body(self) -> bytes:
         most = self.options.max_request_body_size
         length = self.headers.get("Content-Length")
-        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+        chunked = self.headers.get("Transfer-Encoding")
+        if (chunked is not None and length is not None) or len(self.headers.get_all("Content-Length", [])) > 1:
+            # A proxy before us may have read the other length, and then the rest is somebody else's request.
+            self.close_connection = True
+            raise _Answer(400, _INVALID, "one length of the body is enough")
+        if chunked is not None and chunked.strip().lower() == "chunked":
             body = self._chunks(most)
-        elif length is None or not length.isascii() or not length.isdigit():
+        elif length is None or not length.isascii() or not length.isdigit() or len(length) > 18:
             self.close_connection = True
             raise _Answer(411, _INVALID, "Content-Length is missing")
         elif int(length) > most:
@@ -233,35 +186,37 @@ class _Handler(BaseHTTPRequestHandler):
             return decompress(body, self.headers.get("Content-Encoding", "").strip().lower(), most)
         except OverflowError:
             self._too_large(most)
-        raise AssertionError
 
     def _chunks(self, most: int) -> bytes:
         parts: list[bytes] = []
         total = 0
         while True:
             head = self.rfile.readline(1024).partition(b";")[0].strip()
-            try:
-                size = int(head, 16)
-            except ValueError:
-                size = -1
-            if size < 0:
-                self.close_connection = True
-                raise _Answer(400, _INVALID, "a damaged chunk")
+            if not 0 < len(head) <= 16 or head.strip(_HEX):
+                self._damaged()
+            size = int(head, 16)
             if size == 0:
-                while self.rfile.readline(8192).strip():
-                    pass
-                return b"".join(parts)
+                for _ in range(TRAILERS):
+                    if not self.rfile.readline(8192).strip():
+                        return b"".join(parts)
+                self._damaged()
             total += size
             if total > most:
                 self._too_large(most)
             parts.append(self.rfile.read(size))
-            self.rfile.readline(8)
+            if self.rfile.readline(8) not in (b"\r\n", b"\n"):
+                self._damaged()
 
-    def _too_large(self, most: int) -> None:
+    def _damaged(self) -> NoReturn:
+        self.close_connection = True
+        raise _Answer(400, _INVALID, "a damaged chunk")
+
+    def _too_large(self, most: int) -> NoReturn:
         self.close_connection = True
         raise _Answer(413, _TOO_LARGE, f"larger than {most} bytes")
 
     def _answer(self, status: int, body: bytes, json: bool, headers: dict[str, str] | None = None) -> None:
+        self.server.allow(self.connection, self.timeout)
         self.send_response(status)
         self.send_header("Content-Type", "application/json" if json else "application/x-protobuf")
         self.send_header("Content-Length", str(len(body)))
@@ -271,6 +226,3 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug(format, *args)

@@ -1,0 +1,53 @@
+"""What the engine counts, as numbers of the processor it runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tracecore.engine.engine import Stats
+from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.pipeline.processors.hints import UNPROJECTED, WRAPPED
+
+#: Events, and the counters of the engine that make them.
+EVENTS: Final = {
+    "facts_late": ("late",),
+    "facts_expired": ("expired",),
+    "facts_evicted": ("evicted_window", "evicted_total", "refused_windows", "future"),
+}
+ERRORS: Final = "evaluation_failed"
+
+
+class Numbers:
+    """Carries the engine's counters over, and counts verdicts.
+
+    Args:
+        meter: of the processor.
+        stats: of its engine.
+        patterns: the names of what may be told.
+    """
+
+    def __init__(self, meter: Meter, stats: Stats, patterns: Iterable[str]) -> None:
+        self._meter = meter
+        self._stats = stats
+        self._seen: dict[str, int] = {}
+        meter.declare(events=(*EVENTS, ERRORS, WRAPPED, UNPROJECTED))
+        for name in patterns:
+            meter.verdicts.setdefault(name, 0)
+        meter.gauges |= {"engine_facts": lambda: stats.held, "engine_windows": lambda: stats.windows}
+
+    def update(self) -> None:
+        """Count what came since the last time."""
+        for event, names in EVENTS.items():
+            self._note(event, sum(getattr(self._stats, name) for name in names))
+        if self._stats.errors:
+            self._note(ERRORS, sum(self._stats.errors.values()))
+
+    def _note(self, event: str, total: int) -> None:
+        if new := total - self._seen.get(event, 0):
+            self._seen[event] = total
+            self._meter.note(event, new)
+
+    def verdict(self, pattern: str) -> None:
+        """A verdict that was not told before."""
+        self._meter.verdicts[pattern] = self._meter.verdicts.get(pattern, 0) + 1
