@@ -34,8 +34,8 @@ def test_both_ways_give_the_same(logs: Path, tail: Make) -> None:
     short = tail(operators=({"type": "container"},), **options)
     # An expression about the body keeps entries from being treated by the column.
     long = tail(operators=({"type": "container"}, {"type": "remove", "field": "body.x", "if": "false"}), **options)
-    assert isinstance(short.log._converter, Runtime)
-    assert not isinstance(long.log._converter, Runtime)
+    assert isinstance(short.log._reading._converter, Runtime)
+    assert not isinstance(long.log._reading._converter, Runtime)
 
     def found(t: Any) -> list[str]:
         return sorted(json.dumps([r, {k: v for k, v in log.items() if "observed" not in k}], sort_keys=True)

@@ -420,7 +420,7 @@ def test_many_short_files_are_all_known_after_a_restart(logs: Path, tail: Make, 
     assert tail(store=store, max_concurrent_files=4).bodies(3) == ["new"] * 40
 
 
-def test_what_did_not_arrive_is_read_again(logs: Path, tail: Make, tmp_path: Path) -> None:
+def test_what_did_not_arrive_is_read_again_and_nothing_else(logs: Path, tail: Make, tmp_path: Path) -> None:
     store = Journal(tmp_path / "store")
     (logs / "a.log").write_text("one\n")
     t = tail()
@@ -435,7 +435,10 @@ def test_what_did_not_arrive_is_read_again(logs: Path, tail: Make, tmp_path: Pat
     t.log.delivered(one)
     t.records()
     t.log.close()
-    assert tail(store=store).bodies() == ["two", "three"]
+    append(logs / "a.log", "four\n")
+    again = tail(store=store)
+    assert again.bodies(2) == ["two", "four"]
+    assert tail(store=store).bodies() == []
 
 
 def test_another_beginning_than_the_stored_one_is_another_file(logs: Path, tail: Make, tmp_path: Path) -> None:

@@ -26,12 +26,14 @@ class Ack:
 
     Args:
         done: called once, by whichever thread is last.
+        then: called after it, but once for all acks of a batch that have the same.
     """
 
-    __slots__ = ("_count", "_done", "_lock")
+    __slots__ = ("_count", "_done", "_lock", "then")
 
-    def __init__(self, done: Callable[[], None]) -> None:
+    def __init__(self, done: Callable[[], None], then: Callable[[], None] | None = None) -> None:
         self._done = done
+        self.then = then
         self._count = 1
         self._lock = threading.Lock()
 
@@ -39,12 +41,14 @@ class Ack:
         with self._lock:
             self._count += more
 
-    def release(self) -> None:
+    def release(self) -> bool:
+        """One less waits; true when it was the last."""
         with self._lock:
             self._count -= 1
             last = self._count == 0
         if last:
             self._done()
+        return last
 
 
 class Batch:
@@ -60,9 +64,10 @@ class Batch:
         source: something that can give both (`signals.logs.tail.batch.LogBatch`).
         count: log records, metric points or spans; counted when not given.
         acks: who waits for it.
+        identity: what it is called when it is sent, and sent again.
     """
 
-    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "signal")
+    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "identity", "signal")
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class Batch:
         source: Any = None,
         count: int | None = None,
         acks: tuple[Ack, ...] = (),
+        identity: str = "",
     ) -> None:
         self.signal: Signal = signal
         self._payload = payload
@@ -80,6 +86,7 @@ class Batch:
         self._source = source
         self._count = count
         self.acks = acks
+        self.identity = identity
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -141,8 +148,9 @@ class Batch:
 
     def done(self) -> None:
         """It has arrived, or was dropped and counted."""
-        for ack in self.acks:
-            ack.release()
+        finished = [ack for ack in self.acks if ack.release()]
+        for then in {ack.then for ack in finished if ack.then is not None}:
+            then()
 
 
 def count(signal: str, payload: dict[str, Any]) -> int:

@@ -80,7 +80,10 @@ class OtlpGrpc:
             answer: bytes = call(
                 batch.encoded(),
                 timeout=self._options.timeout / SECOND or None,
-                metadata=[(name.lower(), value) for name, value in self._options.headers.items()],
+                metadata=[
+                    ("idempotency-key", batch.identity),
+                    *((name.lower(), value) for name, value in self._options.headers.items()),
+                ],
                 compression=grpc.Compression.Gzip if self._options.compression == "gzip" else None,
             )
         except grpc.RpcError as error:

@@ -120,6 +120,7 @@ class OtlpHttp:
         json = self._options.encoding == "json"
         body = document(batch) if json else batch.encoded()
         headers = {"Content-Type": "application/json" if json else "application/x-protobuf", "User-Agent": "tracecore"}
+        headers["Idempotency-Key"] = batch.identity
         if self._options.compression == "gzip":
             body = gzip.compress(body, 1)
             headers["Content-Encoding"] = "gzip"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -98,17 +100,22 @@ class Stored(msgspec.Struct, frozen=True):
 class Shelf:
     """The batches of one exporter in a storage.
 
-    A value is a byte for the signal, four for the number of records, and the encoded request.
+    A value is a byte for the signal, four for the number of records, and the encoded request. The key says what a
+    batch is called, which stays the same for as long as it is there, over restarts too.
     """
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self._last = 0
+        self._lock = threading.Lock()
+        self._done: dict[str, None] = {}
+        # Another one at every start: numbers may begin anew, and no two batches may be called the same.
+        self._name = secrets.token_hex(8)
 
     def waiting(self) -> list[Stored]:
         """What an earlier run left, oldest first."""
         found = [Stored(key, int.from_bytes(value[1:5], "big")) for key, value in self._store.items("batch/")]
-        self._last = max((int(entry.key[6:], 16) for entry in found), default=0)
+        self._last = max((int(entry.key[6:22], 16) for entry in found), default=0)
         return found
 
     def put(self, batch: Batch) -> Stored:
@@ -118,7 +125,7 @@ class Shelf:
             StorageError: it cannot be stored now.
         """
         self._last += 1
-        key = f"batch/{self._last:016x}"
+        key = f"batch/{self._last:016x}-{self._name}"
         head = bytes((SIGNALS.index(batch.signal),)) + min(batch.count, 0xFFFFFFFF).to_bytes(4, "big")
         self._store.set(key, head + batch.encoded())
         return Stored(key, batch.count)
@@ -127,10 +134,18 @@ class Shelf:
         value = self._store.get(entry.key)
         if value is None or not value or value[0] >= len(SIGNALS):
             return None
-        return Batch(SIGNALS[value[0]], raw=value[5:], count=entry.count)
+        return Batch(SIGNALS[value[0]], raw=value[5:], count=entry.count, identity=entry.key[6:])
 
     def remove(self, entry: Stored) -> None:
-        self._store.delete(entry.key)
+        """A batch is not needed any more; where that cannot be noted now, it is with the next one.
+
+        Raises:
+            StorageError: it cannot be noted now.
+        """
+        with self._lock:
+            self._done[entry.key] = None
+            self._store.update(self._done)
+            self._done = {}
 
 
 class Sender:
@@ -157,6 +172,8 @@ class Sender:
         self._setting = setting
         self._queueing = queueing
         self._retry = retry
+        self._run = secrets.token_hex(8)
+        self._numbers = itertools.count(1)
         self._queue: queue.SimpleQueue[Batch | Stored | None] = queue.SimpleQueue()
         self._shelf: Shelf | None = None
         self._inside = 0
@@ -253,6 +270,8 @@ class Sender:
     def _deliver(self, batch: Batch) -> bool:
         """Send it until it is sent or given up; false when there was no time for either."""
         meter, retry = self._setting.meter, self._retry
+        # Whatever is sent again is called the same, so that a server can tell.
+        batch.identity = batch.identity or f"{self._run}-{next(self._numbers):x}"
         began = time.monotonic()
         interval = retry.initial_interval / SECOND
         while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from tracecore.pipeline.agent.batch import Batch, Refused
@@ -12,16 +14,31 @@ from tracecore.pipeline.agent.component import Consumer
 WAIT: Final = (0.02, 1.0)
 
 
-def deliver(consume: Consumer, batch: Batch, stop: threading.Event) -> bool:
-    """Hand a batch on, however long that takes; false when the receiver was told to stop before."""
+def deliver(
+    consume: Consumer,
+    batch: Batch,
+    stop: threading.Event,
+    meanwhile: Callable[[], None] = lambda: None,
+    patience: float = 0.0,
+) -> bool:
+    """Hand a batch on, however long that takes; false when the receiver was told to stop before.
+
+    Args:
+        meanwhile: called as long as nobody takes it.
+        patience: seconds to try it for although the receiver was told to stop.
+    """
     wait = WAIT[0]
+    deadline = time.monotonic() + patience
     while True:
         try:
             consume(batch)
             return True
         except Refused:
             if stop.wait(wait):
-                return False
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(wait)
+            meanwhile()
             wait = min(wait * 2, WAIT[1])
 
 

@@ -5,20 +5,27 @@ from __future__ import annotations
 import logging
 import threading
 from functools import partial
+from itertools import chain
+from typing import Final
 
 from tracecore.pipeline.agent.batch import Ack, Batch
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.receivers.delivery import deliver
+from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
 
 log = logging.getLogger("tracecore.agent.filelog")
 
+#: Seconds for which the last lines of deleted files look for somebody who takes them.
+LAST_CALL: Final = 3.0
+
 
 class FileLogReceiver:
     """Reads on as long as somebody takes what it reads, and remembers what has arrived.
 
-    Positions are written for what exporters have acknowledged; the last ones in `close`, when they have drained.
+    A position is written as soon as exporters have acknowledged what is before it, or have it in a storage of theirs;
+    the last ones in `close`, when they have drained.
     """
 
     def __init__(self, options: FileLogConfig, setting: Setting) -> None:
@@ -35,14 +42,14 @@ class FileLogReceiver:
         tail = self._tail = FileLog(self._options, store, self._setting.clock, self._report, confirmed=True)
         while not stop.is_set():
             for found in tail.poll():
-                batch = Batch("logs", source=found, count=found.count, acks=(Ack(partial(tail.delivered, found)),))
-                if not deliver(consume, batch, stop):
+                if not deliver(consume, _batch(tail, found), stop, tail.watch):
                     return
             self._look(tail)
             if not tail.more:
                 stop.wait(tail.interval)
-        for found in tail.drain():
-            deliver(consume, Batch("logs", source=found, count=found.count), stop)
+        for found in chain(tail.rest(), tail.drain()):
+            if not deliver(consume, _batch(tail, found), stop, patience=LAST_CALL):
+                return
 
     def _report(self, text: str) -> None:
         log.warning("%s: %s", self._setting.id, text)
@@ -66,6 +73,10 @@ class FileLogReceiver:
         if self._tail is not None:
             self._tail.close()
             self._tail = None
+
+
+def _batch(tail: FileLog, found: LogBatch) -> Batch:
+    return Batch("logs", source=found, count=found.count, acks=(Ack(partial(tail.delivered, found), then=tail.commit),))
 
 
 FACTORY = Factory(

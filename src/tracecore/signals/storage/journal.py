@@ -8,6 +8,8 @@ its place.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import struct
 import zlib
@@ -19,6 +21,10 @@ from typing import Final
 MAGIC: Final = b"tracecore storage 1\n"
 #: No change is larger; what claims to be is damage.
 MAX_CHANGE: Final = 1 << 28
+#: Room on the disk that only small changes may use: what was done can be noted when there is no room for more to do.
+RESERVE: Final = 1 << 18
+#: Changes up to this size are small: positions, and that something is not needed any more.
+SMALL: Final = 1 << 14
 #: Rewritten when this much is no longer current, and it is more than what is.
 GARBAGE: Final = 1 << 20
 
@@ -51,6 +57,8 @@ class Journal:
         self._fsync = fsync
         self._index: dict[bytes, tuple[int, int]] = {}
         self._live = 0
+        self._reserved = 0  # the file has room on the disk up to here
+        self.failed_compactions = 0
         self.torn = 0  # bytes of a change that was cut off
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -59,6 +67,7 @@ class Journal:
         except BaseException:
             os.close(self._fd)
             raise
+        self._reserve(0)
 
     def get(self, key: str) -> bytes | None:
         """The value of a key; None where there is none."""
@@ -107,7 +116,11 @@ class Journal:
         for key, place in places:
             self._place(key, place)
         if self._end - len(MAGIC) - self._live > max(GARBAGE, self._live):
-            self.compact()
+            try:
+                self.compact()
+            except StorageError:
+                # The change is made. For rewriting the file there may be room after the next one.
+                self.failed_compactions += 1
 
     def set(self, key: str, value: bytes) -> None:
         """Sets one key; see `update`."""
@@ -126,6 +139,9 @@ class Journal:
         Raises:
             StorageError: there is no room for it; the old file goes on.
         """
+        if not self._index:
+            self._empty()
+            return
         beside = (directory or self._path.parent) / f".{self._path.name}.new"
         try:
             fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -147,7 +163,12 @@ class Journal:
             raise StorageError(f"{self._path}: {error.strerror}") from error
         os.close(self._fd)
         self._fd, self._index, self._end = fd, index, end
-        _sync_directory(self._path.parent)
+        self._reserved = 0
+        self._reserve(0)
+        try:
+            _sync_directory(self._path.parent)
+        except OSError as error:
+            raise StorageError(f"{self._path.parent}: {error.strerror}") from error
 
     @property
     def size(self) -> int:
@@ -166,14 +187,38 @@ class Journal:
         os.close(self._fd)
 
     def _append(self, data: bytes) -> None:
+        if len(data) > SMALL and not self._reserve(len(data)):
+            raise StorageError(f"{self._path}: no room for {len(data)} bytes")
         try:
-            self._end = _write(self._fd, data, self._end)
+            end = _write(self._fd, data, self._end)
             if self._fsync:
                 os.fdatasync(self._fd)
         except OSError as error:
             # What was written half is cut off, so that the next change does not stand behind rubbish.
             os.ftruncate(self._fd, self._end)
+            self._reserved = 0
             raise StorageError(f"{self._path}: {error.strerror}") from error
+        self._end = end
+
+    def _reserve(self, more: int) -> bool:
+        """Sees to it that there is room on the disk for so many bytes and the reserve; false where there is none."""
+        wanted = self._end + more + RESERVE
+        if wanted > self._reserved:
+            taken = wanted + RESERVE
+            if not _allocate(self._fd, self._end, taken - self._end):
+                return False
+            self._reserved = taken
+        return True
+
+    def _empty(self) -> None:
+        """Nothing is current: the file becomes short where it is, for which a full disk has room, too."""
+        try:
+            os.ftruncate(self._fd, len(MAGIC))
+        except OSError as error:
+            raise StorageError(f"{self._path}: {error.strerror}") from error
+        self._end = len(MAGIC)
+        self._reserved = 0
+        self._reserve(0)
 
     def _place(self, key: bytes, place: tuple[int, int] | None) -> None:
         old = self._index.pop(key, None) if place is None else self._index.get(key)
@@ -236,6 +281,22 @@ def _write(fd: int, data: bytes, offset: int) -> int:
         offset += written
         view = view[written:]
     return offset
+
+
+_KEEP_SIZE: Final = 1
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+def _allocate(fd: int, offset: int, length: int) -> bool:
+    """Takes room on the disk behind the end of a file, which stays where it is; false where the disk is full.
+
+    Where a file system cannot do that, a full disk is noticed when it is written to.
+    """
+    if _fallocate is None or _fallocate(fd, _KEEP_SIZE, offset, length) == 0:
+        return True
+    return ctypes.get_errno() not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def _sync_directory(path: Path) -> None:

@@ -22,7 +22,7 @@ class Store(Protocol):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored of one file."""
+    """What is stored of one file: up to `offset` everything has arrived, and so have the pieces of `beyond`."""
 
     version: int
     path: str
@@ -35,6 +35,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     skipping: bool
     device: int
     inode: int
+    beyond: tuple[tuple[int, int, int], ...] = ()
 
 
 _decoder = msgspec.msgpack.Decoder(Position)
@@ -57,7 +58,11 @@ def load(store: Store) -> tuple[list[Watched], int]:
         file.offset = file.delivered = file.given = position.offset
         file.base, file.compressed = position.base, position.compressed
         file.record = file.delivered_record = position.record
-        file.skipping = position.skipping
+        file.skipping = file.delivered_skipping = position.skipping
+        if _ordered(position):
+            file.ahead.extend(position.beyond)
+        else:
+            wrong += 1
         file.device, file.inode = position.device, position.inode
         file.stored = value
         known.append(file)
@@ -77,15 +82,26 @@ def changes(files: Iterable[Watched]) -> dict[str, bytes]:
             file.base,
             file.compressed,
             file.delivered_record,
-            file.skipping and not file.outstanding,
+            file.delivered_skipping,
             file.device,
             file.inode,
+            file.beyond(),
         )
         value = msgspec.msgpack.encode(position)
         if value != file.stored:
             file.stored = value
             found[f"{_PREFIX}{file.ident}"] = value
     return found
+
+
+def _ordered(position: Position) -> bool:
+    """Whether what arrived ahead lies behind the offset, in order and apart."""
+    at = position.offset
+    for start, end, _ in position.beyond:
+        if not at < start < end:
+            return False
+        at = end
+    return True
 
 
 def forgotten(file: Watched) -> str:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tracecore.signals.logs.operators.conversion import converter
-from tracecore.signals.logs.selector import Selector
+from tracecore.signals.logs.selector import Selector, Selectors
 from tracecore.signals.logs.tail.arrivals import Arrivals
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.checkpoint import Store
@@ -51,7 +51,7 @@ class FileLog:
         clock: Callable[[], int],
         report: Callable[[str], Any] = lambda text: None,
         confirmed: bool = False,
-        selector: Selector | None = None,
+        selector: Selector | Selectors | None = None,
     ) -> None:
         self.counters = Counters()
         self._config = config

@@ -7,12 +7,34 @@ import grp
 import os
 import pwd
 import stat
-from typing import Any
+from typing import Any, Final
 
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.fingerprint import Fingerprint
 from tracecore.signals.logs.tail.inflation import Inflation
 from tracecore.signals.record import Value
+
+#: Pieces of a file that have arrived behind others that have not, of which a position tells.
+MOST_AHEAD: Final = 512
+
+
+class Note:
+    """Something that was handed out.
+
+    Args:
+        end: the offset up to which everything was handed out with it.
+        record: entries up to there.
+        skipping: the rest of a long entry is being dropped there.
+        arrived: it has arrived.
+    """
+
+    __slots__ = ("arrived", "end", "record", "skipping")
+
+    def __init__(self, end: int, record: int, skipping: bool, arrived: bool) -> None:
+        self.end = end
+        self.record = record
+        self.skipping = skipping
+        self.arrived = arrived
 
 
 class Watched:
@@ -23,10 +45,10 @@ class Watched:
     """
 
     __slots__ = (
-        "attributes", "base", "changed", "compressed", "delete", "delivered", "delivered_record", "device", "fd",
-        "fingerprint", "flush_length", "flush_since", "given", "ident", "inflation", "inode", "large_since",
-        "lost_since", "mtime", "offset", "outstanding", "partial", "path", "placed", "record", "rest", "size",
-        "skipping", "stored", "target", "templates", "unclaimed",
+        "ahead", "attributes", "base", "changed", "compressed", "delivered", "delivered_record", "delivered_skipping",
+        "device", "fd", "fingerprint", "flush_length", "flush_since", "given", "ident", "inflation", "inode",
+        "large_since", "lost_since", "mtime", "offset", "outstanding", "partial", "path", "placed", "record", "rest",
+        "size", "skipping", "stored", "target", "templates", "unclaimed",
     )  # fmt: skip
 
     def __init__(self, ident: int, path: str, fingerprint: Fingerprint) -> None:
@@ -41,6 +63,7 @@ class Watched:
         self.offset = 0
         self.delivered = 0
         self.delivered_record = 0
+        self.delivered_skipping = False
         self.given = 0  # the offset up to which everything was handed out
         self.base = 0
         self.compressed = False
@@ -56,13 +79,12 @@ class Watched:
         self.unclaimed = 0  # looks since it was not any more
         self.large_since = 0  # when it was found to be larger than rotation would let it become
         self.lost_since = 0  # when it was found to have no path
-        self.outstanding: collections.deque[list[int]] = (
-            collections.deque()
-        )  # offset, arrived?, record of what was handed out
+        self.outstanding: collections.deque[Note] = collections.deque()  # what was handed out, in order
+        # What arrived before a restart and lies further on: where it begins and ends, and the entries up to there.
+        self.ahead: collections.deque[tuple[int, int, int]] = collections.deque()
         self.attributes: dict[str, Value] = {}
         self.templates: dict[Any, Any] = {}
         self.stored: bytes = b""
-        self.delete = False
 
     def read(self, size: int) -> bytes:
         """The next bytes, without moving on; the caller moves `offset`."""
@@ -80,21 +102,44 @@ class Watched:
             self.fd = None
         self.inflation = None
 
-    def hand_out(self, safe: int | None = None, arrived: bool = False) -> list[int]:
-        """Notes that everything up to here was given out; the note is marked when it has arrived.
+    def hand_out(self, end: int, arrived: bool = False) -> Note:
+        """Notes that everything up to here was given out.
 
         Args:
-            safe: up to where, when what follows is held back.
+            end: up to where.
             arrived: nothing was given out, so nothing has to arrive.
         """
-        note = [self.offset if safe is None else safe, int(arrived), self.record]
+        note = Note(end, self.record, self.skipping, arrived)
         self.outstanding.append(note)
         return note
 
     def settle(self) -> None:
         """Moves `delivered` to where everything before has arrived."""
-        while self.outstanding and self.outstanding[0][1]:
-            self.delivered, _, self.delivered_record = self.outstanding.popleft()
+        while self.outstanding and self.outstanding[0].arrived:
+            note = self.outstanding.popleft()
+            self.delivered, self.delivered_record = note.end, note.record
+            self.delivered_skipping = note.skipping
+
+    def beyond(self) -> tuple[tuple[int, int, int], ...]:
+        """What has arrived behind something that has not: where it begins and ends, and the entries up to there."""
+        found: list[tuple[int, int, int]] = []
+        at = self.delivered
+        whole = True
+        for note in self.outstanding:
+            # Notes that do not lead further belong to what the next one ends.
+            whole = whole and note.arrived
+            if note.end > at:
+                # Where the rest of a long entry is being dropped, reading cannot begin.
+                if whole and not note.skipping:
+                    found.append((at, note.end, note.record))
+                at, whole = note.end, True
+        merged: list[tuple[int, int, int]] = []
+        for start, end, record in (*found, *self.ahead):
+            if merged and merged[-1][1] == start:
+                merged[-1] = (merged[-1][0], end, record)
+            elif len(merged) < MOST_AHEAD:
+                merged.append((start, end, record))
+        return tuple(merged)
 
 
 def file_attributes(config: FileLogConfig, path: str, fd: int) -> dict[str, Value]:

@@ -1,0 +1,23 @@
+"""What a receiver of files has done, in numbers."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Counters(msgspec.Struct):
+    """What was read, and what went wrong."""
+
+    bytes_read: int = 0
+    records: int = 0
+    lines_capped: int = 0
+    bytes_dropped: int = 0
+    entries_failed: int = 0
+    entries_dropped: int = 0
+    unreadable: int = 0
+    damaged: int = 0
+    checkpoints: int = 0
+    checkpoint_failures: int = 0
+    positions_lost: int = 0
+    truncated_while_read: int = 0
+    bytes_out_of_reach: int = 0

@@ -1,0 +1,416 @@
+"""Which file is at which path now: files are found, known again wherever they were moved to, and let go.
+
+A file is known by its first bytes. One that has no path any more is held open and read to its end.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import stat
+from collections.abc import Callable
+from typing import Any, Final
+
+from tracecore.signals.logs.tail import fingerprint
+from tracecore.signals.logs.tail.arrivals import Arrivals
+from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
+from tracecore.signals.logs.tail.counters import Counters
+from tracecore.signals.logs.tail.globs import Finder
+from tracecore.signals.logs.tail.known import Known, differ
+from tracecore.signals.logs.tail.ordering import arranged
+from tracecore.signals.logs.tail.watched import Watched, file_attributes
+
+#: A file without a path is held open until it has not grown for so long.
+LOST: Final = 10 * SECOND
+#: A file that did not change for so long is looked at in turns.
+IDLE: Final = 10 * SECOND
+#: Files that do not change are looked at in turns, one for each such time: 400 in a poll of 200 ms, 5,000 in 2.5 s.
+TURN: Final = 500_000
+#: Looking for new files may take this part of the time.
+SHARE: Final = 200
+#: A file this much larger than a kubelet lets it become, for so long, is not rotated any more.
+STALLED_SIZE: Final = 10 << 20
+STALLED_TIME: Final = 30 * SECOND
+
+
+class Place:
+    """A path that matches, and which file was found there."""
+
+    __slots__ = ("changed", "file", "gone", "path", "status", "unreadable")
+
+    def __init__(self, path: str, now: int) -> None:
+        self.path = path
+        self.file: Watched | None = None
+        self.status: tuple[int, int, int, int] | None = None
+        self.changed = now
+        self.unreadable = False
+        self.gone = False
+
+
+class Places:
+    """Paths that match, and the files that are there.
+
+    Args:
+        config: the options.
+        known: the files.
+        arrivals: told where reading begins.
+        counters: told what cannot be read.
+        clock: nanoseconds since the epoch.
+        report: told in words.
+        loaded: files that an earlier run knew; none is at a path yet.
+    """
+
+    def __init__(
+        self,
+        config: FileLogConfig,
+        known: Known,
+        arrivals: Arrivals,
+        counters: Counters,
+        clock: Callable[[], int],
+        report: Callable[[str], Any],
+        loaded: list[Watched],
+    ) -> None:
+        self._config = config
+        self._known = known
+        self._arrivals = arrivals
+        self._counters = counters
+        self._clock = clock
+        self._report = report
+        self._finder = Finder(config.include, config.exclude)
+        self._places: dict[str, Place] = {}
+        # Places that are new or changed lately, and the others, which are looked at in turns.
+        self._busy: dict[str, Place] = {}
+        self._idle: collections.deque[Place] = collections.deque()
+        self._adrift: dict[int, Watched] = {}
+        self._opened = False
+        #: Some places have to wait until files are closed again.
+        self.crowded = False
+        self._next_find = 0
+        self._next_ident = 1
+        self._from_beginning = config.start_at == "beginning" or bool(loaded)
+        for file in loaded:
+            known.add(file)
+            self._adrift[file.ident] = file
+            self._next_ident = max(self._next_ident, file.ident + 1)
+
+    def stalled(self, now: int) -> list[str]:
+        """Files that nobody rotates although they are larger than a kubelet lets them become."""
+        return [
+            place.path
+            for place in self._places.values()
+            if place.file is not None and place.file.large_since and now - place.file.large_since >= STALLED_TIME
+        ]
+
+    def out_of_reach(self) -> dict[str, int]:
+        """Bytes that have not arrived, of files that are gone: with the last handle they are lost."""
+        return {
+            file.path: left
+            for file in self._adrift.values()
+            if file.fd is not None and not file.compressed and (left := _unlinked(file.fd) - file.delivered) > 0
+        }
+
+    @property
+    def open_files(self) -> int:
+        """Files that are held open."""
+        return sum(file.fd is not None for file in self._known)
+
+    def look(self, now: int) -> list[Watched]:
+        """Looks around; gives the files in which there is something to read, in the order to read them in."""
+        searched = now >= self._next_find
+        if searched:
+            self._find(now)
+        unclear: list[Place] = []
+        reads: list[Watched] = []
+        for place in self._due(now):
+            self._visit(place, now, unclear, reads)
+        most = max(self._config.max_concurrent_files // 2, 1)
+        held = self.open_files if unclear else 0
+        for number, place in enumerate(unclear):
+            if number and held >= most and self._from_beginning:
+                # The others have their turn when these were read and are closed again.
+                self.crowded = True
+                break
+            self._identify(place, now, reads)
+            if place.file is not None and held >= most and shorter(place.file):
+                place.file.close()
+            else:
+                held += 1
+        found = [*self.lost(now), *reads]
+        self._from_beginning = True
+        # A file may be at a place that nobody has looked at yet.
+        if searched and not self.crowded:
+            self._forget()
+        return found
+
+    def _find(self, now: int) -> None:
+        paths = arranged(self._finder.find(now), self._config, now)
+        if self._config.max_batches:
+            paths = paths[: self._config.max_batches * max(self._config.max_concurrent_files // 2, 1)]
+        known, self._places = self._places, {}
+        for path in paths:
+            place = known.pop(path, None)
+            if place is None:
+                self._busy[path] = place = Place(path, now)
+            self._places[path] = place
+        for place in known.values():
+            self._leave(place)
+            place.gone = True
+            self._busy.pop(place.path, None)
+        # Looking through many directories takes its time; it is done the less often the longer it takes.
+        self._next_find = now + min((self._clock() - now) * SHARE, 10 * SECOND)
+
+    def _due(self, now: int) -> list[Place]:
+        """The places to look at: all that are new or busy, in their order, and some of the others."""
+        for path in [path for path, place in self._busy.items() if place.status and now - place.changed > IDLE]:
+            self._idle.append(self._busy.pop(path))
+        share = min(len(self._idle), max(1, self._config.poll_interval // TURN))
+        for _ in range(share):
+            place = self._idle.popleft()
+            if not place.gone:
+                self._busy[place.path] = place
+        due = list(self._busy.values())
+        if len(due) > 1 and share:
+            due = (
+                [place for place in self._places.values() if place.path in self._busy] if self._unordered(due) else due
+            )
+        return due
+
+    def _unordered(self, due: list[Place]) -> bool:
+        """Whether files have to be looked at in the order of their paths: more than one is at an unknown place."""
+        return sum(place.file is None for place in due) > 1
+
+    def _leave(self, place: Place) -> None:
+        """What was at a place is not there any more."""
+        if place.file is not None:
+            place.file.placed = False
+            self._adrift[place.file.ident] = place.file
+            place.file = None
+
+    def _visit(self, place: Place, now: int, unclear: list[Place], reads: list[Watched]) -> None:
+        try:
+            status = os.stat(place.path)
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                self._unreadable(place, error)
+            self._leave(place)
+            place.status = None
+            return
+        if not stat.S_ISREG(status.st_mode):
+            return
+        seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        file = place.file
+        if seen == place.status:
+            if file is not None:
+                if file.rest and not shorter(file):
+                    reads.append(file)
+                return
+            if not status.st_size:
+                return
+        else:
+            place.changed = now
+            place.status = seen
+        if file is None or (file.device, file.inode) != seen[:2] or not self._same(file, place):
+            self._leave(place)
+            unclear.append(place)
+            return
+        self._claim(file, place, status, now, reads)
+
+    def _same(self, file: Watched, place: Place) -> bool:
+        """Whether a file that changed still begins as it did."""
+        if file.fd is None:
+            fd = self._open(place)
+            if fd is None:
+                return False
+            file.fd = fd
+            self._opened = True
+        data, compressed = fingerprint.first_bytes(
+            file.fd, self._config.fingerprint_size, bool(self._config.compression)
+        )
+        if compressed != file.compressed or not file.fingerprint.begins(data):
+            return False
+        if len(data) > file.fingerprint.length:
+            self._known.grow(file, fingerprint.of(data))
+        return True
+
+    def _identify(self, place: Place, now: int, reads: list[Watched]) -> None:
+        """Which file is at a place where another one was, or none."""
+        fd = self._open(place)
+        if fd is None:
+            return
+        status = os.fstat(fd)
+        size = self._config.fingerprint_size
+        data, compressed = fingerprint.first_bytes(fd, size, bool(self._config.compression))
+        if not data:
+            os.close(fd)
+            return
+        twin = self._known.equal(fingerprint.of(data))
+        if twin is not None and not self._differs(twin, fd, len(data)):
+            # A copy, made to truncate the original. Once that happens, the copy takes its place.
+            os.close(fd)
+            return
+        file = self._known.match(data, status.st_dev, status.st_ino) if twin is None else None
+        if file is None:
+            file = Watched(self._next_ident, place.path, fingerprint.of(data))
+            self._next_ident += 1
+            file.compressed = compressed
+            file.flush_since = now
+            self._known.add(file)
+            if not self._from_beginning:
+                self._start_at_end(file, status.st_size)
+        else:
+            self._adopt(file, data, compressed)
+        file.close()
+        file.fd = fd
+        file.device, file.inode = status.st_dev, status.st_ino
+        file.placed = self._opened = True
+        self._adrift.pop(file.ident, None)
+        place.file = file
+        self._arrivals.touch(file)
+        self._claim(file, place, status, now, reads)
+
+    def _start_at_end(self, file: Watched, size: int) -> None:
+        if file.compressed:
+            file.base = size
+        else:
+            self._arrivals.restart(file, size)
+
+    def _adopt(self, file: Watched, data: bytes, compressed: bool) -> None:
+        """A known file was found again, perhaps in another place, perhaps compressed since."""
+        if len(data) > file.fingerprint.length:
+            self._known.grow(file, fingerprint.of(data))
+        if compressed != file.compressed:
+            if not compressed:
+                self._arrivals.restart(file, 0)
+            file.base = 0
+            file.compressed = compressed
+
+    def _claim(self, file: Watched, place: Place, status: os.stat_result, now: int, reads: list[Watched]) -> None:
+        file.unclaimed = file.lost_since = 0
+        if file.path != place.path or not file.attributes:
+            file.templates.clear()
+            file.path = place.path
+            if file.fd is not None:
+                file.attributes = file_attributes(self._config, place.path, file.fd)
+        self._grown(file, status, now)
+        if not file.compressed and status.st_size < file.offset and self._config.on_truncate != "ignore":
+            self._arrivals.restart(file, 0 if self._config.on_truncate == "read_whole_file" else status.st_size)
+            file.flush_length = file.rest = 0
+        if file.compressed or status.st_size > file.offset:
+            reads.append(file)
+        elif self._config.delete_after_read and status.st_size == file.offset == file.delivered:
+            delete(file, self._report)
+
+    def _grown(self, file: Watched, status: os.stat_result, now: int) -> None:
+        file.size = file.target = status.st_size
+        file.mtime = status.st_mtime_ns
+        file.changed = now
+        if status.st_size <= STALLED_SIZE:
+            file.large_since = 0
+        elif not file.large_since:
+            file.large_since = now
+
+    def lost(self, now: int) -> list[Watched]:
+        """Files that are open and have no path any more, moved or deleted: what is left in them is read."""
+        found = []
+        for file in self._adrift.values():
+            if file.fd is None:
+                continue
+            file.lost_since = file.lost_since or now
+            data, compressed = fingerprint.first_bytes(
+                file.fd, self._config.fingerprint_size, bool(self._config.compression)
+            )
+            if compressed != file.compressed or not file.fingerprint.begins(data):
+                file.close()  # truncated: what is in it now is read by the path
+                continue
+            status = os.fstat(file.fd)
+            if status.st_size != file.size:
+                file.changed = now
+            file.size = file.target = status.st_size
+            if not file.compressed and status.st_size > file.offset:
+                found.append(file)
+            if now - max(file.lost_since, file.changed) > LOST and shorter(file):
+                file.close()
+        return found
+
+    def close_some(self) -> None:
+        """Keeps the number of open files within bounds: those that have been quiet for longest are closed first."""
+        if not self._opened:
+            return
+        self._opened = False
+        held = [file for file in self._known if file.fd is not None]
+        most = max(self._config.max_concurrent_files // 2, 1)
+        if self.crowded:
+            most //= 2
+        if len(held) > most:
+            held.sort(key=lambda file: (file.placed, file.changed))
+            for file in held[: len(held) - most]:
+                if shorter(file):
+                    file.close()
+
+    def _forget(self) -> None:
+        gone = self._known.gone(self._adrift.values()) if self._adrift else []
+        for file in gone:
+            self._known.remove(file)
+            del self._adrift[file.ident]
+        if gone:
+            self._arrivals.forget(gone)
+
+    def _open(self, place: Place) -> int | None:
+        """Opens the file at a place; None where that is impossible."""
+        try:
+            fd = os.open(place.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except FileNotFoundError:
+            place.status = None
+            return None
+        except OSError as error:
+            place.status = None
+            self._unreadable(place, error)
+            return None
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            return None
+        if place.unreadable:
+            place.unreadable = False
+            self._report(f"{place.path} can be read now")
+        return fd
+
+    def _unreadable(self, place: Place, error: OSError) -> None:
+        if not place.unreadable:
+            place.unreadable = True
+            self._counters.unreadable += 1
+            self._report(f"{place.path} cannot be read: {error.strerror}")
+
+    def _differs(self, twin: Watched, fd: int, length: int) -> bool:
+        """Whether two files with the same fingerprint are different all the same, because they go on differently."""
+        if length < self._config.fingerprint_size or twin.compressed:
+            return False
+        if twin.fd is not None:
+            return differ(twin.fd, fd)
+        try:
+            other = os.open(twin.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            return differ(other, fd)
+        finally:
+            os.close(other)
+
+
+def shorter(file: Watched) -> bool:
+    """Whether there is nothing to read in it now."""
+    return not file.compressed and file.size <= file.offset
+
+
+def delete(file: Watched, report: Callable[[str], Any]) -> None:
+    """Removes a file that was read."""
+    try:
+        os.unlink(file.path)
+    except OSError as error:
+        report(f"{file.path} cannot be deleted: {error.strerror}")
+    file.close()
+
+
+def _unlinked(fd: int) -> int:
+    """The size of a file that has no name; none where it has one."""
+    status = os.fstat(fd)
+    return 0 if status.st_nlink else status.st_size
