@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import logging
 import os
@@ -87,7 +88,11 @@ class FileExporter:
         self._open(keep=self._options.append or self._options.rotation is not None)
 
     def _open(self, *, keep: bool) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if keep else os.O_TRUNC), 0o600)
+        link = self._path.lstat() if self._path.is_symlink() else None
+        if link is not None and link.st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EPERM, "a symbolic link of somebody else is not followed", str(self._path))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if keep else os.O_TRUNC)
+        descriptor = os.open(self._path, flags | (os.O_NOFOLLOW if link is None else 0), 0o600)
         self._file = os.fdopen(descriptor, "ab", buffering=0)
         self._size = os.fstat(descriptor).st_size
 

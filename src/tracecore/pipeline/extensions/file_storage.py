@@ -6,9 +6,11 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND
+from tracecore.pipeline.extensions.persistence import transient
 from tracecore.signals.storage.file_storage import FileStorage, FileStorageConfig
 from tracecore.signals.storage.journal import Journal, StorageError
 
@@ -53,6 +55,9 @@ class FileStorageExtension:
         self._lock = threading.RLock()
         self._next = 0.0
 
+        self._directory = Path(options.directory)
+        setting.meter.declare(events=("set_aside", "begun_anew", "not_persistent"))
+
     def _report(self, text: str) -> None:
         log.warning("%s: %s", self._setting.id, text)
         self._setting.meter.failures += 1
@@ -62,6 +67,11 @@ class FileStorageExtension:
             self._storage.start()
         except StorageError as error:
             raise OSError(str(error)) from None
+        if why := transient(str(self._directory)):
+            self._setting.meter.note("not_persistent")
+            log.warning(
+                "%s: %s does not last: %s; after that all is read again", self._setting.id, self._directory, why
+            )
 
     def client(self, name: str) -> Store:
         """The store of a component.
@@ -70,7 +80,13 @@ class FileStorageExtension:
             StorageError: it cannot be opened.
         """
         with self._lock:
-            return Store(self._storage.client(name), self._lock)
+            aside = len(self._storage.set_aside)
+            journal = self._storage.client(name)
+            self._setting.meter.note("set_aside", len(self._storage.set_aside) - aside)
+            if journal.fresh:
+                self._setting.meter.note("begun_anew")
+                log.info("%s: nothing is stored for %s yet: it begins anew", self._setting.id, name)
+            return Store(journal, self._lock)
 
     def tick(self) -> None:
         if time.monotonic() >= self._next:

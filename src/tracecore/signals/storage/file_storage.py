@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -106,6 +108,8 @@ class FileStorage:
                 raise StorageError(f"{self._directory}: {error.strerror}") from error
         if not self._directory.is_dir():
             raise StorageError(f"{self._directory} does not exist; create it or set create_directory")
+        if (mode := self._directory.stat().st_mode) & 0o022 and not mode & stat.S_ISVTX:
+            self._report(f"{self._directory} can be written by others (mode {mode & 0o7777:04o}); make it 0700")
         if self._config.compaction.cleanup_on_start:
             for left in self._compaction_directory().glob(".*.new"):
                 left.unlink(missing_ok=True)
@@ -135,7 +139,8 @@ class FileStorage:
                 self._report(f"{path} cannot be trusted ({damage}); it is kept as {aside.name} and begun anew")
                 journal = self._locked(path)
         except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}") from error
+            link = error.errno == errno.ELOOP
+            raise StorageError(f"{path}: {'a symbolic link is not followed' if link else error.strerror}") from error
         if journal.torn:
             self._report(f"{path}: the last change was cut off ({journal.torn} bytes) and never happened")
         if self._config.compaction.on_start and journal.size > journal.live + len(name) + 4096:
@@ -171,7 +176,8 @@ class FileStorage:
 
     def _locked(self, path: Path) -> Journal:
         """Opens a journal that no other process has."""
-        lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        lock = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
         deadline = time.monotonic() + self._config.timeout / _SECOND
         while True:
             try:

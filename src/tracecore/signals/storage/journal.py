@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -60,8 +61,10 @@ class Journal:
         self._reserved = 0  # the file has room on the disk up to here
         self.failed_compactions = 0
         self.torn = 0  # bytes of a change that was cut off
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.fresh = False  # there was nothing before
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         try:
+            own(self._fd, path)
             os.fchmod(self._fd, 0o600)
             self._end = self._load()
         except BaseException:
@@ -144,7 +147,9 @@ class Journal:
             return
         beside = (directory or self._path.parent) / f".{self._path.name}.new"
         try:
-            fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            # What a killed rewrite left, or what somebody put there, is not written into.
+            beside.unlink(missing_ok=True)
+            fd = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StorageError(f"{beside}: {error.strerror}") from error
         try:
@@ -234,6 +239,7 @@ class Journal:
         start = os.pread(self._fd, len(MAGIC), 0)
         if len(start) < len(MAGIC) and MAGIC.startswith(start):
             os.ftruncate(self._fd, 0)
+            self.fresh = True
             return _write(self._fd, MAGIC, 0)
         if start != MAGIC:
             raise Corrupt("it does not begin like one of ours")
@@ -271,6 +277,17 @@ class Journal:
                 raise Corrupt(f"half an entry at byte {offset + at}")
             self._place(key, (offset + at, length) if marked else None)
             at += length
+
+
+def own(fd: int, path: Path) -> None:
+    """Whether this is a file of ours: a link or a pipe that somebody put in its place is not touched.
+
+    Raises:
+        OSError: it is none.
+    """
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1 or status.st_uid not in (os.geteuid(), 0):
+        raise OSError(errno.EPERM, "not a file of ours: somebody else put it there", str(path))
 
 
 def _write(fd: int, data: bytes, offset: int) -> int:
