@@ -23,13 +23,14 @@ def factories() -> tuple[Factory, ...]:
         resource,
         transform,
     )
-    from tracecore.pipeline.receivers import filelog, journald, kmsg, otlp
+    from tracecore.pipeline.receivers import filelog, journald, kmsg, otlp, prometheus
 
     return (
         otlp.FACTORY,
         filelog.FACTORY,
         kmsg.FACTORY,
         journald.FACTORY,
+        prometheus.FACTORY,
         memory_limiter.FACTORY,
         batch.FACTORY,
         k8sattributes.FACTORY,

@@ -210,14 +210,14 @@ def parse(text: str) -> tuple[str, dict[str, str], float, int | None] | None:
     else:
         words = text.split(None, 1)
         name, at = words[0] if words else "", 0
-    if not _is_name(name.replace(":", "_")):
+    if not is_name(name.replace(":", "_")):
         return None
     labels: dict[str, str] = {}
     if at == 0:
         amount = _amount(text[len(name) :])
         return None if amount is None else (name, labels, *amount)
     while True:
-        end = _label(text, at, labels)
+        end = read_label(text, at, labels)
         if end is None:
             return None
         if end < 0:
@@ -227,11 +227,14 @@ def parse(text: str) -> tuple[str, dict[str, str], float, int | None] | None:
     return None if amount is None else (name, labels, *amount)
 
 
-def _is_name(name: str) -> bool:
+def is_name(name: str) -> bool:
+    """Whether it may be the name of a label."""
     return name.isascii() and name.isidentifier()
 
 
-def _label(text: str, at: int, labels: dict[str, str]) -> int | None:
+def read_label(
+    text: str, at: int, labels: dict[str, str], most: int = MAX_LABELS, longest: int = MAX_LABEL
+) -> int | None:
     """Read the label that begins here.
 
     Gives where the next one begins; where the line goes on behind the closing brace, negated; None for no label.
@@ -241,19 +244,19 @@ def _label(text: str, at: int, labels: dict[str, str]) -> int | None:
         at += 1
     if at < size and text[at] == "}":
         return -at - 1
-    equals = text.find("=", at, at + MAX_LABEL)
-    if equals < 0 or len(labels) >= MAX_LABELS:
+    equals = text.find("=", at, at + longest)
+    if equals < 0 or len(labels) >= most:
         return None
     name, begin = text[at:equals].strip(), equals + 1
     while begin < size and text[begin] in " \t":
         begin += 1
-    if not _is_name(name) or begin >= size or text[begin] != '"':
+    if not is_name(name) or begin >= size or text[begin] != '"':
         return None
     begin += 1
     quote = begin - 1
     while True:
         quote = text.find('"', quote + 1)
-        if quote < 0 or quote - begin > MAX_LABEL:
+        if quote < 0 or quote - begin > longest:
             return None
         slash = quote - 1
         while text[slash] == "\\":
