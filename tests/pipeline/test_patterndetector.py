@@ -207,8 +207,8 @@ def test_a_step_that_stalls_is_noticed_without_another_line() -> None:
     clock.now += 10 * SECOND
     list(one.process(batch(steps, {"host.name": "n1", "gen_ai.training.rank": 0, "gen_ai.training.job_id": "j"})))
     stalled: list[Any] = []
-    inner = one._engine.add
-    one._engine.add = lambda facts: (
+    inner = one.detection._engine.add
+    one.detection._engine.add = lambda facts: (
         stalled.extend(f for f in facts if type(f).__name__ == "StepStalled"),
         inner(facts),
     )  # type: ignore[method-assign, assignment, func-returns-value]

@@ -17,6 +17,7 @@ import msgspec
 from tracecore.pipeline.agent.batch import SIGNALS, Batch, Signal
 from tracecore.pipeline.agent.document import Node, Report
 from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.signals.logs.selector import Selectors
 
 Kind: TypeAlias = Literal["receiver", "processor", "exporter", "extension"]
 #: The key of a configuration for each kind.
@@ -92,6 +93,10 @@ class Extension(Protocol):
     def stop(self) -> None: ...
 
 
+def _alone(make: Callable[[], Any]) -> Any:
+    return make()
+
+
 class Setting(msgspec.Struct, frozen=True):
     """What a component is made with beside its options.
 
@@ -102,6 +107,8 @@ class Setting(msgspec.Struct, frozen=True):
         extension: the running extension of an id.
         base: the directory of the configuration file.
         health: what the whole agent says about itself: ready or not, and why.
+        wanted: for a receiver: the lines that somebody downstream needs; None for all.
+        share: gives what processors of one id have in common, made by the first that asks.
     """
 
     id: str
@@ -110,6 +117,8 @@ class Setting(msgspec.Struct, frozen=True):
     extension: Callable[[str], Any]
     base: Path
     health: Callable[[], tuple[bool, dict[str, str]]]
+    wanted: Selectors | None = None
+    share: Callable[[Callable[[], Any]], Any] = _alone
 
 
 class Factory(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +131,7 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
         options: the structure of its options.
         create: makes one.
         signals: in which pipelines it may stand.
+        speaks: the signal of what it makes itself: one of its pipelines has to be of it.
         check: looks for mistakes that types do not show; told the options and where they stand.
     """
 
@@ -131,6 +141,7 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
     options: Any
     create: Callable[[Any, Setting], Any]
     signals: Sequence[Signal] = SIGNALS
+    speaks: Signal | None = None
     check: Callable[[Any, Node, Report], None] | None = None
 
 

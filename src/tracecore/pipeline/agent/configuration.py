@@ -250,6 +250,7 @@ class _Reading:
 
     def _wired(self, at: Node, service: Service) -> list[tuple[Kind, str]]:
         used: dict[tuple[Kind, str], None] = {}
+        places: dict[tuple[Kind, str], dict[str, Node]] = {}
         for number, id in enumerate(service.extensions):
             if self._exists("extension", id, at.near("extensions", number)):
                 used["extension", id] = None
@@ -266,6 +267,16 @@ class _Reading:
                 if kind != "extension":
                     for id in self._stage(here, name, section, kind, getattr(pipeline, section)):
                         used[kind, id] = None
+                        place = here.near(section, getattr(pipeline, section).index(id))
+                        places.setdefault((kind, id), {}).setdefault(signal, place)
+        for key, signals in places.items():
+            component = self._components[key]
+            speaks = component.factory.speaks if component is not None else None
+            if speaks is not None and speaks not in signals:
+                self._report.error(
+                    next(iter(signals.values())),
+                    f'what "{key[1]}" finds leaves as {speaks}: name it in a {speaks} pipeline too',
+                )
         return list(used)
 
     def _stage(self, here: Node, pipeline: str, section: str, kind: Kind, ids: Sequence[str]) -> list[str]:

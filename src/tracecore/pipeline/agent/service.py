@@ -6,7 +6,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -14,8 +15,10 @@ from typing import Any, Final
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.configuration import Component, Configuration, ConfigurationError, read, signal_of
 from tracecore.pipeline.agent.graph import Inlet, Intake, Outlet, Pipeline, Stage
+from tracecore.pipeline.agent.selection import selections
 from tracecore.pipeline.agent.telemetry import Meter, Telemetry
 from tracecore.pipeline.agent.web import OwnServer
+from tracecore.signals.logs.selector import Selectors
 
 log = logging.getLogger("tracecore.agent")
 
@@ -45,6 +48,7 @@ class Graph:
             meter = telemetry.meter("exporter", id)
             self.outlets[id] = Outlet(id, self._create(component, meter), meter)
         processors = configuration.of("processor")
+        self._shared: dict[str, Any] = {}
         self.pipelines: list[Pipeline] = []
         inlets: dict[str, list[Pipeline]] = {}
         for name, wiring in configuration.service.pipelines.items():
@@ -57,15 +61,31 @@ class Graph:
             self.pipelines.append(pipeline)
             for id in wiring.receivers:
                 inlets.setdefault(id, []).append(pipeline)
+        wanted = selections(configuration)
         self.intakes: list[Intake] = []
         for id, component in configuration.of("receiver").items():
             meter = telemetry.meter("receiver", id)
-            self.intakes.append(Intake(id, self._create(component, meter), Inlet(id, inlets[id], meter)))
+            receiver = self._create(component, meter, wanted.get(id))
+            self.intakes.append(Intake(id, receiver, Inlet(id, inlets[id], meter)))
 
-    def _create(self, component: Component, meter: Meter) -> Any:
+    def _create(self, component: Component, meter: Meter, wanted: Selectors | None = None) -> Any:
         base = self.configuration.paths[0].parent if self.configuration.paths else Path()
-        setting = Setting(component.id, meter, time.time_ns, self.extensions.__getitem__, base, self._health)
+        setting = Setting(
+            component.id,
+            meter,
+            time.time_ns,
+            self.extensions.__getitem__,
+            base,
+            self._health,
+            wanted,
+            partial(self._share, component.id),
+        )
         return component.factory.create(component.options, setting)
+
+    def _share(self, id: str, make: Callable[[], Any]) -> Any:
+        if id not in self._shared:
+            self._shared[id] = make()
+        return self._shared[id]
 
     def start(self) -> None:
         """Extensions, exporters, then receivers: nobody gives before somebody can take."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from tracecore.pipeline.agent.batch import Ack, Batch
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.receivers.delivery import deliver
+from tracecore.pipeline.receivers.reach import unreachable
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
@@ -19,6 +21,9 @@ log = logging.getLogger("tracecore.agent.filelog")
 
 #: Seconds for which the last lines of deleted files look for somebody who takes them.
 LAST_CALL: Final = 3.0
+#: Seconds between two looks at what keeps lines from being read.
+LOOK: Final = 1.0
+_OUTLOOK: Final = ("unreachable", "unreadable", "rotation_stalled")
 
 
 class FileLogReceiver:
@@ -33,13 +38,24 @@ class FileLogReceiver:
         self._setting = setting
         self._tail: FileLog | None = None
         self._failed = 0
+        self._next_look = 0.0
+        self._told = ""
+        self._numbers = {"stalled_files": 0, "unreadable_files": 0, "watched_files": 0}
+        for name in self._numbers:
+            setting.meter.gauges[name] = partial(self._numbers.__getitem__, name)
+        setting.meter.declare(dropped=("capped_or_dropped",))
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         self.close()
         store = None
         if self._options.storage is not None:
             store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
-        tail = self._tail = FileLog(self._options, store, self._setting.clock, self._report, confirmed=True)
+        wanted = self._setting.wanted
+        if wanted is not None:
+            log.info("%s: lines that no detector can use are not read any further", self._setting.id)
+        tail = self._tail = FileLog(
+            self._options, store, self._setting.clock, self._report, confirmed=True, selector=wanted
+        )
         while not stop.is_set():
             for found in tail.poll():
                 if not deliver(consume, _batch(tail, found), stop, tail.watch):
@@ -61,12 +77,32 @@ class FileLogReceiver:
         if lost > self._failed:
             self._setting.meter.drop("capped_or_dropped", lost - self._failed)
             self._failed = lost
-        stalled = tail.stalled()
-        if stalled:
-            if self._setting.meter.degrade(f"rotation_stalled: nobody rotates {stalled[0]}"):
-                log.warning("%s: nobody rotates %s (%d files in all)", self._setting.id, stalled[0], len(stalled))
-        elif self._setting.meter.degraded_reason.startswith("rotation_stalled"):
-            self._setting.meter.recover()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK
+            self._outlook(tail)
+
+    def _outlook(self, tail: FileLog) -> None:
+        """What keeps lines from being read, or will."""
+        stalled, unreadable, matching = tail.stalled(), tail.unreadable(), tail.matching
+        self._numbers |= {
+            "stalled_files": len(stalled),
+            "unreadable_files": len(unreadable),
+            "watched_files": matching,
+        }
+        wrong = "" if matching > len(unreadable) else unreachable(self._options.include)
+        if wrong:
+            wrong = f"unreachable: {wrong}"
+        elif unreadable:
+            wrong = f"unreadable: {len(unreadable)} of {matching} files, {unreadable[0]} among them"
+        elif stalled:
+            wrong = f"rotation_stalled: nobody rotates {stalled[0]} ({len(stalled)} in all)"
+        meter = self._setting.meter
+        if wrong:
+            if meter.degrade(wrong) and self._told != wrong:
+                log.warning("%s: %s", self._setting.id, wrong)
+        elif meter.degraded_reason.partition(":")[0] in _OUTLOOK and meter.recover():
+            log.info("%s: files can be read again, and are rotated", self._setting.id)
+        self._told = wrong
 
     def close(self) -> None:
         """Write down how far everything has arrived."""

@@ -1,0 +1,71 @@
+"""The `patterndetector` processor: says by name what breaks, while it happens.
+
+Processors of one id share one engine, in whatever pipelines they stand: logs, metrics and dumps meet in it. Verdicts
+leave as log records, in the first logs pipeline that names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+from tracecore.pipeline.agent.batch import Batch
+from tracecore.pipeline.agent.component import Factory, Setting
+from tracecore.pipeline.processors.patterndetector import verdicts
+from tracecore.pipeline.processors.patterndetector.detection import Detection
+from tracecore.pipeline.processors.patterndetector.options import Options, check
+
+__all__ = ["FACTORY", "Options", "PatternDetector"]
+
+
+class PatternDetector:
+    """A detection's place in one pipeline."""
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self._forwards = options.forward == "all"
+        self._clock = setting.clock
+        self.detection: Detection = setting.share(partial(Detection, options, setting))
+        #: Only one of those that share it tells what it finds.
+        self._tells = not setting.meter.pipeline.startswith(("metrics", "traces")) and self.detection.claim()
+
+    def process(self, batch: Batch) -> Iterable[Batch]:
+        now = self._clock()
+        with self.detection.lock:
+            if batch.signal == "metrics":
+                self.detection.metrics(batch.view(), now)
+            else:
+                self.detection.logs(batch.view(), now)
+        if self._forwards:
+            yield batch
+        else:
+            batch.done()
+        if self._tells and now >= self.detection.next:
+            yield from self._evaluate(now)
+
+    def due(self) -> int | None:
+        return self.detection.next if self._tells else None
+
+    def tick(self, now: int) -> Iterable[Batch]:
+        return self._evaluate(now) if self._tells and self.detection.due(now) else ()
+
+    def drain(self, now: int) -> Iterable[Batch]:
+        with self.detection.lock:
+            self.detection.finish()
+        return self._evaluate(now, last=True) if self._tells else ()
+
+    def _evaluate(self, now: int, *, last: bool = False) -> list[Batch]:
+        with self.detection.lock:
+            said = self.detection.evaluate(now, last=last)
+        return [verdicts.batch(said, now)] if said else []
+
+
+FACTORY = Factory(
+    kind="processor",
+    type="patterndetector",
+    summary="Says by name what breaks: recipes, facts and detectors over the logs, metrics and dumps that pass.",
+    options=Options,
+    create=PatternDetector,
+    signals=("logs", "metrics"),
+    speaks="logs",
+    check=check,
+)

@@ -1,0 +1,283 @@
+"""What goes on in a `patterndetector`, whichever pipelines it stands in.
+
+    lines → blocks → recipes ┐
+    dumps → join             ├→ facts → bridges → engine → verdicts
+    metric points → bridges  ┘
+
+From blocks on it is what an offline diagnosis does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from tracecore.engine.emission import Emission
+from tracecore.engine.engine import Engine, Limits
+from tracecore.facts.fact import Fact
+from tracecore.facts.fold import Fold
+from tracecore.facts.projection import TRIGGERS, project
+from tracecore.facts.silence import SilenceBridge
+from tracecore.patterns import catalogue
+from tracecore.pipeline.agent.component import Setting
+from tracecore.pipeline.agent.options import SECOND
+from tracecore.pipeline.processors.blocks import Blocks
+from tracecore.pipeline.processors.hints import Hints
+from tracecore.pipeline.processors.numbers import Numbers
+from tracecore.pipeline.processors.patterndetector.lines import Lines, by_layer, layer_of_resource, layer_of_signal
+from tracecore.pipeline.processors.patterndetector.options import Options
+from tracecore.pipeline.processors.patterndetector.stalls import Stalls
+from tracecore.signals.record import LogSignal, Resource, Source
+
+if TYPE_CHECKING:
+    from tracecore.pipeline.metrics import MetricFacts
+    from tracecore.pipeline.processors.patterndetector.dumps import DumpFacts
+
+log = logging.getLogger("tracecore.agent.patterndetector")
+
+#: Verdicts whose having been told is remembered, so that only those are taken back.
+TOLD: Final = 65_536
+#: What tenants can make an agent hold: on a node, far less than an offline diagnosis may.
+LIMITS: Final = Limits(window=16_384, total=250_000, windows=50_000, future=10_000, past=16_384)
+#: Records that are known again when they come twice.
+KNOWN: Final = 65_536
+#: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
+AHEAD: Final = 60 * SECOND
+#: Attributes of a record that say which stream it is of, beside its resource.
+_STREAM: Final = ("log.file.path", "log.iostream", "gen_ai.training.rank")
+
+
+class Detection:
+    """Evidence in, verdicts out. Hold `lock` while calling: pipelines run in threads of their own.
+
+    Args:
+        options: of the processor.
+        setting: of the first of the processors that share this.
+    """
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self.lock = threading.Lock()
+        #: When to look next.
+        self.next = 0
+        self._options = options
+        self._meter = setting.meter
+        settings: dict[str, Mapping[str, Any]] = {name: values or {} for name, values in options.patterns.items()}
+        patterns = catalogue(settings)
+        self._engine = Engine(patterns, lateness=options.lateness, limits=LIMITS, strict=False)
+        self._numbers = Numbers(setting.meter, self._engine.stats, [pattern.name for pattern in patterns])
+        self._hints = Hints(setting.id, setting.meter.note)
+        self._blocks = Blocks(options.block_timeout)
+        self._fold = Fold()
+        self._stalls = Stalls(options.progress) if options.progress.enabled else None
+        self._silence = SilenceBridge(options.silence.silent_after) if options.silence.enabled else None
+        #: Recipes take a moment to compile: those of the usual layers are ready before the first record.
+        self._lines = {layer: Lines(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
+        self._metrics: MetricFacts | None = None
+        self._dumps: DumpFacts | None = None
+        self._told: OrderedDict[str, None] = OrderedDict()
+        self._known: OrderedDict[int, int] = OrderedDict()
+        self._lost: dict[str, int] = {}
+        self._count = 0
+        self._ahead: int | None = None
+        self._arrived = 0
+        self._expired = 0
+        self._claimed = False
+
+    def claim(self) -> bool:
+        """Whether whoever asks is the first to: that one tells what is found."""
+        claimed, self._claimed = self._claimed, True
+        return not claimed
+
+    # -- evidence ------------------------------------------------------------------------------------------------------
+
+    def logs(self, payload: Mapping[str, Any], now: int) -> None:
+        """Take log records, which are not changed."""
+        for entry in payload.get("resource_logs") or ():
+            found = entry.get("resource") or {}
+            resource: Resource = {"attributes": dict(found.get("attributes") or {})}
+            layer = layer_of_resource(resource)
+            for held in entry.get("scope_logs") or ():
+                records = held.get("log_records") or ()
+                if layer == "flight_recorder":
+                    self._recorded(resource, records, now)
+                    continue
+                for place, whose, some in by_layer(layer, resource, records):
+                    self._records(place, whose, some, now)
+
+    def metrics(self, payload: Mapping[str, Any], now: int) -> None:
+        """Take metric points."""
+        from tracecore.pipeline.metrics import MetricFacts
+        from tracecore.signals.metrics.otlp import points
+
+        if self._metrics is None:
+            self._metrics = MetricFacts()
+        for point in points(payload):
+            self._see(point.time, now)
+            self._metrics.observe(point)
+
+    def _recorded(self, resource: Resource, records: Any, now: int) -> None:
+        """Take Flight Recorder dumps; what is no dump is read as any record."""
+        from tracecore.pipeline.processors.patterndetector.dumps import DumpFacts
+
+        others = []
+        for record in records:
+            body = record.get("body")
+            if type(body) is not bytes:
+                others.append(record)
+                continue
+            if self._dumps is None:
+                self._dumps = DumpFacts(self._meter.drop)
+            time = self._dumps.take(resource["attributes"], record.get("attributes") or {}, body, now)
+            if time is not None:
+                self._see(time, now)
+        if others:
+            self._records("flight_recorder", resource, others, now)
+
+    def _records(self, layer: str, resource: Resource, records: Any, now: int) -> None:
+        if not records:
+            return
+        self._hints.look(records)
+        origin = repr(sorted(resource["attributes"].items(), key=lambda item: item[0]))
+        streams = [
+            (layer, origin, *(own.get(name) for name in _STREAM))
+            if (own := record.get("attributes"))
+            else (layer, origin)
+            for record in records
+        ]
+        picked: set[int] | None = None
+        if self._options.recipes:
+            if layer not in self._lines:
+                self._lines[layer] = Lines(layer)
+            picked = self._lines[layer].picked(streams, records)
+        for number, record in enumerate(records):
+            self._see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
+            attributes = record.get("attributes")
+            body = record.get("body")
+            candidate = picked is None or number in picked
+            if attributes and not TRIGGERS.isdisjoint(attributes):
+                stamped: Any = _timed(record, now)
+                self._state({"resource": resource, "log": stamped, "source": self._source(stamped, origin)})
+            if not self._options.recipes or type(body) is not str:
+                continue
+            if "\n" in body:
+                if candidate:
+                    whole: Any = {**_timed(record, now), "attributes": dict(attributes or {})}
+                    self._stamp(layer, {"resource": resource, "log": whole, "source": self._source(whole, origin)})
+                continue
+            if candidate or (self._blocks and self._blocks.expects(streams[number])):
+                timed = _timed(record, now)
+                source = self._source(timed, origin) if candidate else None
+                for signal in self._blocks.feed(streams[number], resource, timed, source, now):
+                    self._stamp(layer, signal)
+
+    def _source(self, record: dict[str, Any], origin: str) -> Source:
+        """A name for a record that sorts by its time and its arrival; the same for a record that comes twice."""
+        time, body, attributes = record["time_unix_nano"], record.get("body"), record.get("attributes") or {}
+        what = hash((time, origin, body if type(body) is str else repr(body), attributes.get("log.file.path")))
+        number = self._known.get(what)
+        if number is None:
+            number = self._known[what] = self._count = self._count + 1
+            if len(self._known) > KNOWN:
+                self._known.popitem(last=False)
+        path = attributes.get("log.file.path")
+        where = path if isinstance(path, str) else "otlp"
+        return Source(where, length=len(body) if type(body) is str else 0, ident=f"otlp:{time:019d}-{number:09d}")
+
+    def _stamp(self, layer: str, signal: LogSignal) -> None:
+        self._lines[layer].plan.run(signal)
+        self._state(signal)
+
+    def _state(self, signal: LogSignal) -> None:
+        if not TRIGGERS.isdisjoint(signal["log"]["attributes"]):
+            facts = project(signal)
+            for fact in facts:
+                self._fold.add(fact)
+            if not facts:
+                stamped = {**signal["resource"]["attributes"], **signal["log"]["attributes"]}
+                self._hints.unprojected(stamped, TRIGGERS, "gpu.id" in stamped)
+
+    def _see(self, time: int, now: int) -> None:
+        """The clock of the engine follows what records say, and never runs ahead of ours."""
+        if time and time <= now + AHEAD and (self._ahead is None or time >= self._ahead):
+            self._ahead, self._arrived = time, now
+
+    # -- the clock -----------------------------------------------------------------------------------------------------
+
+    def due(self, now: int) -> bool:
+        """Whether it is time to look; also when the clock was set back."""
+        return now >= self.next or self.next - now > 10 * self._options.evaluation_interval
+
+    def finish(self) -> None:
+        """Nothing more comes: what waits for more lines is whole."""
+        for signal in self._blocks.finish():
+            self._stamp(layer_of_signal(signal), signal)
+
+    def evaluate(self, now: int, *, last: bool = False) -> list[Emission]:
+        """What is to be told now."""
+        self.next = now + self._options.evaluation_interval
+        for signal in self._blocks.expire(now):
+            self._stamp(layer_of_signal(signal), signal)
+        if self._ahead is None:
+            return []
+        instant = min(self._ahead + max(now - self._arrived, 0), now + AHEAD)
+        if self._metrics is not None:
+            for fact in self._metrics.advance(instant):
+                self._fold.add(fact)
+            self._count_lost(self._metrics.dropped)
+        facts = [change.fact for change in self._fold.changes()]
+        if self._dumps is not None:
+            facts += self._dumps.facts(now, last=last)
+        facts += self._bridged(facts, instant)
+        self._engine.add(facts)
+        said = [e for e in self._engine.advance(instant) if self._tells(e)]
+        self._numbers.update()
+        if now - self._expired > 10 * SECOND:
+            self._expired = now
+            self._fold.expire(instant)
+        for emission in said:
+            log.info(
+                "verdict %s revision %d %s: %s",
+                emission.id,
+                emission.revision,
+                emission.status,
+                emission.verdict.headline(),
+            )
+        return said
+
+    def _bridged(self, facts: list[Fact], instant: int) -> list[Fact]:
+        made: list[Fact] = []
+        if self._stalls is not None:
+            made += self._stalls.tick(facts, instant)
+        if self._silence is not None:
+            for fact in facts:
+                self._silence.observe(fact)
+            made += self._silence.tick(instant)
+        return made
+
+    def _count_lost(self, dropped: Mapping[str, int]) -> None:
+        for reason, count in dropped.items():
+            self._meter.drop(reason.replace(" ", "_"), count - self._lost.get(reason, 0))
+            self._lost[reason] = count
+
+    def _tells(self, emission: Emission) -> bool:
+        """Whether this is told: a partial verdict may be unwanted, and what was not told is not taken back."""
+        if emission.status == "cleared":
+            return self._told.pop(emission.id, 0) is None
+        if emission.verdict.confidence == "partial" and not self._options.partial_verdicts:
+            return False
+        if emission.id not in self._told:
+            self._numbers.verdict(emission.verdict.pattern_name)
+        self._told[emission.id] = None
+        if len(self._told) > TOLD:
+            self._told.popitem(last=False)
+        return True
+
+
+def _timed(record: dict[str, Any], now: int) -> Any:
+    """The record; with the time of its arrival where it has none."""
+    if record.get("time_unix_nano"):
+        return record
+    return {**record, "time_unix_nano": record.get("observed_time_unix_nano") or now}
