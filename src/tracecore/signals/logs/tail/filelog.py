@@ -171,6 +171,15 @@ class FileLog:
         """Files that nobody rotates although they are larger than a kubelet lets them become."""
         return self._places.stalled(self._clock())
 
+    @property
+    def matching(self) -> int:
+        """Files that match."""
+        return self._places.count
+
+    def unreadable(self) -> list[str]:
+        """Files that match and cannot be read."""
+        return self._places.unreadable()
+
     def _look(self, now: int) -> None:
         self._places.crowded = False
         waiting = set(self._queue)

@@ -6,6 +6,7 @@ A file is known by its first bytes. One that has no path any more is held open a
 from __future__ import annotations
 
 import collections
+import errno
 import os
 import stat
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
 from tracecore.signals.logs.tail.counters import Counters
 from tracecore.signals.logs.tail.globs import Finder
 from tracecore.signals.logs.tail.known import Known, differ
+from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.logs.tail.ordering import arranged
 from tracecore.signals.logs.tail.watched import Watched, file_attributes
 
@@ -100,6 +102,15 @@ class Places:
             for place in self._places.values()
             if place.file is not None and place.file.large_since and now - place.file.large_since >= STALLED_TIME
         ]
+
+    @property
+    def count(self) -> int:
+        """Paths that match."""
+        return len(self._places)
+
+    def unreadable(self) -> list[str]:
+        """Paths that match and cannot be read."""
+        return [place.path for place in self._places.values() if place.unreadable]
 
     def out_of_reach(self) -> dict[str, int]:
         """Bytes that have not arrived, of files that are gone: with the last handle they are lost."""
@@ -368,6 +379,11 @@ class Places:
             return None
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
+            return None
+        if not trusted(place.path, fd):
+            os.close(fd)
+            place.status = None
+            self._unreadable(place, OSError(errno.EPERM, "a link of somebody who does not own what it leads to"))
             return None
         if place.unreadable:
             place.unreadable = False
