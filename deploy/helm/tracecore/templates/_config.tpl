@@ -284,7 +284,7 @@ pod_association:
 {{- if $gathers }}
 {{- $queue := dict "storage" "file_storage" "num_consumers" 4 }}
 {{- $never := dict "max_elapsed_time" "0s" "initial_interval" "1s" }}
-{{- $where := printf "%s-cluster.%s.svc:4317" (include "tracecore.fullname" .) .Release.Namespace }}
+{{- $where := printf "%s-cluster:4317" (include "tracecore.fullname" .) }}
 {{- $_ := set $sinks "otlp/cluster" (dict "endpoint" $where "tls" (dict "insecure" true) "sending_queue" $queue "retry_on_failure" $never) }}
 {{- if $all }}{{ $_ := set $sinks "otlphttp" (get $outputs "otlphttp") }}{{ end }}
 {{- else }}
