@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -22,6 +22,10 @@ from tracecore.signals.storage.journal import StorageError
 
 log = logging.getLogger("tracecore.agent.sending")
 
+#: Why a batch may be given up.
+_DROPS: Final = (
+    "damaged", "error", "partial_success", "queue_full", "rejected", "retries_exhausted", "send_failed", "shutdown",
+)  # fmt: skip
 Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
 
 
@@ -183,6 +187,7 @@ class Sender:
         self._deadline = float("inf")
         self._threads: list[threading.Thread] = []
         setting.meter.queue_capacity = queueing.queue_size
+        setting.meter.declare(dropped=_DROPS)
         setting.meter.queue_depth = lambda: self._inside
 
     def start(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -14,12 +15,15 @@ from tracecore.pipeline.agent.batch import Batch, Refused, Signal
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.agent.options import Count, Duration, Size
 from tracecore.pipeline.agent.tls import ServerTls, read_bytes
+from tracecore.signals.otlp import bounds
 from tracecore.signals.otlp.messages import OtlpError, parse
 from tracecore.signals.otlp.responses import success
 from tracecore.signals.otlp.services import METHODS
 
 log = logging.getLogger("tracecore.agent.otlp")
 MIB = 1 << 20
+#: Bytes from which a request is large.
+LARGE: Final = MIB
 
 
 class Keepalive(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +155,9 @@ class _Taking:
     def __init__(self, consume: Consumer, setting: Setting) -> None:
         self._consume = consume
         self._setting = setting
+        # A large request takes many times its size while it is decoded: one such at a time.
+        self._large = threading.Lock()
+        setting.meter.declare(dropped=("malformed",), events=("connection_refused",))
 
     def __call__(self, signal: Signal, raw: bytes) -> int:
         """Gives how many records were taken.
@@ -160,11 +167,12 @@ class _Taking:
             Refused: not now.
         """
         try:
-            message = parse(signal, raw)
+            with self._large if len(raw) >= LARGE else nullcontext():
+                bounds.check(signal, raw)
+                total = _count(signal, parse(signal, raw))
         except OtlpError:
             self._setting.meter.drop("malformed", 1)
             raise
-        total = _count(signal, message)
         if total:
             self._consume(Batch(signal, raw=raw, count=total))
         return total
