@@ -16,14 +16,8 @@ import pytest
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.processors.k8sattributes import (
-    Association,
-    AssociationSource,
-    Extract,
-    Field,
-    K8sAttributes,
-    Options,
-)
+from tracecore.pipeline.processors.k8sattributes import Association, AssociationSource, K8sAttributes, Options
+from tracecore.pipeline.processors.podfields import Extract, Field
 
 Wait = Callable[..., Any]
 
@@ -90,7 +84,7 @@ def made() -> Iterator[Callable[..., tuple[K8sAttributes, Meter]]]:
     def make(**options: Any) -> tuple[K8sAttributes, Meter]:
         meter = Meter("processor", "k8sattributes")
         setting = Setting("k8sattributes", meter, time.time_ns, {}.__getitem__, Path(), lambda: (True, {}))
-        one = K8sAttributes(Options(auth_type="none", **options), setting)
+        one = K8sAttributes(Options(auth_type="none", wait_for_pod=0, **options), setting)
         one.start()
         started.append(one)
         return one, meter
@@ -167,7 +161,7 @@ def test_a_server_that_says_no_is_degraded_until_it_says_yes(cluster: Cluster, m
     cluster.status = 403
     processor, meter = made()
     wait_for(lambda: meter.degraded)
-    assert "needs get, list and watch" in meter.degraded_reason
+    assert meter.degraded_reason == "pods are not known: missing right: list pods; missing right: watch pods"
     assert through(processor, {"k8s.pod.uid": "u0"}) == {"k8s.pod.uid": "u0"}
     cluster.status = 200
     wait_for(lambda: not meter.degraded)

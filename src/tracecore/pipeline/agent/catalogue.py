@@ -23,13 +23,15 @@ def factories() -> tuple[Factory, ...]:
         resource,
         transform,
     )
-    from tracecore.pipeline.receivers import filelog, journald, kmsg, otlp, prometheus
+    from tracecore.pipeline.receivers import filelog, journald, k8sobjects, kmsg, ncclfr, otlp, prometheus
 
     return (
         otlp.FACTORY,
         filelog.FACTORY,
         kmsg.FACTORY,
         journald.FACTORY,
+        ncclfr.FACTORY,
+        k8sobjects.FACTORY,
         prometheus.FACTORY,
         memory_limiter.FACTORY,
         batch.FACTORY,

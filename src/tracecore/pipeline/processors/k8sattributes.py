@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import re2
@@ -13,77 +15,31 @@ import re2
 from tracecore.pipeline.agent.batch import LEVELS, Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration
-from tracecore.pipeline.processors.pods import Api, Pods
+from tracecore.pipeline.processors.podfields import Extract, Extraction
+from tracecore.pipeline.processors.pods import Known, Pods
+from tracecore.signals.kubernetes import api
+from tracecore.signals.kubernetes.watch import Collection
 
 log = logging.getLogger("tracecore.agent.k8sattributes")
 
-Metadata = Literal[
-    "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid", "k8s.pod.hostname", "k8s.pod.ip", "k8s.pod.start_time",
-    "k8s.deployment.name", "k8s.replicaset.name", "k8s.statefulset.name", "k8s.daemonset.name", "k8s.job.name",
-    "k8s.cronjob.name", "k8s.node.name", "k8s.container.name", "container.image.name", "container.image.tag",
-]  # fmt: skip
-#: What is extracted when nothing is said.
-DEFAULT: Final[tuple[Metadata, ...]] = (
-    "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid", "k8s.pod.start_time", "k8s.deployment.name", "k8s.node.name",
-    "container.image.name", "container.image.tag",
-)  # fmt: skip
-_HASH = re2.compile(r"^(.*)-[0-9a-zA-Z]+$")
-_CRON = re2.compile(r"^(.*)-[0-9]+$")
-_OWNERS: Final = {
-    "ReplicaSet": "k8s.replicaset.name",
-    "StatefulSet": "k8s.statefulset.name",
-    "DaemonSet": "k8s.daemonset.name",
-    "Job": "k8s.job.name",
-}
+#: Records that wait for their pod at a time; those that come when so many wait go on without.
+WAITING: Final = 20_000
+#: A pod that did not become known is not waited for again for so long; so many are remembered.
+STRANGER: Final = 300 * SECOND
+STRANGERS: Final = 65_536
 
-
-class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A label or annotation.
-
-    Args:
-        tag_name: the attribute; `k8s.pod.labels.<key>` when not given. `$1` is a group of `key_regex`.
-        key: its key.
-        key_regex: which keys.
-        from_: whose.
-    """
-
-    tag_name: str = ""
-    key: str = ""
-    key_regex: str = ""
-    from_: Literal["pod"] = msgspec.field(default="pod", name="from")
-
-    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if bool(self.key) == bool(self.key_regex):
-            yield (), "one of key and key_regex is needed"
-        if self.key_regex:
-            try:
-                re2.compile(f"^(?:{self.key_regex})$")
-            except re2.error as error:
-                yield ("key_regex",), f"not a regular expression: {error}"
-
-
-class Extract(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        metadata: which attributes.
-        labels: labels of the pod as attributes.
-        annotations: annotations of the pod as attributes.
-    """
-
-    metadata: tuple[Metadata, ...] = DEFAULT
-    labels: list[Field] = []
-    annotations: list[Field] = []
+How: TypeAlias = Literal["uid", "name", "ip", "connection"]
 
 
 class AssociationSource(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
-        from_: an attribute of the resource.
-        name: which.
+        from_: an attribute of the resource, or the address that the records were sent from.
+        name: which attribute.
     """
 
-    from_: Literal["resource_attribute"] = msgspec.field(name="from")
-    name: Literal["k8s.pod.uid", "k8s.pod.ip", "k8s.pod.name", "k8s.namespace.name"]
+    from_: Literal["resource_attribute", "connection"] = msgspec.field(name="from")
+    name: Literal["", "k8s.pod.uid", "k8s.pod.ip", "k8s.pod.name", "k8s.namespace.name"] = ""
 
 
 class Association(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,8 +51,29 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
     sources: list[AssociationSource]
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if key_kind([source.name for source in self.sources]) is None:
-            yield ("sources",), "use k8s.pod.uid, k8s.pod.ip, or k8s.namespace.name with k8s.pod.name"
+        if key_kind(self.sources) is None:
+            yield ("sources",), "use k8s.pod.uid, k8s.pod.ip, connection, or k8s.namespace.name with k8s.pod.name"
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        key: of a label or field.
+        value: its value.
+        op: how it is compared.
+    """
+
+    key: str
+    value: str = ""
+    op: Literal["", "equals", "not-equals", "exists", "does-not-exist"] = ""
+
+    def text(self) -> str:
+        """As the API reads it."""
+        if self.op == "exists":
+            return self.key
+        if self.op == "does-not-exist":
+            return f"!{self.key}"
+        return f"{self.key}{'!=' if self.op == 'not-equals' else '='}{self.value}"
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,41 +82,105 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         node: only pods of this node.
         node_from_env_var: the variable that names the node.
         namespace: only pods of this namespace.
+        labels: only pods with these labels.
+        fields: only pods with these fields.
     """
 
     node: str = ""
     node_from_env_var: str = ""
     namespace: str = ""
+    labels: list[Selector] = []
+    fields: list[Selector] = []
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for number, field in enumerate(self.fields):
+            if field.op in ("exists", "does-not-exist"):
+                yield ("fields", number, "op"), "fields can be compared only: equals or not-equals"
+
+    def collection(self, node: str) -> Collection:
+        fields = [*([f"spec.nodeName={node}"] if node else []), *(field.text() for field in self.fields)]
+        labels = ",".join(label.text() for label in self.labels)
+        return Collection("pods", namespace=self.namespace, labels=labels, fields=",".join(fields))
+
+
+class ExcludedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        name: a regular expression that finds the name of a pod.
+    """
+
+    name: str
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        try:
+            re2.compile(self.name)
+        except re2.error as error:
+            yield ("name",), f"not a regular expression: {error}"
+
+
+class Exclude(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        pods: left as they are.
+    """
+
+    pods: list[ExcludedPod] = []
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
-        auth_type: `serviceAccount`, or `none` for a proxy that needs none.
-        passthrough: ask nobody; records pass as they are.
+        auth_type: `serviceAccount` inside a pod, `kubeConfig` as kubectl does, `none` for a server that asks nothing.
+        context: of the kubeconfig; its current one when not given.
+        passthrough: ask nobody: records only get the address they were sent from.
         extract: what to add. What a resource already has is never changed.
-        pod_association: how a resource's pod is found: the first that matches.
+        pod_association: how a resource's pod is found: the first that matches. When not given: by uid, by namespace
+            and name, by address, by the address that the records were sent from.
         filter: which pods are followed. On a node of its own an agent wants `node_from_env_var`.
+        exclude: which pods are none of ours.
         wait_for_metadata: hold records back until pods are known.
         wait_for_metadata_timeout: for at most so long.
+        wait_for_pod: how long records wait for a pod that is not known yet; 0 does not wait.
+        pod_delete_grace_period: how long a pod that is gone is still known.
+        watch_sync_period: read for compatibility; pods are never worked out again for nothing.
     """
 
-    auth_type: Literal["serviceAccount", "none"] = "serviceAccount"
+    auth_type: api.AuthType = "serviceAccount"
+    context: str = ""
     passthrough: bool = False
     extract: Extract = Extract()
     pod_association: list[Association] = []
     filter: Filter = Filter()
+    exclude: Exclude = Exclude()
     wait_for_metadata: bool = False
     wait_for_metadata_timeout: Duration = 10 * SECOND
+    wait_for_pod: Duration = 2 * SECOND
+    pod_delete_grace_period: Duration = 120 * SECOND
+    watch_sync_period: Duration = 300 * SECOND
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.context and self.auth_type != "kubeConfig":
+            yield ("context",), "is for auth_type: kubeConfig only"
+        if self.wait_for_pod > 60 * SECOND:
+            yield ("wait_for_pod",), "at most 60s"
 
 
-def key_kind(names: list[str]) -> str | None:
-    """Which key of a pod these attributes make."""
-    if names == ["k8s.pod.uid"]:
-        return "uid"
-    if names == ["k8s.pod.ip"]:
-        return "ip"
-    return "name" if sorted(names) == ["k8s.namespace.name", "k8s.pod.name"] else None
+def key_kind(sources: list[AssociationSource]) -> How | None:
+    """Which key of a pod these sources make."""
+    names = sorted("connection" if source.from_ == "connection" else source.name for source in sources)
+    known: dict[tuple[str, ...], How] = {
+        ("k8s.pod.uid",): "uid",
+        ("k8s.pod.ip",): "ip",
+        ("connection",): "connection",
+        ("k8s.namespace.name", "k8s.pod.name"): "name",
+    }
+    return known.get(tuple(names))
+
+
+class _Held(NamedTuple):
+    batch: Batch
+    until: int
+    records: int
 
 
 class K8sAttributes:
@@ -148,20 +189,33 @@ class K8sAttributes:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
-        names = [[source.name for source in association.sources] for association in options.pod_association]
-        kinds = [kind for one in names if (kind := key_kind(list(one))) is not None]
-        self._kinds = kinds or ["uid", "ip", "name"]
-        query: dict[str, str] = {}
-        node = options.filter.node or os.environ.get(options.filter.node_from_env_var, "")
-        if node:
-            query["fieldSelector"] = f"spec.nodeName={node}"
-        secure = options.auth_type == "serviceAccount"
-        self._pods = Pods(lambda: Api.inside(secure), query, options.filter.namespace, self._state)
+        self._clock = setting.clock
+        kinds = [kind for one in options.pod_association if (kind := key_kind(one.sources)) is not None]
+        self._kinds: tuple[How, ...] = tuple(kinds) or ("uid", "name", "ip", "connection")
+        variable = options.filter.node_from_env_var
+        node = options.filter.node or os.environ.get(variable, "")
+        self._unset = variable if variable and not node else ""
+        self._pods = Pods(
+            lambda: api.connect(options.auth_type, options.context),
+            options.filter.collection(node),
+            Extraction(options.extract, [excluded.name for excluded in options.exclude.pods]),
+            self._state,
+            options.pod_delete_grace_period / SECOND,
+        )
         self._waited = not options.wait_for_metadata
+        self._held: list[_Held] = []
+        self._holding = 0
+        self._strangers: OrderedDict[Any, int] = OrderedDict()
+        self._counted = {"overflow": 0, "malformed": 0}
 
     def start(self) -> None:
-        if not self._options.passthrough:
-            self._pods.start()
+        if self._options.passthrough:
+            return
+        if self._unset:
+            # Without it every agent would follow the pods of the whole cluster.
+            self._state(f"the environment variable {self._unset} is not set")
+            return
+        self._pods.start()
 
     def stop(self) -> None:
         self._pods.stop()
@@ -171,100 +225,176 @@ class K8sAttributes:
         if not wrong:
             if meter.recover():
                 log.info("%s: pods are known again", self._setting.id)
-        elif meter.degrade(f"pods are not known: {wrong}"):
-            log.warning("%s: pods are not known: %s", self._setting.id, wrong)
+            return
+        text = wrong if self._pods.synced.is_set() else f"pods are not known: {wrong}"
+        if meter.degrade(text):
+            log.warning("%s: %s", self._setting.id, text)
+
+    # -- records -----------------------------------------------------------------------------------------------------
 
     def process(self, batch: Batch) -> Iterable[Batch]:
         if self._options.passthrough:
+            if peer := _peer(batch):
+                for entry in batch.payload.get(LEVELS[batch.signal][0]) or ():
+                    entry.setdefault("resource", {}).setdefault("attributes", {}).setdefault("k8s.pod.ip", peer)
             return (batch,)
         if not self._waited:
             self._pods.synced.wait(self._options.wait_for_metadata_timeout / SECOND)
             self._waited = True
-        for entry in batch.payload.get(LEVELS[batch.signal][0]) or ():
-            attributes = entry.setdefault("resource", {}).setdefault("attributes", {})
-            pod = self._find(attributes)
-            if pod is not None:
-                for name, value in self._extracted(pod, attributes):
-                    attributes.setdefault(name, value)
-        return (batch,)
+        made = self._released() if self._held else []
+        level = LEVELS[batch.signal][0]
+        strangers = self._name(batch.payload.get(level) or (), _peer(batch))
+        if strangers and self._may_wait():
+            made += self._part(batch, level, strangers)
+        else:
+            made.append(batch)
+        return made
 
-    def _find(self, attributes: dict[str, Any]) -> dict[str, Any] | None:
-        for kind in self._kinds:
-            if kind == "name":
-                key = (attributes.get("k8s.namespace.name"), attributes.get("k8s.pod.name"))
+    def _name(self, entries: Iterable[Any], peer: str) -> list[int]:
+        """Add what is known; the numbers of those whose pod is not, though they name one."""
+        strangers: list[int] = []
+        pods = self._pods
+        by_uid, by_name = pods.by_uid, pods.by_name
+        for number, entry in enumerate(entries):
+            resource = entry.get("resource")
+            if resource is None:
+                resource = entry["resource"] = {}
+            own: dict[str, Any] | None = resource.get("attributes")
+            if own is None:
+                own = resource["attributes"] = {}
+            known: Known | None = None
+            named = False
+            for kind in self._kinds:
+                if kind == "uid":
+                    if (uid := own.get("k8s.pod.uid")) is not None:
+                        named = True
+                        known = by_uid.get(uid) if type(uid) is str else None
+                elif kind == "name":
+                    name, space = own.get("k8s.pod.name"), own.get("k8s.namespace.name")
+                    if type(name) is str and type(space) is str:
+                        named = True
+                        known = by_name.get((space, name))
+                else:
+                    known = self._by(kind, own, peer)
+                if known is not None:
+                    break
+            if known is not None:
+                resource["attributes"] = {**known.of(own.get("k8s.container.name")), **own}
+            elif named:
+                strangers.append(number)
+        return strangers
+
+    def _by(self, kind: How, own: dict[str, Any], peer: str) -> Known | None:
+        address = own.get("k8s.pod.ip") if kind == "ip" else peer
+        known = self._pods.by_address.get(address) if type(address) is str and address else None
+        if known is not None and kind == "connection":
+            own.setdefault("k8s.pod.ip", peer)
+        return known
+
+    # -- records that come before their pod --------------------------------------------------------------------------
+
+    def _may_wait(self) -> bool:
+        return bool(self._options.wait_for_pod) and self._pods.synced.is_set() and self._holding < WAITING
+
+    def _part(self, batch: Batch, level: str, strangers: list[int]) -> list[Batch]:
+        """The batch without what waits for its pod."""
+        now = self._clock()
+        entries = batch.payload[level]
+        waits: list[dict[str, Any]] = []
+        chosen = set(strangers)
+        goes = []
+        for number, entry in enumerate(entries):
+            if number in chosen and self._is_new(entry["resource"]["attributes"], now):
+                waits.append(entry)
             else:
-                key = (attributes.get(f"k8s.pod.{kind}"),)  # type: ignore[assignment]
-            if (
-                all(isinstance(part, str) for part in key)
-                and (pod := self._pods.find(kind, *map(str, key))) is not None
-            ):
-                return pod
-        return None
+                goes.append(entry)
+        if not waits:
+            return [batch]
+        if goes:
+            batch.hold(1)
+        held = Batch(batch.signal, {level: waits}, acks=batch.acks)
+        self._held.append(_Held(held, now + self._options.wait_for_pod, held.count))
+        self._holding += held.count
+        return [Batch(batch.signal, {level: goes}, acks=batch.acks)] if goes else []
 
-    def _extracted(self, pod: dict[str, Any], attributes: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        extract = self._options.extract
-        known = facts_of(pod, attributes.get("k8s.container.name"))
-        for name in extract.metadata:
-            if (value := known.get(name)) is not None:
-                yield name, value
-        metadata = pod.get("metadata") or {}
-        for field in extract.labels:
-            yield from _fields(field, metadata.get("labels") or {}, "k8s.pod.labels.")
-        for field in extract.annotations:
-            yield from _fields(field, metadata.get("annotations") or {}, "k8s.pod.annotations.")
+    def _is_new(self, own: dict[str, Any], now: int) -> bool:
+        """Whether this pod may still become known: nobody has waited for it in vain."""
+        again = self._strangers.get(_key(own))
+        return again is None or again <= now
+
+    def _released(self) -> list[Batch]:
+        """Batches whose pods became known, or that waited long enough, oldest first."""
+        now = self._clock()
+        made: list[Batch] = []
+        kept: list[_Held] = []
+        for held in self._held:
+            level = LEVELS[held.batch.signal][0]
+            entries = held.batch.payload[level]
+            strangers = self._name(entries, "")
+            if (strangers and held.until > now and not kept) or (strangers and held.until > now):
+                kept.append(held)
+            else:
+                for number in strangers:
+                    self._give_up(entries[number]["resource"]["attributes"], now)
+                self._holding -= held.records
+                made.append(held.batch)
+        self._held = kept
+        return made
+
+    def _give_up(self, own: dict[str, Any], now: int) -> None:
+        key = _key(own)
+        self._strangers[key] = now + STRANGER
+        self._strangers.move_to_end(key)
+        while len(self._strangers) > STRANGERS:
+            self._strangers.popitem(last=False)
+
+    def due(self) -> int | None:
+        self._count()
+        if not self._held:
+            return None
+        if self._pods.news.is_set():
+            self._pods.news.clear()
+            return 0
+        return min(held.until for held in self._held)
+
+    def tick(self, now: int) -> Iterable[Batch]:
+        return self._released()
+
+    def drain(self, now: int) -> Iterable[Batch]:
+        held, self._held, self._holding = self._held, [], 0
+        for one in held:
+            self._name(one.batch.payload[LEVELS[one.batch.signal][0]], "")
+        return [one.batch for one in held]
+
+    def _count(self) -> None:
+        """Say what the watch could not keep."""
+        for reason, so_far in (("overflow", self._pods.overflow), ("malformed", self._pods.malformed)):
+            if so_far > self._counted[reason]:
+                self._setting.meter.drop(f"pods_{reason}", so_far - self._counted[reason])
+                self._counted[reason] = so_far
 
 
-def facts_of(pod: dict[str, Any], container: Any) -> dict[str, Any]:
-    """What the API says of a pod, by attribute."""
-    metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
-    found = {
-        "k8s.namespace.name": metadata.get("namespace"),
-        "k8s.pod.name": metadata.get("name"),
-        "k8s.pod.uid": metadata.get("uid"),
-        "k8s.pod.hostname": spec.get("hostname") or metadata.get("name"),
-        "k8s.pod.ip": status.get("podIP"),
-        "k8s.pod.start_time": status.get("startTime"),
-        "k8s.node.name": spec.get("nodeName"),
-    }
-    for owner in metadata.get("ownerReferences") or ():
-        name = owner.get("name")
-        if (attribute := _OWNERS.get(owner.get("kind"))) is None or not isinstance(name, str):
-            continue
-        found[attribute] = name
-        if owner["kind"] == "ReplicaSet" and (match := _HASH.match(name)):
-            found["k8s.deployment.name"] = match.group(1)
-        elif owner["kind"] == "Job" and (match := _CRON.match(name)):
-            found["k8s.cronjob.name"] = match.group(1)
-    containers = spec.get("containers") or []
-    one = next((c for c in containers if c.get("name") == container), containers[0] if len(containers) == 1 else None)
-    if one is not None:
-        found["k8s.container.name"] = one.get("name")
-        image = str(one.get("image") or "").partition("@")[0]
-        name, colon, tag = image.rpartition(":")
-        tagged = bool(colon) and "/" not in tag
-        found["container.image.name"] = (name if tagged else image) or None
-        found["container.image.tag"] = tag if tagged else "latest" if image else None
-    return found
+def _key(own: dict[str, Any]) -> tuple[Any, ...]:
+    return str(own.get("k8s.pod.uid")), str(own.get("k8s.namespace.name")), str(own.get("k8s.pod.name"))
 
 
-def _fields(field: Field, values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    if field.key:
-        if field.key in values:
-            yield field.tag_name or f"{prefix}{field.key}", values[field.key]
-        return
-    expression = re2.compile(f"^(?:{field.key_regex})$")
-    for key, value in values.items():
-        if (match := expression.match(key)) is not None:
-            name = field.tag_name or f"{prefix}$0"
-            for number in range(expression.groups, -1, -1):
-                name = name.replace(f"${number}", match.group(number) or "")
-            yield name, value
+def _peer(batch: Batch) -> str:
+    """The address that a batch was sent from, in its one form; nothing where it was not sent."""
+    peer = getattr(batch, "peer", "")
+    if not peer:
+        return ""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return ""
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
 
 
 FACTORY = Factory(
     kind="processor",
     type="k8sattributes",
-    summary="Adds pod, workload and node of each resource, by the Kubernetes API.",
+    summary="Adds pod, workload, job, rank and node of each resource, by the Kubernetes API.",
     options=Options,
     create=K8sAttributes,
 )

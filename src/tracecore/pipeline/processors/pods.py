@@ -1,196 +1,193 @@
-"""The pods of a node or cluster, as the Kubernetes API tells them: listed once, then watched."""
+"""The pods of a node or cluster, as the Kubernetes API tells them, kept as the attributes they give.
+
+What a pod gives is worked out once, when it is told: a look-up for a record finds a finished dictionary. Nothing else
+of a pod is kept.
+"""
 
 from __future__ import annotations
 
-import http.client
-import logging
-import os
-import ssl
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import msgspec
 
-log = logging.getLogger("tracecore.agent.k8sattributes")
+from tracecore.signals.kubernetes.api import Way
+from tracecore.signals.kubernetes.watch import Change, Collection, Follower
 
-ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-#: Seconds between attempts: at first, and at most.
-BACK_OFF: Final = (1.0, 30.0)
-#: A watch is renewed after so many seconds, as the API asks its clients to.
-WATCH: Final = 240
 #: Pods remembered; a larger cluster wants a filter by node.
 MOST: Final = 50_000
-MAX_LINE: Final = 4 << 20
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
+
+Pod = dict[str, Any]
+Attributes = dict[str, Any]
 
 
-class Api:
-    """The way to the API server.
+class Known:
+    """A pod.
 
     Args:
-        host: of the server.
-        secure: by TLS, with the account's token.
+        uid: its own.
+        name: namespace and name.
+        addresses: by which it can be known: none for one on its node's network, or one that has ended.
+        attributes: for records that do not say which container they are of.
+        containers: beside them, by container.
     """
 
-    def __init__(self, host: str, port: int, secure: bool, account: Path = ACCOUNT) -> None:
-        self._host = host
-        self._port = port
-        self._secure = secure
-        self._account = account
+    __slots__ = ("_merged", "addresses", "attributes", "containers", "name", "uid")
 
-    @classmethod
-    def inside(cls, secure: bool) -> Api:
-        """The server of the cluster this runs in.
+    def __init__(
+        self, uid: str, name: tuple[str, str], addresses: tuple[str, ...], attributes: Attributes,
+        containers: dict[str, Attributes],
+    ) -> None:  # fmt: skip
+        self.uid = uid
+        self.name = name
+        self.addresses = addresses
+        self.attributes = attributes
+        self.containers = containers
+        self._merged: dict[str, Attributes] = {}
 
-        Raises:
-            OSError: it does not run in one.
-        """
-        host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        if not host or not port.isdigit():
-            raise OSError("KUBERNETES_SERVICE_HOST is not set: this is no pod")
-        return cls(host, int(port), secure)
-
-    def get(self, path: str, query: dict[str, str], timeout: float) -> tuple[http.client.HTTPConnection, Any]:
-        """An open connection and its answer.
-
-        Raises:
-            OSError: it cannot be reached, or says no.
-        """
-        headers = {"Accept": "application/json", "User-Agent": "tracecore"}
-        connection: http.client.HTTPConnection
-        if self._secure:
-            # Tokens are renewed on disk: read anew each time.
-            headers["Authorization"] = f"Bearer {(self._account / 'token').read_text().strip()}"
-            context = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
-            connection = http.client.HTTPSConnection(self._host, self._port, timeout=timeout, context=context)
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+    def of(self, container: object) -> Attributes:
+        """What records of this container get; not to be changed."""
         try:
-            connection.request("GET", f"{path}?{urlencode(query)}", headers=headers)
-            answer = connection.getresponse()
-        except http.client.HTTPException as error:
-            connection.close()
-            raise OSError(f"the API server: {error!r}") from None
-        if answer.status != 200:
-            connection.close()
-            may = " (the service account needs get, list and watch on pods)" if answer.status in (401, 403) else ""
-            raise OSError(f"the API server answers {answer.status}{may}")
-        return connection, answer
+            return self._merged[container]  # type: ignore[index]
+        except (KeyError, TypeError):
+            more = self.containers.get(container) if isinstance(container, str) else None
+            if more is None:
+                return self.attributes
+            made = self._merged[str(container)] = {**self.attributes, **more}
+            return made
+
+
+Extract = Callable[[Pod], tuple[Attributes, dict[str, Attributes]] | None]
 
 
 class Pods:
     """Follows pods in a thread of its own.
 
     Args:
-        api: where to ask.
-        query: which pods (`fieldSelector`, …).
-        namespace: one namespace; all when empty.
+        way: to the server.
+        collection: which pods.
+        extract: what records get of a pod; None for a pod nobody wants.
         state: told what is wrong, or nothing when all is well.
+        grace: seconds for which a pod that is gone is still known: its last lines still come.
+        now: seconds of a clock that only goes forward.
     """
 
     def __init__(
-        self, api: Callable[[], Api], query: dict[str, str], namespace: str, state: Callable[[str], None]
+        self,
+        way: Callable[[], Way],
+        collection: Collection,
+        extract: Extract,
+        state: Callable[[str], None],
+        grace: float = 120.0,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._api = api
-        self._query = query
-        self._path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
-        self._state = state
+        self._extract = extract
+        self._grace = grace
+        self._now = now
         self._stop = threading.Event()
         self.synced = threading.Event()
-        self._pods: dict[str, dict[str, Any]] = {}
-        self._index: dict[tuple[str, ...], dict[str, Any]] = {}
-        self._connection: http.client.HTTPConnection | None = None
+        #: Set when something was learned.
+        self.news = threading.Event()
+        self.by_uid: dict[str, Known] = {}
+        self.by_name: dict[tuple[str, str], Known] = {}
+        self.by_address: dict[str, Known] = {}
+        self._gone: deque[tuple[float, Known]] = deque()
+        self._listed: set[str] = set()
+        #: Pods that found no room, and objects that were none.
+        self.overflow = self.malformed = 0
+        self._follower = Follower(way, collection, stop=self._stop, state=state)
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
+
+    def __len__(self) -> int:
+        return len(self.by_uid)
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
-        if (connection := self._connection) is not None and connection.sock is not None:
-            connection.sock.close()
-
-    def find(self, *key: str) -> dict[str, Any] | None:
-        """A pod by `("uid", …)`, `("ip", …)` or `("name", namespace, name)`."""
-        return self._index.get(key)
+        self._follower.wake()
+        if self._thread.ident is not None:
+            self._thread.join(2.0)
 
     def _run(self) -> None:
-        wait = BACK_OFF[0]
-        while not self._stop.is_set():
-            try:
-                version = self._list()
-                self._state("")
-                wait = BACK_OFF[0]
-                self._watch(version)
-            except (OSError, ValueError, http.client.HTTPException) as error:
-                if self._stop.is_set():
-                    return
-                self._state(str(error) or type(error).__name__)
-                self._stop.wait(wait)
-                wait = min(wait * 2, BACK_OFF[1])
+        for change in self._follower.changes():
+            self.apply(change)
 
-    def _list(self) -> str:
-        found: dict[str, dict[str, Any]] = {}
-        more, version = "", ""
-        while True:
-            query = {**self._query, "limit": "500", **({"continue": more} if more else {})}
-            connection, answer = self._api().get(self._path, query, 30.0)
-            try:
-                document = msgspec.json.decode(answer.read())
-            finally:
-                connection.close()
-            for pod in document.get("items") or ():
-                if len(found) < MOST and (uid := _metadata(pod).get("uid")):
-                    found[uid] = pod
-            version = str((document.get("metadata") or {}).get("resourceVersion") or "")
-            more = str((document.get("metadata") or {}).get("continue") or "")
-            if not more:
-                break
-        self._pods = found
-        index: dict[tuple[str, ...], dict[str, Any]] = {}
-        for pod in found.values():
-            index.update(dict.fromkeys(_keys(pod), pod))
-        self._index = index
-        self.synced.set()
-        return version
-
-    def _watch(self, version: str) -> None:
-        """Changes from a version on, until the server ends it."""
-        query = {**self._query, "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true",
-                 "timeoutSeconds": str(WATCH)}  # fmt: skip
-        connection, answer = self._api().get(self._path, query, WATCH + 30.0)
-        self._connection = connection
+    def apply(self, change: Change) -> None:
+        """Take in what was told."""
+        self._forget()
+        if change.kind == "SYNCED":
+            for uid in [uid for uid in self.by_uid if uid not in self._listed]:
+                self._leave(self.by_uid[uid])
+            self._listed = set()
+            self.synced.set()
+            self.news.set()
+            return
+        if change.kind == "BOOKMARK":
+            return
         try:
-            while not self._stop.is_set() and (line := answer.readline(MAX_LINE)):
-                event = msgspec.json.decode(line)
-                if event.get("type") == "ERROR":
-                    return  # too old a version: list again
-                self._apply(str(event.get("type")), event.get("object") or {})
-        finally:
-            self._connection = None
-            connection.close()
+            pod = msgspec.json.decode(change.object)
+            uid = str(pod["metadata"]["uid"])
+            made = None if change.kind == "DELETED" else self._known(uid, pod)
+        except (msgspec.DecodeError, RecursionError, LookupError, TypeError, AttributeError):
+            self.malformed += 1
+            return
+        if change.kind == "ITEM":
+            self._listed.add(uid)
+        else:
+            self.synced.set()  # without the right to list, the watch is all there is
+        if change.kind == "DELETED":
+            if (known := self.by_uid.get(uid)) is not None:
+                self._leave(known)
+        elif made is not None:
+            self._place(made)
+        self.news.set()
 
-    def _apply(self, kind: str, pod: dict[str, Any]) -> None:
-        uid = _metadata(pod).get("uid")
-        if kind not in ("ADDED", "MODIFIED") or not uid:
-            return  # a pod that is gone is remembered until the next list: its last lines still come
-        if uid in self._pods or len(self._pods) < MOST:
-            self._pods[uid] = pod
-            for key in _keys(pod):
-                self._index[key] = pod
+    def _known(self, uid: str, pod: Pod) -> Known | None:
+        if uid not in self.by_uid and len(self.by_uid) >= MOST:
+            self.overflow += 1
+            return None
+        extracted = self._extract(pod)
+        if extracted is None:
+            return None
+        metadata, status = pod["metadata"], pod.get("status") or {}
+        addresses: tuple[str, ...] = ()
+        if not (pod.get("spec") or {}).get("hostNetwork") and status.get("phase") not in _ENDED:
+            several = [str(entry.get("ip")) for entry in status.get("podIPs") or ()]
+            addresses = tuple(several or ([str(status["podIP"])] if status.get("podIP") else []))
+        return Known(uid, (str(metadata.get("namespace")), str(metadata.get("name"))), addresses, *extracted)
 
+    def _place(self, made: Known) -> None:
+        before = self.by_uid.get(made.uid)
+        self.by_uid[made.uid] = made
+        self.by_name[made.name] = made
+        for address in made.addresses:
+            self.by_address[address] = made
+        if before is not None:
+            for address in before.addresses:
+                if self.by_address.get(address) is before:
+                    del self.by_address[address]
 
-def _metadata(pod: dict[str, Any]) -> dict[str, Any]:
-    found = pod.get("metadata")
-    return found if isinstance(found, dict) else {}
+    def _leave(self, known: Known) -> None:
+        self._gone.append((self._now() + self._grace, known))
+        # Its address is given to another at once.
+        for address in known.addresses:
+            if self.by_address.get(address) is known:
+                del self.by_address[address]
 
+    def _forget(self) -> None:
+        while self._gone and self._gone[0][0] <= self._now():
+            _, known = self._gone.popleft()
+            if self.by_uid.get(known.uid) is known:
+                del self.by_uid[known.uid]
+            if self.by_name.get(known.name) is known:
+                del self.by_name[known.name]
 
-def _keys(pod: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    metadata, spec = _metadata(pod), pod.get("spec") or {}
-    yield "uid", str(metadata.get("uid"))
-    yield "name", str(metadata.get("namespace")), str(metadata.get("name"))
-    address = (pod.get("status") or {}).get("podIP")
-    if address and not spec.get("hostNetwork"):
-        yield "ip", str(address)
+    def names(self) -> Iterator[tuple[str, str]]:
+        """Namespace and name of every pod."""
+        return iter(list(self.by_name))

@@ -39,6 +39,13 @@ _OWNERS = {
     "DaemonSet": "k8s.daemonset.name",
     "ReplicaSet": "k8s.replicaset.name",
 }
+#: The device plugin's word for the GPU a pod was given, where it is one.
+_GPU_ANNOTATION = "nvidia.com/gpu-PCIDeviceBusID"
+#: The place of a pod among those of its job, and the labels that would say there are several such rows.
+_INDEX_LABELS = (
+    ("batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"),
+    ("leaderworkerset.sigs.k8s.io/worker-index", "leaderworkerset.sigs.k8s.io/group-index"),
+)
 _OBJECT = re2.compile(r'\{\s*"apiVersion"')
 _RANK = re2.compile(r"^\d{1,7}$")
 #: Anything the API or a hostile file may hold; every access goes through the checks below.
@@ -116,7 +123,11 @@ def _items(documents: Iterator[object]) -> Iterator[Json]:
         for entry in document if isinstance(document, list) else [document]:
             if not isinstance(entry, dict):
                 continue
-            entry = _dict(entry.get("object")) or entry  # a watch wraps each object with the kind of change
+            if (wrapped := _dict(entry.get("object"))) and "type" in entry:
+                # A watch wraps each object with the kind of change. An event that is deleted happened long ago.
+                if entry["type"] == "DELETED" and wrapped.get("kind") == "Event":
+                    continue
+                entry = wrapped
             kind = str(entry.get("kind", ""))
             items = entry.get("items")
             if isinstance(items, list):
@@ -195,10 +206,33 @@ def pod_identity(item: Json) -> Attributes:
         if value := _text(labels.get(label)):
             identity["gen_ai.training.job_id"] = value
             break
-    rank = _environment(spec).get("RANK", "") or _text(labels.get("gen_ai.training.io/rank"))
+    rank = _environment(spec).get("RANK", "") or _text(labels.get("gen_ai.training.io/rank")) or _index(labels, spec)
     if _RANK.match(rank):
         identity["gen_ai.training.rank"] = int(rank)
+    gpu = _text(labels.get(_GPU_ANNOTATION)).strip()
+    if gpu and "," not in gpu:
+        identity["gpu.id"] = gpu.lower()
     return identity
+
+
+def _index(labels: Json, spec: Json) -> str:
+    """The rank of a pod by its place in its job: known where a pod is one process, which one GPU each says."""
+    if _gpus(spec) != 1:
+        return ""
+    for label, row in _INDEX_LABELS:
+        if (place := _text(labels.get(label))) and _text(labels.get(row)) in ("", "0"):
+            return place
+    return ""
+
+
+def _gpus(spec: Json) -> int:
+    total = 0
+    for container in _list(spec.get("containers")):
+        limits = _dict(_dict(_dict(container).get("resources")).get("limits"))
+        for name, amount in limits.items():
+            if name.endswith("/gpu") and (count := _text(amount)).isdigit():
+                total += int(count[:6])
+    return total
 
 
 def _environment(spec: Json) -> dict[str, str]:
@@ -220,6 +254,12 @@ def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSi
             yield record(
                 stream, clock, identity, ready, "pod became ready", _time(at), f"{uid}/ready" if uid else "", index
             )
+        elif condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+            reason, message = _text(condition.get("reason")), _text(condition.get("message"))
+            ended: Attributes = {**about, "k8s.event.reason": reason, "k8s.event.note": message, "k8s.event.count": 1}
+            when = _time(condition.get("lastTransitionTime"))
+            ident = f"{uid}/disruption/{reason}" if uid else ""
+            yield record(stream, clock, identity, ended, f"{reason}: {message}", when, ident, index)
     if reason := _text(status.get("reason")):
         message = _text(status.get("message"))
         stopped: Attributes = {**about, "k8s.event.reason": reason, "k8s.event.note": message, "k8s.event.count": 1}
@@ -252,7 +292,9 @@ def _container(
             if message := _text(ended.get("message")):
                 body += f": {message}"
             when = _time(ended.get("finishedAt"))
-            yield record(stream, clock, identity, attributes, body, when, f"{uid}/{name}/{key}" if uid else "", index)
+            # The state becomes the last state when the container starts again: it is the same end.
+            ident = f"{uid}/{name}/{max(attempt, 0)}" if uid else ""
+            yield record(stream, clock, identity, attributes, body, when, ident, index)
         elif waiting and (reason := _text(waiting.get("reason"))) not in ("", "ContainerCreating", "PodInitializing"):
             note = _text(waiting.get("message"))
             attributes |= {"k8s.event.reason": reason, "k8s.event.note": note, "k8s.event.count": 1}
@@ -275,7 +317,9 @@ def _node(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogS
         body = f"node {name}: {kind}={state}: {_text(condition.get('reason'))}: {_text(condition.get('message'))}"
         when = _time(condition.get("lastTransitionTime"))
         uid = _text(meta.get("uid"))
-        yield record(stream, clock, identity, attributes, body, when, f"{uid}/{kind}" if uid else "", index)
+        # A condition comes and goes: each time is a statement of its own.
+        ident = f"{uid}/{kind}={state}@{_text(condition.get('lastTransitionTime'))}" if uid else ""
+        yield record(stream, clock, identity, attributes, body, when, ident, index)
 
 
 def record(

@@ -287,8 +287,6 @@ class Follower:
         if "watch" in self._missing:
             self.version = ""
             self._state(f"{self._missing['watch']}: {name} are listed every {self._poll:.0f} s instead")
-        else:
-            self._state(f"{self._missing['list']}: {name} are watched without a list")
         return True
 
     def _list(self) -> Iterator[Change]:
@@ -319,8 +317,7 @@ class Follower:
                 self._floor = self._seen
                 if "watch" in self._missing:
                     del self._missing["watch"]
-                if not self._missing:
-                    self._state("")
+                self._state(f"{self._missing['list']}: {name} are watched without a list" if self._missing else "")
                 while not self._stop.is_set():
                     try:
                         line = answer.readline(MAX_LINE)

@@ -30,6 +30,7 @@ from tracecore.pipeline.processors.numbers import Numbers
 from tracecore.pipeline.processors.patterndetector.lines import Lines, by_layer, layer_of_resource, layer_of_signal
 from tracecore.pipeline.processors.patterndetector.options import Options
 from tracecore.pipeline.processors.patterndetector.stalls import Stalls
+from tracecore.signals.kubernetes.live import Live, unwrapped
 from tracecore.signals.record import LogSignal, Resource, Source
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Detection:
         self._silence = SilenceBridge(options.silence.silent_after) if options.silence.enabled else None
         #: Recipes take a moment to compile: those of the usual layers are ready before the first record.
         self._lines = {layer: Lines(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
+        self._live = Live()
         self._metrics: MetricFacts | None = None
         self._dumps: DumpFacts | None = None
         self._told: OrderedDict[str, None] = OrderedDict()
@@ -156,6 +158,9 @@ class Detection:
             self._see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
             attributes = record.get("attributes")
             body = record.get("body")
+            if type(body) is dict and (told := unwrapped(body)) is not None:
+                self._object(*told, now)  # the reading of the whole object says more than what a recipe stamped
+                continue
             candidate = picked is None or number in picked
             if attributes and not TRIGGERS.isdisjoint(attributes):
                 stamped: Any = _timed(record, now)
@@ -172,6 +177,16 @@ class Detection:
                 source = self._source(timed, origin) if candidate else None
                 for signal in self._blocks.feed(streams[number], resource, timed, source, now):
                     self._stamp(layer, signal)
+
+    def _object(self, change: str, item: dict[str, Any], now: int) -> None:
+        """Take an object of the Kubernetes API, as `k8sobjects` gives it."""
+        for signal in self._live.signals(change, item, now):
+            if not self._options.recipes:
+                self._state(signal)
+                continue
+            if "kubernetes" not in self._lines:
+                self._lines["kubernetes"] = Lines("kubernetes")
+            self._stamp("kubernetes", signal)
 
     def _source(self, record: dict[str, Any], origin: str) -> Source:
         """A name for a record that sorts by its time and its arrival; the same for a record that comes twice."""

@@ -1,0 +1,225 @@
+"""What records get of a pod: metadata, labels, annotations, the training job it is part of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+import re2
+
+from tracecore.facts.identity import bus_id
+from tracecore.signals.kubernetes.objects import pod_identity
+
+Metadata = Literal[
+    "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid", "k8s.pod.hostname", "k8s.pod.ip", "k8s.pod.start_time",
+    "k8s.deployment.name", "k8s.replicaset.name", "k8s.replicaset.uid", "k8s.statefulset.name", "k8s.statefulset.uid",
+    "k8s.daemonset.name", "k8s.daemonset.uid", "k8s.job.name", "k8s.job.uid", "k8s.cronjob.name", "k8s.node.name",
+    "k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
+    "container.image.repo_digests",
+]  # fmt: skip
+#: What is extracted when nothing is said.
+DEFAULT: Final[tuple[Metadata, ...]] = (
+    "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid", "k8s.pod.start_time", "k8s.deployment.name", "k8s.node.name",
+    "container.image.name", "container.image.tag",
+)  # fmt: skip
+_HASH = re2.compile(r"^(.*)-[0-9a-zA-Z]+$")
+_CRON = re2.compile(r"^(.*)-[0-9]+$")
+_OWNERS: Final = {"ReplicaSet": "replicaset", "StatefulSet": "statefulset", "DaemonSet": "daemonset", "Job": "job"}
+_OF_CONTAINER: Final = frozenset(
+    {"k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
+     "container.image.repo_digests"}
+)  # fmt: skip
+_TRAINING: Final = ("gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id")
+_IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
+_OTEL: Final = "resource.opentelemetry.io/"
+#: Longer values of labels and annotations are cut.
+MAX_VALUE: Final = 4096
+
+Pod = dict[str, Any]
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """A label or annotation.
+
+    Args:
+        tag_name: the attribute; `k8s.pod.labels.<key>` when not given. `$1` is a group of `key_regex`.
+        key: its key.
+        key_regex: which keys.
+        from_: whose.
+    """
+
+    tag_name: str = ""
+    key: str = ""
+    key_regex: str = ""
+    from_: Literal["pod"] = msgspec.field(default="pod", name="from")
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if bool(self.key) == bool(self.key_regex):
+            yield (), "one of key and key_regex is needed"
+        if self.key_regex:
+            try:
+                re2.compile(f"^(?:{self.key_regex})$")
+            except re2.error as error:
+                yield ("key_regex",), f"not a regular expression: {error}"
+
+
+class Extract(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        metadata: which attributes.
+        labels: labels of the pod as attributes.
+        annotations: annotations of the pod as attributes.
+        otel_annotations: annotations `resource.opentelemetry.io/NAME` as attributes NAME.
+        training: the job, rank and GPU of a training pod, by the labels of Kubeflow, JobSet, Volcano, Ray and others
+            and the device plugin's annotation.
+    """
+
+    metadata: tuple[Metadata, ...] = DEFAULT
+    labels: list[Field] = []
+    annotations: list[Field] = []
+    otel_annotations: bool = False
+    training: bool = True
+
+
+class Extraction:
+    """Works out what a pod gives.
+
+    Args:
+        wanted: what to take.
+        excluded: regular expressions; a pod whose name one of them finds gives nothing.
+    """
+
+    def __init__(self, wanted: Extract, excluded: Sequence[str] = ()) -> None:
+        self._wanted = wanted
+        self._own: list[str] = [name for name in wanted.metadata if name not in _OF_CONTAINER]
+        self._of_container: list[str] = [name for name in wanted.metadata if name in _OF_CONTAINER]
+        self._labels = [_Taking(field, "k8s.pod.labels.") for field in wanted.labels]
+        self._annotations = [_Taking(field, "k8s.pod.annotations.") for field in wanted.annotations]
+        self._excluded = [re2.compile(expression) for expression in excluded]
+
+    def __call__(self, pod: Pod) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
+        """Attributes of records of the pod, and beside them those of each container's; None for a pod to be left out.
+
+        A pod of one container gives that container's attributes to all of its records.
+        """
+        metadata = pod["metadata"]
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        if annotations.get(_IGNORED) == "true":
+            return None
+        name = str(metadata.get("name"))
+        if any(expression.search(name) for expression in self._excluded):
+            return None
+        known = facts_of(pod)
+        found = {name: value for name in self._own if (value := known.get(name)) is not None}
+        for taking, values in ((self._labels, labels), (self._annotations, annotations)):
+            for one in taking:
+                found.update(one(values))
+        if self._wanted.otel_annotations:
+            found.update((key.removeprefix(_OTEL), v) for key, v in annotations.items() if key.startswith(_OTEL))
+        if self._wanted.training:
+            found.update(_training(pod))
+        containers = {
+            name: {key: value for key in self._of_container if (value := facts.get(key)) is not None}
+            for name, facts in containers_of(pod)
+        }
+        if len(containers) == 1:
+            found.update(next(iter(containers.values())))
+        return found, containers
+
+
+class _Taking:
+    """Takes labels or annotations as a field says."""
+
+    def __init__(self, field: Field, prefix: str) -> None:
+        self._key = field.key
+        self._name = field.tag_name or f"{prefix}{field.key or '$0'}"
+        self._expression = re2.compile(f"^(?:{field.key_regex})$") if field.key_regex else None
+
+    def __call__(self, values: dict[str, str]) -> Iterator[tuple[str, str]]:
+        if self._expression is None:
+            if self._key in values:
+                yield self._name, str(values[self._key])[:MAX_VALUE]
+            return
+        for key, value in values.items():
+            if (match := self._expression.match(key)) is not None:
+                name = self._name
+                for number in range(self._expression.groups, -1, -1):
+                    name = name.replace(f"${number}", match.group(number) or "")
+                yield name, str(value)[:MAX_VALUE]
+
+
+def _training(pod: Pod) -> Iterator[tuple[str, Any]]:
+    identity = pod_identity(pod)
+    for name in _TRAINING:
+        value: Any = identity.get(name)
+        if name == "gpu.id":
+            value = bus_id(value)
+        if value is not None:
+            yield name, value
+
+
+def facts_of(pod: Pod) -> dict[str, Any]:
+    """What the API says of a pod itself, by attribute."""
+    metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+    found = {
+        "k8s.namespace.name": metadata.get("namespace"),
+        "k8s.pod.name": metadata.get("name"),
+        "k8s.pod.uid": metadata.get("uid"),
+        "k8s.pod.hostname": spec.get("hostname") or metadata.get("name"),
+        "k8s.pod.ip": status.get("podIP"),
+        "k8s.pod.start_time": status.get("startTime"),
+        "k8s.node.name": spec.get("nodeName"),
+    }
+    for owner in metadata.get("ownerReferences") or ():
+        name, kind = owner.get("name"), _OWNERS.get(owner.get("kind"))
+        if kind is None or not isinstance(name, str):
+            continue
+        found[f"k8s.{kind}.name"] = name
+        found[f"k8s.{kind}.uid"] = owner.get("uid")
+        if kind == "replicaset" and (deployment := _deployment(name, metadata.get("labels") or {})):
+            found["k8s.deployment.name"] = deployment
+        elif kind == "job" and (match := _CRON.match(name)):
+            found["k8s.cronjob.name"] = match.group(1)
+    return found
+
+
+def _deployment(replicaset: str, labels: dict[str, Any]) -> str | None:
+    """Whose replica set it is: its name without the hash that the pod's label tells."""
+    if hash_ := labels.get("pod-template-hash"):
+        return replicaset.removesuffix(f"-{hash_}") if replicaset.endswith(f"-{hash_}") else None
+    match = _HASH.match(replicaset)
+    return match.group(1) if match else None
+
+
+def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each container and what is known of it."""
+    states = {
+        state.get("name"): state
+        for state in (pod.get("status") or {}).get("containerStatuses") or ()
+        if isinstance(state, dict)
+    }
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        name = container.get("name")
+        if not isinstance(name, str):
+            continue
+        state = states.get(name) or {}
+        image = str(container.get("image") or "").partition("@")[0]
+        base, colon, tag = image.rpartition(":")
+        tagged = bool(colon) and "/" not in tag
+        version = tag if tagged else "latest" if image else None
+        digest = str(state.get("imageID") or "").removeprefix("docker-pullable://")
+        yield (
+            name,
+            {
+                "k8s.container.name": name,
+                "container.id": str(state.get("containerID") or "").partition("://")[2] or None,
+                "container.image.name": (base if tagged else image) or None,
+                "container.image.tag": version,
+                "container.image.tags": [version] if version else None,
+                "container.image.repo_digests": [digest] if "@sha256:" in digest else None,
+            },
+        )
+
+
+__all__ = ["DEFAULT", "Extract", "Extraction", "Field", "Metadata", "containers_of", "facts_of"]
