@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -53,7 +54,8 @@ _OWN_LABELS: Final = {
     "namespace": "k8s.namespace.name",
 }
 #: Labels that a scrape's configuration adds and that name the machine, the most explicit first.
-_HOST_LABELS: Final = ("node", "nodename", "kubernetes_node", "Hostname", "hostname", "instance")
+_HOST_LABELS: Final = ("node", "nodename", "kubernetes_node", "Hostname", "hostname", "instance", "service.instance.id")
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", "[::1]"})
 
 
 class Scale(msgspec.Struct, frozen=True):
@@ -77,10 +79,12 @@ class Stamper:
 
     Args:
         recipes: compiled; those that ship with tracecore by default.
+        host: the machine that `localhost` is; empty where that is not known.
     """
 
-    def __init__(self, recipes: Sequence[Processor] | None = None) -> None:
+    def __init__(self, recipes: Sequence[Processor] | None = None, host: str = "") -> None:
         self._recipes = recipes
+        self._host = host
         self._known: dict[tuple[object, ...], Scale | None] = {}
         #: Names that recipes leave unused. A metric is renamed for all its points, so labels need not be looked at.
         self._useless: set[str] = set()
@@ -128,7 +132,7 @@ class Stamper:
         name = _OWN_NAMES.get(point.name, point.name)
         if name in _USED:
             own: Attributes = {_OWN_LABELS.get(label, label): value for label, value in point.labels.items()}
-            series = Series.of(name, point.name, _with_host(own), point.declared)
+            series = Series.of(name, point.name, self._with_host(own), point.declared)
             return [Scale(series, 0.0, value) for value in values]
         data = [{"attributes": dict(point.labels), "value_double": value} for value in values]
         metric: dict[str, Any] = {"name": point.name, "unit": "", "gauge": {"data_points": data}}
@@ -146,22 +150,24 @@ class Stamper:
             if attributes.get("tracecore.metric.blank") is True:
                 made.append(None)
                 continue
-            series = Series.of(metric["name"], point.name, _with_host(attributes), point.declared)
+            series = Series.of(metric["name"], point.name, self._with_host(attributes), point.declared)
             made.append(Scale(series, 0.0, float(value)))  # type: ignore[arg-type]
         return made
 
-
-def _with_host(attributes: Attributes) -> Attributes:
-    """With the machine's name where only the scrape's own labels have it."""
-    if attributes.get("host.name") or attributes.get("k8s.node.name"):
+    def _with_host(self, attributes: Attributes) -> Attributes:
+        """With the machine's name where only the scrape's own labels have it."""
+        if attributes.get("host.name") or attributes.get("k8s.node.name"):
+            return attributes
+        for label in _HOST_LABELS:
+            host = attributes.get(label)
+            if isinstance(host, str) and host:
+                address = label in ("instance", "service.instance.id") and ":" in host
+                name = host.rpartition(":")[0] if address else host
+                if name in _LOCAL:
+                    name = self._host
+                if name:
+                    return {**attributes, "host.name": name}
         return attributes
-    for label in _HOST_LABELS:
-        host = attributes.get(label)
-        if isinstance(host, str) and host:
-            name = host.rpartition(":")[0] if label == "instance" and ":" in host else host
-            if name not in ("localhost", "127.0.0.1", "::1", "[::1]", ""):
-                return {**attributes, "host.name": name}
-    return attributes
 
 
 class MetricFacts:
@@ -170,10 +176,13 @@ class MetricFacts:
     Args:
         recipes: as of `Stamper`.
         lateness: how long after its time a point may come.
+        host: the machine this runs on, which a target at `localhost` is on too; what the system says by default.
     """
 
-    def __init__(self, recipes: Sequence[Processor] | None = None, *, lateness: int = LATENESS) -> None:
-        self._stamper = Stamper(recipes)
+    def __init__(
+        self, recipes: Sequence[Processor] | None = None, *, lateness: int = LATENESS, host: str | None = None
+    ) -> None:
+        self._stamper = Stamper(recipes, socket.gethostname() if host is None else host)
         self._bridges = all_bridges(lateness=lateness)
 
     @property

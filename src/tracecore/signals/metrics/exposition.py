@@ -71,7 +71,7 @@ def written(line: str) -> Written:
     """
     brace = line.find("{")
     space = _blank(line, 0)
-    if brace < 0 or 0 <= space < brace and line[space:brace].strip(" \t"):
+    if brace < 0 or (0 <= space < brace and line[space:brace].strip(" \t")):
         if space <= 0 or not is_name(line[:space].replace(":", "_")):
             raise ExpositionError(f"no series: {line[:SHOWN]!r}")
         return Written(line[:space], {}, space)

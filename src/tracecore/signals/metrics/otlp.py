@@ -9,8 +9,14 @@ from tracecore.signals.metrics.point import Point
 from tracecore.signals.record import Source
 
 #: A sum's temporality, as OTLP numbers it: each point counts since the one before, or since the start.
-DELTA: Final = 1
+DELTA: Final = (1, "AGGREGATION_TEMPORALITY_DELTA")
 _NO_VALUE: Final = 1
+#: Values as the protocol names them, and as OTTL does.
+_VALUES: Final = ("as_double", "as_int", "value_double", "value_int")
+#: What the resource of a scrape says about an exporter's series: the machine.
+_WHERE: Final = ("host.name", "k8s.node.name", "service.instance.id")
+#: Series of a training program about itself.
+_OWN: Final = ("gen_ai", "tracecore")
 
 
 def points(payload: Mapping[str, Any], path: str = "otlp") -> Iterator[Point]:
@@ -24,19 +30,24 @@ def points(payload: Mapping[str, Any], path: str = "otlp") -> Iterator[Point]:
     """
     place = 0
     for resource in payload.get("resource_metrics") or ():
-        shared = (resource.get("resource") or {}).get("attributes") or {}
+        whole = (resource.get("resource") or {}).get("attributes") or {}
+        if not whole.get("host.name") and not whole.get("k8s.node.name") and (host := _nodename(resource)):
+            whole = {**whole, "host.name": host}
+        # The pod of a scraped resource is the exporter's, which is not who its GPUs work for.
+        where = whole if "service.instance.id" not in whole else {n: whole[n] for n in _WHERE if whole.get(n)}
         for scope in resource.get("scope_metrics") or ():
             for metric in scope.get("metrics") or ():
                 kind = next((name for name in ("gauge", "sum") if name in metric), None)
                 if kind is None:
                     continue
                 data = metric[kind] or {}
-                if data.get("aggregation_temporality") == DELTA:
+                if data.get("aggregation_temporality") in DELTA:
                     continue
+                shared = whole if str(metric.get("name", "")).startswith(_OWN) else where
                 declared = "counter" if kind == "sum" and data.get("is_monotonic") else "gauge"
                 for point in data.get("data_points") or ():
                     place += 1
-                    value = point.get("value_double", point.get("value_int"))
+                    value = next((point[name] for name in _VALUES if point.get(name) is not None), None)
                     time = point.get("time_unix_nano")
                     if value is None or not time or int(point.get("flags") or 0) & _NO_VALUE:
                         continue
@@ -49,3 +60,15 @@ def points(payload: Mapping[str, Any], path: str = "otlp") -> Iterator[Point]:
                         source=Source(path, place, ident=f"{path}@{time}#{place}"),
                         declared=declared,
                     )
+
+
+def _nodename(resource: Mapping[str, Any]) -> str:
+    """The machine that node_exporter says it is on: one series has its name, which holds for all of its target."""
+    for scope in resource.get("scope_metrics") or ():
+        for metric in scope.get("metrics") or ():
+            if metric.get("name") == "node_uname_info":
+                for point in (metric.get("gauge") or {}).get("data_points") or ():
+                    name = (point.get("attributes") or {}).get("nodename")
+                    if isinstance(name, str) and name and not int(point.get("flags") or 0) & _NO_VALUE:
+                        return name
+    return ""

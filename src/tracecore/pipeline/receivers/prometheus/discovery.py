@@ -102,9 +102,7 @@ class Files:
 
     def _refresh(self) -> None:
         paths = [
-            path
-            for pattern in self._config.files
-            for path in sorted(glob.glob(str(self._base / pattern)))[:MOST_FILES]
+            path for pattern in self._config.files for path in sorted(glob.glob(str(self._base / pattern)))[:MOST_FILES]
         ]
         found: dict[str, list[dict[str, str]]] = {}
         self._wrong = {}

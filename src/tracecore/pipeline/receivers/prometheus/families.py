@@ -141,7 +141,19 @@ def discernible(host: str) -> bool:
 class Group:
     """A histogram or summary: the parts that come line by line."""
 
-    __slots__ = ("attributes", "count", "created", "exemplars", "kind", "last", "parts", "scrape", "start", "sum", "time")
+    __slots__ = (
+        "attributes",
+        "count",
+        "created",
+        "exemplars",
+        "kind",
+        "last",
+        "parts",
+        "scrape",
+        "start",
+        "sum",
+        "time",
+    )
 
     def __init__(self, attributes: dict[str, str], kind: str) -> None:
         self.attributes = attributes

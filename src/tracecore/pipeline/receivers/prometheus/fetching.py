@@ -144,9 +144,10 @@ class Fetcher:
         for _ in range(REDIRECTS + 1):
             answer = self._ask(url)
             if answer.status in (301, 302, 303, 307, 308) and self._config.follow_redirects:
-                target = urljoin(url, answer.headers.get("Location", ""))
+                place = answer.headers.get("Location", "")
+                target = urljoin(url, place)
                 self.close()
-                if urlsplit(target).scheme not in ("http", "https") or target == url:
+                if not place or urlsplit(target).scheme not in ("http", "https"):
                     raise ScrapeError(f"it answers {answer.status} without a place to go")
                 url = target
                 continue
@@ -220,8 +221,10 @@ class Fetcher:
                     raise ScrapeError(f"an answer of more than {self._most} bytes")
                 pieces.append(data)
                 self._left()
+        self._left()  # one that was hung up on looks as if it had ended
         if answer.length:
             raise ScrapeError("the answer is cut off")
+        answer.close()
         if unzip is not None and not unzip.eof:
             raise ScrapeError("the answer is cut off: no end of gzip")
         if answer.will_close:

@@ -128,7 +128,10 @@ class FileSd(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Problems:
         for number, path in enumerate(self.files):
             if not path.endswith((".json", ".yml", ".yaml")) or "*" in path.rpartition("/")[0]:
-                yield ("files", number), "expected a path that ends in .json, .yml or .yaml, with a * at most in its name"
+                yield (
+                    ("files", number),
+                    "expected a path that ends in .json, .yml or .yaml, with a * at most in its name",
+                )
 
 
 class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
