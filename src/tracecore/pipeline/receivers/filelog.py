@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import threading
 import time
+from collections.abc import Iterable
 from functools import partial
 from itertools import chain
 from typing import Final
@@ -20,7 +22,7 @@ from tracecore.signals.logs.tail.filelog import FileLog
 log = logging.getLogger("tracecore.agent.filelog")
 
 #: Seconds for which the last lines of deleted files look for somebody who takes them.
-LAST_CALL: Final = 3.0
+LAST_CALL: Final = 5.0
 #: Seconds between two looks at what keeps lines from being read.
 LOOK: Final = 1.0
 _OUTLOOK: Final = ("unreachable", "unreadable", "rotation_stalled")
@@ -57,14 +59,23 @@ class FileLogReceiver:
             self._options, store, self._setting.clock, self._report, confirmed=True, selector=wanted
         )
         while not stop.is_set():
-            for found in tail.poll():
-                if not deliver(consume, _batch(tail, found), stop, tail.watch):
-                    return
+            batches = collections.deque(tail.poll())
+            while batches and deliver(consume, _batch(tail, batches[0]), stop, tail.watch):
+                batches.popleft()
+            if batches:
+                self._last_call(tail, batches, consume, stop)
+                return
             self._look(tail)
             if not tail.more:
                 stop.wait(tail.interval)
-        for found in chain(tail.rest(), tail.drain()):
-            if not deliver(consume, _batch(tail, found), stop, patience=LAST_CALL):
+        self._last_call(tail, (), consume, stop)
+
+    def _last_call(self, tail: FileLog, left: Iterable[LogBatch], consume: Consumer, stop: threading.Event) -> None:
+        """Hands on what nobody can read later; what is still there is read after a restart."""
+        deadline = time.monotonic() + LAST_CALL
+        for found in chain(tail.only_here(left), tail.rest(), tail.drain()):
+            left_over = max(deadline - time.monotonic(), 0.0)
+            if not deliver(consume, _batch(tail, found), stop, patience=left_over):
                 return
 
     def _report(self, text: str) -> None:

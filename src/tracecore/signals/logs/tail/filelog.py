@@ -13,7 +13,7 @@ There are no threads: who does not call `poll` lets the files wait, and that is 
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from tracecore.signals.logs.operators.conversion import converter
@@ -126,6 +126,11 @@ class FileLog:
     def commit(self) -> None:
         """Writes down what has arrived. Any thread may ask for it."""
         self._arrivals.commit()
+
+    def only_here(self, batches: Iterable[LogBatch]) -> list[LogBatch]:
+        """Those of some batches that cannot be read again after this process, because their file is gone."""
+        self._look(self._clock())
+        return [batch for batch in batches if not self._keeps or any(not file.placed for file, _ in batch.notes)]
 
     def rest(self) -> Iterator[LogBatch]:
         """What is left in files that no path leads to, when this is the end: nobody can read it later."""
