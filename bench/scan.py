@@ -94,7 +94,7 @@ def _facts(layer: LayerPlan, log: bytes, times: int = TIMES) -> list[Fact]:
         size=len(log) * times,
     )
     facts: list[Fact] = []
-    for signal in reader.read(stream, layer.selector(stream), Clock(), Counters()):
+    for signal in reader.read(stream, layer.selector(stream, spans=True), Clock(), Counters()):
         layer.run(signal)
         facts += project(signal)
     return facts

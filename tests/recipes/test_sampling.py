@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
+from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -42,6 +45,7 @@ def _short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs of tests are short: without this all of them would be beginning and end."""
     monkeypatch.setattr(sampling, "BEGINNING", 100)
     monkeypatch.setattr(sampling, "END", 100)
+    monkeypatch.setattr(sampling, "RECENT", 10_000)
 
 
 def _stream(data: bytes, form: str) -> Stream:
@@ -126,13 +130,35 @@ def logs(draw: st.DrawFn) -> tuple[bytes, int, str]:
 def test_sampling_changes_no_conclusion(log: tuple[bytes, int, str], size: int) -> None:
     data, end, _ = log
     layer = plan("stdout")
-    sampled = _facts(data, "cri", layer.selector, size)
     every = _facts(data, "cri", layer.every, size)
+    _same(_facts(data, "cri", layer.selector, size), every, end)
+    spanning = sorted(_facts(data, "cri", partial(layer.selector, spans=True), size), key=_place)
+    _same(spanning, sorted(every, key=_place), end)
+    _followed(spanning, every)
+
+
+def _place(fact: Fact) -> tuple[int, str]:
+    return fact.source.offset, type(fact).__name__
+
+
+def _followed(sampled: list[Fact], every: list[Fact]) -> None:
+    """After what is no progress, the next report of each lane is there."""
+    kept = {fact.uid for fact in sampled}
+    lanes = {fact.rank for fact in every if isinstance(fact, Progress)}
+    for event in [fact for fact in every if not isinstance(fact, Progress)][-sampling.MAX_EVENTS :]:
+        for lane in lanes:
+            later = [f for f in every if isinstance(f, Progress) and f.rank == lane and _place(f) > _place(event)]
+            assert not later or later[0].uid in kept
+
+
+def _same(sampled: list[Fact], every: list[Fact], end: int) -> None:
     # Everything but progress is there, fact by fact: non-finite values, checkpoints, errors.
     assert [f for f in sampled if not isinstance(f, Progress)] == [f for f in every if not isinstance(f, Progress)]
     # What is there of progress is as it was.
     kept = {fact.uid for fact in sampled}
-    assert [f for f in every if f.uid in kept] == sampled
+    assert [f for f in every if f.uid in kept] == [
+        msgspec.structs.replace(f, last_time=None, count=1) if isinstance(f, Progress) else f for f in sampled
+    ]
     assert _rewinds(sampled) == _rewinds(every)
     said, known = stalls(sampled, end), stalls(every, end)
     assert [(s.since, s.no_progress_s, s.step, s.rank) for s in said] == [
@@ -141,12 +167,38 @@ def test_sampling_changes_no_conclusion(log: tuple[bytes, int, str], size: int) 
 
 
 @pytest.mark.parametrize("kind", ["plain", "megatron", "nanogpt"])
-def test_most_progress_lines_are_never_parsed(kind: str) -> None:
+@pytest.mark.parametrize(("spans", "most"), [(False, 300), (True, 40)])
+def test_most_progress_lines_are_never_parsed(kind: str, spans: bool, most: int) -> None:
     lines = [f"{_stamp(number * 10)} stdout F {FORMATS[kind](0, number, '1.5')}\n" for number in range(1, 30_000)]
     data = "".join(lines).encode()
-    sampled = _facts(data, "cri", plan("stdout").selector)
-    assert len(sampled) < 300
+    sampled = _facts(data, "cri", partial(plan("stdout").selector, spans=spans), 100_000)
+    assert len(sampled) < most
     assert [f.step for f in sampled if isinstance(f, Progress)][-1] == 29_999
+    assert not stalls(sampled, START * 10**9 + 300_000 * 10**6)
+
+
+@pytest.mark.parametrize("digits", ["{:.4f}", "{:.3e}"])
+def test_a_loss_that_becomes_ten_times_as_large_is_not_left_out(digits: str) -> None:
+    losses = [1.5] * 5_000 + [25.0] * 5_000 + [180.5] * 5_000
+    lines = [
+        f"{_stamp(at * 20)} stdout F [rank0]: step {1000 + at} | loss {digits.format(loss)} | grad 0.5\n"
+        for at, loss in enumerate(losses)
+    ]
+    facts = _facts("".join(lines).encode(), "cri", partial(plan("stdout").selector, spans=True), 50_000)
+    reports = [fact for fact in facts if isinstance(fact, Progress)]
+    assert len(reports) < 120
+    first = {fact.loss: fact.step for fact in sorted(reports, key=_place, reverse=True)}
+    assert first == {1.5: 1000, 25.0: 6000, 180.5: 11_000}
+    assert sum(fact.count for fact in reports) == len(lines)
+
+
+def test_a_line_stands_for_those_that_follow_it_across_blocks() -> None:
+    lines = [f"{_stamp(at * 100)} stdout F [rank0]: step {1000 + at} | loss 1.5\n" for at in range(4_000)]
+    facts = _facts("".join(lines).encode(), "cri", partial(plan("stdout").selector, spans=True), 10_000)
+    reports = sorted((fact for fact in facts if isinstance(fact, Progress)), key=_place)
+    assert [fact.source.line for fact in reports] == [fact.step - 999 for fact in reports if fact.step is not None]
+    for one, following in pairwise(reports):
+        assert one.end <= following.time <= one.end + 10**9
 
 
 def test_steps_change_their_width_within_a_block() -> None:

@@ -18,7 +18,7 @@ from tracecore.pipeline.thinning import Thinning
 from tracecore.recipes.plan import plan
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import read
-from tracecore.signals.logs.selector import SelectAll
+from tracecore.signals.logs.selector import Reporting, SelectAll
 from tracecore.signals.stream import Counters
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.ottl.processor import Processor
     from tracecore.signals.bundle.discovery import Bundle
-    from tracecore.signals.logs.selector import Selector
+    from tracecore.signals.logs.selector import Report, Selector
     from tracecore.signals.stream import Clock, Stream
 
     Tick: TypeAlias = Callable[[int], None]
@@ -71,7 +71,7 @@ def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
     Args:
         all_lines: look at every line. For a small bundle that is sooner done than planned.
     """
-    return SelectAll() if all_lines else plan(stream.layer).selector(stream)
+    return SelectAll() if all_lines else plan(stream.layer).selector(stream, spans=True)
 
 
 def facts_of(
@@ -163,6 +163,9 @@ class _Ticking:
     def __call__(self, block: bytes) -> Sequence[int] | None:
         self._tick(self._counters.bytes_read)
         return self._selector(block)
+
+    def finish(self) -> Sequence[Report]:
+        return self._selector.finish() if isinstance(self._selector, Reporting) else ()
 
 
 def _after(tick: Tick, base: int) -> Tick:

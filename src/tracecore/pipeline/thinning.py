@@ -27,11 +27,12 @@ PAUSE: Final = 30 * 1_000_000_000
 
 
 class _Lane:
-    __slots__ = ("edges", "ending", "last", "seen", "spread", "stood", "stride", "tail")
+    __slots__ = ("edges", "ending", "last", "late", "seen", "spread", "stood", "stride", "tail")
 
     def __init__(self) -> None:
         self.tail: deque[Progress] = deque()
         self.spread: list[Progress] = []
+        self.late: list[Progress] = []
         self.edges: dict[int, Progress] = {}
         #: Of `edges`, those after which no step was made for long.
         self.ending: set[int] = set()
@@ -46,24 +47,31 @@ class _Lane:
             self._settle(self.tail.popleft())
 
     def _settle(self, fact: Progress) -> None:
-        last, self.last = self.last, fact
+        last = self.last
         self.seen += 1
         if last is None:
-            self.edges[id(fact)] = fact
+            self.last = self.edges[id(fact)] = fact
             return
+        if fact.time < last.time:
+            # It was kept back while it stood for others; what came after it has been looked at.
+            self.late.append(fact)
+            if len(self.late) > 2 * SPREAD:
+                self.late = self.late[::2]
+            return
+        self.last = fact
         still = fact.step is not None and fact.step == last.step and fact.phase == last.phase
         if still and fact.attempt == last.attempt:
             # Reports of a step that does not advance are no progress; the one before them ends it.
             self._edge(last, ends=True)
             return
         edge = (
-            fact.time - last.time >= PAUSE
+            fact.time - last.end >= PAUSE
             or fact.attempt != last.attempt
             or fact.phase != last.phase
             or (fact.step is not None and last.step is not None and fact.step < last.step)
         )
         if edge:
-            self._edge(last, ends=fact.time - last.time >= PAUSE)
+            self._edge(last, ends=fact.time - last.end >= PAUSE)
             self._edge(fact)
         elif self.stood:
             self._edge(fact)
@@ -92,9 +100,9 @@ class _Lane:
             after.append(self.last.time)
         standing = []
         for fact, until in zip(ordered, after, strict=True):
-            alone = id(fact) in self.ending or until <= fact.time
-            standing.append(fact if alone else msgspec.structs.replace(fact, last_time=until, count=2))
-        return [*standing, *self.tail]
+            alone = id(fact) in self.ending or until <= fact.end
+            standing.append(fact if alone else msgspec.structs.replace(fact, last_time=until, count=fact.count + 1))
+        return [*standing, *self.late, *self.tail]
 
 
 class Thinning:

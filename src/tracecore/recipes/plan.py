@@ -37,6 +37,8 @@ _PROGRESS = (
     "tracecore.training.iter_time_s",
     "tracecore.training.data_time_s",
 )
+#: Of these, it matters how large they are.
+_VALUES = ("tracecore.training.loss", "tracecore.training.grad_norm")
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -120,11 +122,12 @@ class LayerPlan:
         """Stamp a record, in place."""
         self._plan.run(signal)
 
-    def selector(self, stream: Stream, shapes: Shapes | None = None) -> Selector:
+    def selector(self, stream: Stream, shapes: Shapes | None = None, *, spans: bool = False) -> Selector:
         """A new selector for the lines of a stream that can get a stamp; progress lines are sampled.
 
         Args:
             shapes: shared by streams that go on for ever; None for one that has an end.
+            spans: a progress line may stand for those that follow it; for readers that know `Report`.
         """
         prepared = self._prepared
         if prepared.events is not None and prepared.progress is not None and stream.format in ("text", "cri"):
@@ -145,6 +148,7 @@ class LayerPlan:
                 size=stream.size,
                 doubts=doubts,
                 shapes=shapes,
+                spans=spans,
             )
         return self.every(stream)
 
@@ -173,6 +177,7 @@ class LayerPlan:
     def _asking(self, stream: Stream) -> Ask:
         """What the reader of a stream and the recipes make of one of its lines."""
         from tracecore.recipes.templates import Said
+        from tracecore.signals import stamps
         from tracecore.signals.logs import reader
 
         dialect = reader.dialect(stream)
@@ -192,7 +197,9 @@ class LayerPlan:
             step = attributes.get("gen_ai.training.step")
             who = (line.lane, attributes.get("gen_ai.training.rank"), attributes.get("process.pid"))
             progress = not line.partial and any(attributes.get(name) is not None for name in _PROGRESS)
-            return Said(progress, step if isinstance(step, int) else None, who)
+            timed = line.stamp is not None or stamps.find(line.text) is not None
+            values = tuple(attributes.get(name) for name in _VALUES)
+            return Said(progress, step if isinstance(step, int) else None, who, timed, values)
 
         return ask
 

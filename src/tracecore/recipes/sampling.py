@@ -3,23 +3,29 @@
 Every progress line of a block is read (`templates`), but only those are handed on without which a conclusion would
 change. In each lane (whose line it is, and which kind of line) these are
 
-- both lines around a pause of `PAUSE` seconds or more, so that a stall begins and ends where it did;
+- both lines around a pause, so that a stall begins and ends where it did;
 - both lines around a step that is not larger than the one before, and the first line of steps that stand still;
-- at most one line a second, at least one in 25, so that a run that goes on is seen to go on;
-- the last line of a block, since nobody knows yet what follows;
-- all lines at the beginning of a stream and at its end, where incidents are. Of a stream that goes on, the end is
-  wherever it is read up to: the last lines of every block.
+- now and then one, so that a run that goes on is seen to go on;
+- lines at the beginning of a stream and at its end, where incidents are.
 
 Values that are not finite, checkpoints, evaluation and everything else have guards of their own and are never sampled.
-Progress lines of a shape that cannot be read by the block are handed on, all of them.
+Progress lines of a shape that cannot be read by the block are handed on, all of them. A value with more digits than
+before makes a line of another shape.
+
+With spans, a line that is handed on stands for those of its lane that follow it, up to the last before the next one:
+it is kept back until that is known, and then handed on together with that one (`Report`), by blocks that may be long
+gone. Around what is no progress, the line before and some after it are handed on, so that whoever asks whether the
+run survived it gets an answer. Without spans, everything is handed on in its block: then one line in `EVERY` seconds
+is needed, and the last line of the block, since nobody knows yet what follows. Of a stream that goes on, the end is
+wherever it is read up to: the last lines of every block.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Final
+from collections import OrderedDict, deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -27,20 +33,38 @@ from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, Template, learn
-from tracecore.signals.logs.selector import Picked
+from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
 
-#: Seconds; see above. This and the longest interval together are less than any pause that means something to whoever
-#: gets the lines (`pipeline.thinning`: 30).
+#: Seconds of a pause. Without spans, this and the longest interval together are less than any pause that means
+#: something to whoever gets the lines (stalls are looked for from 60 s on); with spans, this alone.
 PAUSE: Final = 5
-#: The shortest interval that gives no more than so many lines of a block is taken, else the longest.
+PAUSE_OF_SPANS: Final = 30
+#: Seconds between lines that are handed on in any case: the shortest interval that gives no more than `ENOUGH` lines
+#: of a block is taken, else the longest.
 EVERY: Final = (1, 2, 5, 10, 25)
+SPANS: Final = (300, 900, 3600, 14_400)
 ENOUGH: Final = 1
-#: Bytes of a stream, at its beginning and at its end, of which no line is left out.
+ENOUGH_OF_SPANS: Final = 24
+#: Without spans: bytes of a stream, at its beginning and at its end, of which no line is left out.
 BEGINNING: Final = 2 << 10
 END: Final = 16 << 10
-#: The same for a stream that goes on: bytes at its beginning, and lines at the end of every block.
+#: The same for a stream that goes on. Its end is all of a block that holds what was just written, and little of a
+#: larger one, which was written a while ago.
 LIVE_BEGINNING: Final = 16 << 10
-LIVE_END: Final = 6
+LIVE_BLOCK: Final = 64 << 10
+LIVE_END: Final = 4 << 10
+#: Lines of a second, and the last of a block.
+LIVE_LINES: Final = 6
+LIVE_LAST: Final = 2
+#: With spans: lines at the end of a stream that are handed on for each lane, fewer of each where there are many.
+TAIL: Final = 32
+LEAST_TAIL: Final = 4
+MOST_TAIL: Final = 16
+#: Bytes at the end; of a lane that ended before them only the last line is handed on.
+RECENT: Final = 4 << 20
+#: With spans: how much that is no progress is looked at in a block, and lines after the last of it.
+MAX_EVENTS: Final = 4
+AFTER: Final = 6
 #: How much of a block is looked at together: as much as stays near the processor.
 PIECE: Final = 1 << 19
 #: Templates in use, and lines that may be learned from in one block and in one stream.
@@ -49,7 +73,7 @@ MAX_LEARNED: Final = 4
 MAX_LESSONS: Final = 512
 #: So many lines of an unknown shape are worth a template.
 WORTH: Final = 24
-MAX_LANES: Final = 65_536
+MAX_LANES: Final = 16_384
 #: Of a stream that goes on for ever: lines that may be learned from, and templates that streams share.
 MAX_LIVE_LESSONS: Final = 64
 MAX_SHARED: Final = 1024
@@ -92,6 +116,7 @@ class Sampler:
         size: of the stream in bytes, where it is known.
         doubts: which finds of the events are looked at twice.
         shapes: of the lines of other streams, where this one goes on for ever and so has no end.
+        spans: lines may stand for those that follow them.
     """
 
     def __init__(
@@ -104,7 +129,9 @@ class Sampler:
         size: int | None = None,
         doubts: Doubts | None = None,
         shapes: Shapes | None = None,
+        spans: bool = False,
     ) -> None:
+        self._spans = spans
         self._live = shapes is not None
         self._shapes = Shapes() if shapes is None else shapes
         self._beginning = LIVE_BEGINNING if self._live else BEGINNING
@@ -123,30 +150,57 @@ class Sampler:
         self._ends = Ends()
         #: The last line of each lane: step, second, and whether its step stood still.
         self._last: dict[int, tuple[int, int, bool]] = {}
+        #: Of each lane of a stream that goes on, the second of its last line, and how many lines that has.
+        self._seconds: dict[int, tuple[int, int]] = {}
+        self._lines = 1
+        self._standing: dict[int, _Standing] = {}
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
         text = plain(block, escaped=False)
         found = self._events.scan(text)
         found += long_lines(text)
         returns = b"\r" in text
-        picked, borders = self._sampled(text, returns)
+        spans = self._spans and text is block and not returns and FAILED_GROUP not in text
+        reports: list[Report] = [] if spans else self._close()
+        picked, borders = self._sampled(text, returns, found if spans else None, reports)
         self._offset += len(block)
         last = len(text) - 1
         found += [int(borders[line]) if line < len(borders) else last for line in picked]
         found.sort()
+        if self._spans:
+            self._lines += block.count(b"\n") if returns else len(borders)
         if text is not block:
-            return mapped(text, found, block)
-        return found if returns else Picked(found, borders)
+            found = mapped(text, found, block)
+        return Picked(found, None if returns or text is not block else borders, reports)
 
-    def _sampled(self, text: bytes, returns: bool) -> tuple[list[int], Array]:
+    def finish(self) -> Sequence[Report]:
+        """What is still kept back: of each lane the line that stands for others, and the last ones."""
+        recent = self._offset - RECENT
+        lanes = self._standing.values()
+        reports = [r for lane in lanes for r in (lane.ended() if lane.tail[-1].offset > recent else lane.closed())]
+        self._standing.clear()
+        return sorted(reports, key=_offset)
+
+    def _close(self) -> list[Report]:
+        """The same before a block of which lines are handed on by their place."""
+        reports = [report for standing in self._standing.values() for report in standing.closed()]
+        self._standing.clear()
+        return sorted(reports, key=_offset)
+
+    def _sampled(
+        self, text: bytes, returns: bool, events: Sequence[int] | None, reports: list[Report]
+    ) -> tuple[list[int], Array]:
         """Numbers of progress lines to hand on, and where all lines end.
 
         Args:
             text: the block.
             returns: it has carriage returns.
+            events: places of what is no progress; None where no line may stand for others.
+            reports: gets those that are handed on otherwise.
         """
         borders: list[Array] = []
         known: list[Lines] = []
+        loose = known if events is None else []
         picked: list[int] = []
         lessons = MAX_LEARNED
         begin, number = 0, 0
@@ -161,7 +215,8 @@ class Sampler:
             if starts[-1] == end:
                 starts = starts[:-1]
             claimed, unknown, lessons = self._read(text, starts, end, lessons)
-            known += [Lines(lines.number + number, *lines[1:]) if number else lines for lines in claimed]
+            for timed, lines in claimed:
+                (known if timed else loose).append(Lines(lines.number + number, *lines[1:]) if number else lines)
             picked += [line + number for line in unknown]
             borders.append(stops)
             number += len(stops)
@@ -169,24 +224,59 @@ class Sampler:
         if not borders:
             return picked, _NONE
         ends = borders[0] if len(borders) == 1 else np.concatenate(borders)
-        if known:
-            lines = _together(known)
-            whole: Flags | None = None
-            near_end = self._size is not None and self._offset + len(text) >= self._size - END
-            if near_end or self._offset < self._beginning:
-                where = self._offset + np.append(ends, len(text) - 1)[lines.number]
-                whole = where < self._beginning
-                if near_end and self._size is not None:
-                    # Text that was changed is shorter than the block: then a little more is left out.
-                    whole |= where >= self._size - END
-            if self._live:
-                whole = np.zeros(len(lines.number), np.bool_) if whole is None else whole
-                whole[-LIVE_END:] = True
-            picked += self._needed(lines, whole).tolist()
+        if events is not None and known:
+            self._follow(text, ends, _together(known), events, reports)
+        if loose:
+            lines = _together(loose)
+            picked += self._needed(lines, self._in_any_case(lines, ends, len(text))).tolist()
         return picked, ends
 
-    def _read(self, text: bytes, starts: Array, end: int, lessons: int) -> tuple[list[Lines], list[int], int]:
-        """Progress lines that were read, numbers of those that could not be, and how many more may be learned from.
+    def _in_any_case(self, lines: Lines, ends: Array, size: int) -> Flags | None:
+        """Lines near the beginning and the end of the stream; None where there are none."""
+        near_end = self._size is not None and self._offset + size >= self._size - END
+        whole: Flags | None = None
+        if near_end or self._offset < self._beginning:
+            where = self._offset + np.append(ends, size - 1)[lines.number]
+            whole = where < self._beginning
+            if near_end and self._size is not None:
+                # Text that was changed is shorter than the block: then a little more is left out.
+                whole |= where >= self._size - END
+        if self._live:
+            whole = np.zeros(len(lines.number), np.bool_) if whole is None else whole
+            whole[-LIVE_LAST:] = True
+            reach = LIVE_BLOCK if size <= LIVE_BLOCK else LIVE_END
+            recent = int(np.searchsorted(lines.number, np.searchsorted(ends, size - reach)))
+            whole[recent:] |= self._first_of_seconds(lines.second[recent:], lines.lane[recent:])
+        return whole
+
+    def _first_of_seconds(self, second: Array, lane: Array) -> Flags:
+        """Which lines are among the first of their lane in a second."""
+        size = len(lane)
+        order = np.argsort(lane, kind="stable")
+        of, at = lane[order], second[order]
+        begins = np.ones(size, np.bool_)
+        begins[1:] = (of[1:] != of[:-1]) | (at[1:] != at[:-1])
+        place = np.arange(size) - np.maximum.accumulate(np.where(begins, np.arange(size), 0))
+        starts = np.flatnonzero(begins)
+        stops = np.append(starts[1:], size)
+        if len(self._seconds) > MAX_LANES:
+            self._seconds.clear()
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+            who, now = int(of[start]), int(at[start])
+            before = self._seconds.get(who)
+            # A second may have begun in the block before; lines without a time have no seconds.
+            if before is not None and before[0] == now >= 0:
+                place[start:stop] += before[1]
+            self._seconds[who] = (now, int(place[stop - 1]) + 1)
+        first = np.zeros(size, np.bool_)
+        first[order] = place < LIVE_LINES
+        return first
+
+    def _read(
+        self, text: bytes, starts: Array, end: int, lessons: int
+    ) -> tuple[list[tuple[bool, Lines]], list[int], int]:
+        """Progress lines that were read and whether they have a time, numbers of those that could not be, and how many
+        more may be learned from.
 
         Args:
             text: the block.
@@ -194,7 +284,7 @@ class Sampler:
             end: where the piece ends.
             lessons: how many lines may be learned from.
         """
-        claimed: list[Lines] = []
+        claimed: list[tuple[bool, Lines]] = []
         left = np.arange(len(starts))
         if not self._readers:
             # One look at the beginning saves searching all of the block for what a template will explain.
@@ -210,23 +300,34 @@ class Sampler:
             unknown = self._claim(learned, text, starts, np.array(unknown, np.int64), claimed).tolist()
         return claimed, unknown, lessons
 
-    def _claim(self, reader: Reader, text: bytes, starts: Array, left: Array, claimed: list[Lines]) -> Array:
+    def _claim(
+        self, reader: Reader, text: bytes, starts: Array, left: Array, claimed: list[tuple[bool, Lines]]
+    ) -> Array:
         """Reads those of the lines that have a reader's shape, and gives the others."""
         start = starts if len(left) == len(starts) else starts[left]
         room = int(np.searchsorted(start, len(text) - reader.need, "right"))
-        if room <= 0:
+        parts = [(text, start[:room], left[:room])] if room else []
+        if room < len(left):
+            # What stands behind the last lines of a block is not theirs.
+            base = int(start[room])
+            parts.append((text[base:] + bytes(reader.need), start[room:] - base, left[room:]))
+        rest: list[Array] = []
+        found = False
+        for data, begins, numbers in parts:
+            lines, good = reader.read(data, begins, numbers)
+            if len(lines.number):
+                found = True
+                claimed.append((reader.template.timed, lines))
+                if good is not None:
+                    rest.append(numbers[~good])
+            else:
+                rest.append(numbers)
+        if not found:
             return left
-        lines, good = reader.read(text, start[:room], left[:room])
-        if not len(lines.number):
-            return left
-        claimed.append(lines)
         if reader is not self._readers[0]:
             self._readers.remove(reader)
             self._readers.insert(0, reader)
-        if good is None:
-            return left[room:]
-        rest = left[:room][~good]
-        return rest if room == len(left) else np.concatenate((rest, left[room:]))
+        return np.concatenate(rest) if rest else _NONE
 
     def _learn(self, text: bytes, starts: Array, end: int, numbers: Sequence[int]) -> Reader | None:
         """A reader for the first of these lines that has a shape nobody tried in vain."""
@@ -281,7 +382,68 @@ class Sampler:
         return picked
 
     def _needed(self, lines: Lines, whole: Flags | None) -> Array:
-        """Numbers of the lines that are handed on; `whole` are those that are in any case."""
+        """Numbers of the lines that are handed on in this block; `whole` are those that are in any case."""
+        lanes = self._lanes(lines, PAUSE, EVERY, ENOUGH, whole)
+        lanes.pick[[final for _, _, final, _ in lanes.spans]] = True
+        needed: Array = lanes.number[lanes.pick]
+        return needed
+
+    def _follow(self, text: bytes, ends: Array, lines: Lines, events: Sequence[int], reports: list[Report]) -> None:
+        """Hands on lines that stand for others, and keeps those back of which nobody knows yet how many they are."""
+        beside = np.unique(np.searchsorted(ends, np.array(events, np.int64))) if events else _NONE
+        if len(beside):
+            # A line that is more than progress is handed on by its place.
+            only = ~np.isin(lines.number, beside)
+            lines = Lines(*(part[only] for part in lines))
+            if not len(lines.number):
+                return
+            if len(beside) > MAX_EVENTS:
+                beside = beside[np.linspace(0, len(beside) - 1, MAX_EVENTS).astype(np.int64)]
+        lanes = self._lanes(lines, PAUSE_OF_SPANS, SPANS, ENOUGH_OF_SPANS, None)
+        number, pick = lanes.number, lanes.pick
+        base, first_line, size = self._offset, self._lines, len(text)
+
+        def row(place: int) -> Report:
+            line = int(number[place])
+            begin = int(ends[line - 1]) + 1 if line else 0
+            stop = int(ends[line]) if line < len(ends) else size
+            return Report(text[begin:stop], base + begin, first_line + line)
+
+        keep = min(max(TAIL // len(lanes.spans), LEAST_TAIL), MOST_TAIL)
+        for who, first, final, broken in lanes.spans:
+            standing = self._standing.get(who)
+            if standing is None:
+                standing = self._standing[who] = _Standing()
+            own = pick[first : final + 1]
+            if standing.owed:
+                own[: standing.owed] = True
+                standing.owed = max(standing.owed - len(own), 0)
+            if len(beside):
+                after = np.searchsorted(number[first : final + 1], beside)
+                near = np.concatenate((after - 1, after, after[-1] + np.arange(1, AFTER)))
+                own[near[(near >= 0) & (near < len(own))]] = True
+                standing.owed = max(int(after[-1]) + AFTER - len(own), 0)
+            if standing.report is None:
+                own[0] = True
+            elif broken:
+                reports += standing.closed()
+            still = [*lanes.still[first:final].tolist(), self._last[who][2]]
+            picked = [(first + place, still[place]) for place in np.flatnonzero(own).tolist()]
+            standing.follow(first, final, picked, row, keep, reports)
+        reports.sort(key=_offset)
+        if len(self._standing) > MAX_LANES:
+            reports += self._close()
+
+    def _lanes(self, lines: Lines, limit: int, intervals: Sequence[int], enough: int, whole: Flags | None) -> _Lanes:
+        """Lane by lane, which lines have to be handed on for what they say.
+
+        Args:
+            lines: in the order of the block.
+            limit: seconds of a pause.
+            intervals: one of them is the time between lines that are handed on without a reason.
+            enough: so many of those in a block are enough.
+            whole: lines that are handed on in any case.
+        """
         number, step, second, lane = lines
         size = len(lane)
         least, most = int(lane.min()), int(lane.max())
@@ -297,7 +459,7 @@ class Sampler:
         # As a rule steps rise within the same second, and only where they do not there is something to find out.
         at = np.flatnonzero((rise <= 0) | (pause != 0))
         within, rises, pauses = inner[at], rise[at], pause[at]
-        edges = at[within & ((pauses >= PAUSE) | (pauses < 0) | (rises < 0))]
+        edges = at[within & ((pauses >= limit) | (pauses < 0) | (rises < 0))]
         pick[edges] = True
         pick[edges + 1] = True
         still = np.zeros(size - 1, np.bool_)
@@ -312,36 +474,118 @@ class Sampler:
             pick[1:] |= over & inner
         later = at[within & (pauses != 0)] + 1
         now, then = second[later], second[later - 1]
-        for every in EVERY:
+        for every in intervals:
             ticks = later[now // every != then // every]
-            if len(ticks) <= ENOUGH:
+            if len(ticks) <= enough:
                 break
         pick[ticks] = True
         firsts = np.flatnonzero(np.concatenate(([True], ~inner)))
         lasts = np.append(firsts[1:] - 1, size - 1)
-        pick[lasts] = True
         if len(self._last) > MAX_LANES:
             self._last.clear()
+        spans: list[tuple[int, int, int, bool]] = []
         rows = zip(lane[firsts].tolist(), firsts.tolist(), lasts.tolist(), strict=True)
         for who, first, final in rows:
             before = self._last.get(who)
             stood = bool(still[final - 1]) if final > first else False
+            broken = False
             if before is None:
                 pick[first] = True
             else:
-                passed = second[first] - before[1]
-                stands = step[first] == before[0] >= 0
-                if (
-                    not 0 <= passed < PAUSE
-                    or second[first] // every != before[1] // every
-                    or step[first] < before[0]
-                    or (before[2] and not stands)
-                ):
+                passed = int(second[first]) - before[1]
+                stands = int(step[first]) == before[0] >= 0
+                broken = not 0 <= passed < limit or int(step[first]) < before[0] or before[2] != stands
+                if broken or int(second[first]) // every != before[1] // every:
                     pick[first] = True
-                stood = stood or (bool(stands) and final == first)
+                stood = stood or (stands and final == first)
             self._last[who] = (int(step[final]), int(second[final]), stood)
-        needed: Array = number[pick]
-        return needed
+            spans.append((who, first, final, broken))
+        return _Lanes(number, pick, still, spans)
+
+
+class _Lanes(NamedTuple):
+    """Lines of a block, lane by lane.
+
+    Args:
+        number: which lines.
+        pick: whether they are handed on.
+        still: whether the next one has the same step.
+        spans: (lane, its first place here, its last, whether its first line does not simply follow the last one
+            of an earlier block).
+    """
+
+    number: Array
+    pick: Flags
+    still: Flags
+    spans: list[tuple[int, int, int, bool]]
+
+
+class _Standing:
+    """What is kept back of a lane: a line, how many followed it, and the last of these."""
+
+    __slots__ = ("alone", "count", "owed", "report", "tail")
+
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        #: Those that follow it have the same step: that is no progress, and nobody stands for it.
+        self.alone = False
+        self.count = 0
+        self.tail: deque[Report] = deque()
+        #: So many of the next lines follow something that is no progress.
+        self.owed = 0
+
+    def follow(
+        self,
+        first: int,
+        final: int,
+        picked: Sequence[tuple[int, bool]],
+        row: Callable[[int], Report],
+        keep: int,
+        reports: list[Report],
+    ) -> None:
+        """Takes the lines of a block from `first` to `final`, of which some are handed on for themselves.
+
+        Args:
+            picked: these, and whether the step stands still after them.
+        """
+        counted = first
+        for place, alone in picked:
+            if self.report is not None:
+                self.count += place - counted
+                last = row(place - 1) if place > first else self.tail[-1]
+                reports.append(self._until(last))
+            self.report, self.alone, self.count, counted = row(place), alone, 0, place
+        self.count += final + 1 - counted
+        if len(self.tail) > keep or self.tail.maxlen != keep:
+            self.tail = deque(self.tail, keep)
+        self.tail.extend(row(place) for place in range(max(final - keep + 1, first), final + 1))
+
+    def _until(self, last: Report, others: int = 0) -> Report:
+        """The line that stands for others, up to the last; so many of them are handed on for themselves."""
+        report = self.report
+        assert report is not None
+        lines = self.count - others
+        return report if self.count <= 1 or self.alone else report._replace(until=last.raw, lines=max(lines, 1))
+
+    def closed(self) -> list[Report]:
+        """The line that stands for others, and the last of these for itself."""
+        if self.report is None:
+            return []
+        last = self.tail[-1]
+        found = [self._until(last)] if self.count <= 1 else [self._until(last, 1), last]
+        self.report, self.count = None, 0
+        return found
+
+    def ended(self) -> list[Report]:
+        """The same with all that is known of the last ones."""
+        if self.report is None:
+            return []
+        last = [row for row in self.tail if row.offset > self.report.offset]
+        return [self._until(last[0], len(last)), *last] if last else [self.report]
+
+
+def _offset(report: Report) -> int:
+    return report.offset
 
 
 def _together(known: list[Lines]) -> Lines:

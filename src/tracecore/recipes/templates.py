@@ -8,7 +8,8 @@ a block are then compared with the template at once, and their steps and times r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -29,7 +30,12 @@ TAIL: Final = 8
 #: Numbers before the step that are looked at while learning.
 MAX_NUMBERS: Final = 24
 
+#: Values after the step whose size is looked at, and numbers that are tried to find them.
+MAX_VALUES: Final = 2
+MAX_TRIED: Final = 8
+
 _NUMBER = re2.compile(rb"\d+")
+_VALUE = re2.compile(rb"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _CLOCK = re2.compile(rb"\d\d:\d\d:\d\d")
 
 
@@ -40,11 +46,15 @@ class Said(NamedTuple):
         progress: it is a progress line.
         step: the step it has, if any.
         who: whose line it is, in any form that can be compared.
+        timed: it has a time of its own.
+        values: what it says of the loss and the like.
     """
 
     progress: bool
     step: int | None
     who: object
+    timed: bool = True
+    values: object = None
 
 
 Ask: TypeAlias = Callable[[bytes], Said]
@@ -58,20 +68,25 @@ class Template(msgspec.Struct, frozen=True):
         mask: which bits of them are compared: all of a byte that stays the same, the upper half of a digit.
         step: where the step begins; None for lines without one.
         tail: the bytes after the step, and how many of them are compared.
+        values: (place after the step, bytes, which bits of them are compared): with one more digit before its point, or
+            another exponent, a value is one of another shape, so that none becomes ten times as large unseen.
         clock: where `HH:MM:SS` stands; None for lines without a time.
         lanes: (start, length) of the numbers that say whose line it is.
         kind: lines of different kinds are followed apart.
         text: where the text begins; what a container runtime puts before it is the same for all lines.
+        timed: lines say when they were written; the clock of others may be that of something else.
     """
 
     target: bytes
     mask: bytes
     step: int | None
     tail: bytes
+    values: tuple[tuple[int, bytes, bytes], ...]
     clock: int | None
     lanes: tuple[tuple[int, int], ...]
     kind: bytes
     text: int
+    timed: bool
 
 
 def learn(line: bytes, text: int, ask: Ask) -> Template | None:
@@ -116,14 +131,37 @@ def learn(line: bytes, text: int, ask: Ask) -> Template | None:
     target = bytes(48 if digit else byte for byte, digit in zip(head, digits, strict=True))
     mask = bytes(0xF0 if digit else 0xFF for digit in digits)
     tail = b""
+    values: tuple[tuple[int, bytes, bytes], ...] = ()
     if at is not None:
         end = next(stop for start, stop in numbers if start == at)
         rest = line[end : end + TAIL]
         number = _NUMBER.search(rest)
         tail = rest[: number.start()] if number else rest
-    return Template(
-        target, mask, at, tail, clock.start() if clock else None, tuple(lanes), target + b"\x00" + tail, text
-    )
+        values = tuple(_values(line, end, said, ask))
+    kind = b"\x00".join((target, tail, *(word for _, word, _ in values)))
+    place = clock.start() if clock else None
+    timed = said.timed and place is not None
+    return Template(target, mask, at, tail, values, place, tuple(lanes), kind, text, timed)
+
+
+def _values(line: bytes, step_end: int, said: Said, ask: Ask) -> Iterator[tuple[int, bytes, bytes]]:
+    """The words that show how large the values after a step are."""
+    found = 0
+    for match in islice(_VALUE.finditer(line[:REACH], step_end), MAX_TRIED):
+        start, end = match.span()
+        if found == MAX_VALUES or ask(_changed(line, start)).values == said.values:
+            continue
+        found += 1
+        number = line[start:end]
+        exponent = max(number.find(b"e"), number.find(b"E"))
+        # Up to the character after the whole part, or to the end of the exponent.
+        stop = end if exponent >= 0 else start + len(number.partition(b".")[0]) + 1
+        begin = max(stop - 8, step_end)
+        word = line[begin:stop]
+        exact = start + exponent if exponent >= 0 else stop
+        mask = bytes(0xF0 if 48 <= byte <= 57 and begin + at < exact else 0xFF for at, byte in enumerate(word))
+        zeros = bytes(48 if bits == 0xF0 else byte for byte, bits in zip(word, mask, strict=True))
+        yield begin - step_end, zeros, mask
 
 
 def _changed(line: bytes, place: int) -> bytes:
@@ -215,7 +253,8 @@ class Reader:
         self._kind = kind
         width = len(template.target)
         #: Bytes that must follow the start of a line: what is compared, the step, and what stands after it.
-        self.need = width + 24
+        self._values = [(place, _word(word), _word(mask)) for place, word, mask in template.values]
+        self.need = width + 24 + max((place for place, _, _ in self._values), default=0)
         self._checks: list[tuple[int, np.uint64, np.uint64]] = []
         for place in range(width, template.text, -8):
             first = max(place - 8, 0)
@@ -263,7 +302,14 @@ class Reader:
         step = _MISSING
         if template.step is not None:
             place = template.step
-            step, fits = self._steps(chosen(words(place)), lambda: chosen(words(place + 8)))
+            step, digits_, fits = self._steps(chosen(words(place)), lambda: chosen(words(place + 8)))
+            if self._values:
+                begins = (start if good is None else start[good]) + (place + digits_)
+                anywhere = np.ndarray((len(text) - 7,), np.dtype("V8"), text, 0, (1,))
+                for after, target, mask in self._values:
+                    same = (anywhere[begins + after].view(np.uint64) & mask) == target
+                    if not same.all():
+                        fits = same if fits is None else fits & same
             if fits is not None:
                 step = step[fits]
                 if good is None:
@@ -291,8 +337,9 @@ class Reader:
         lanes = np.full(len(number), lane, np.int64) if isinstance(lane, int) else lane
         return Lines(number, _filled(step, len(number)), _filled(second, len(number)), lanes), good
 
-    def _steps(self, first: Words, after: Callable[[], Words]) -> tuple[Array, Flags | None]:
-        """The steps that begin eight bytes, and which lines have one and what follows it; None for all."""
+    def _steps(self, first: Words, after: Callable[[], Words]) -> tuple[Array, int | Array, Flags | None]:
+        """The steps that begin eight bytes, how long they are, and which lines have one and what follows it; None for
+        all."""
         tail = self.template.tail
         head = int(first[0]).to_bytes(8, "little")
         width = 8 - len(head.lstrip(b"0123456789"))
@@ -301,14 +348,14 @@ class Reader:
             digits = (first ^ _ZEROS) & _u((1 << 8 * width) - 1)
             wrong = (((digits + _SIX) | digits) & _UPPER) | (((first >> _u(8 * width)) ^ self._tail) & self._tail_mask)
             if not wrong.any():
-                return _value(digits << _u(64 - 8 * width)), None
+                return _value(digits << _u(64 - 8 * width)), width, None
         values, widths = _numbers(first)
         good = (widths > 0) & (widths < 8)
         if tail:
             bits = (widths * 8).astype(np.uint64) & _u(63)
             rest = (first >> bits) | (after() << (_u(64) - bits & _u(63)))
             good &= (rest & self._tail_mask) == self._tail
-        return values, good
+        return values, widths, good
 
 
 def _filled(values: Array, size: int) -> Array:

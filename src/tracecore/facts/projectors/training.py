@@ -18,8 +18,11 @@ def progress(record: Stamped) -> Progress | None:
     get = record.get
     if get(_STALL) is not None or get(_CHECKPOINT) is not None or get(_EXPLICIT) is not None:
         return None
+    until = positive(get("tracecore.report.until_unix_nano"))
     made = Progress(
         **record.identity(),
+        count=positive(get("tracecore.report.count")) or 1,
+        last_time=until if until is not None and until > record.time else None,
         step=natural(get("gen_ai.training.step")),
         phase=word(get("gen_ai.training.phase")),
         iter_time_s=magnitude(get("tracecore.training.iter_time_s")),

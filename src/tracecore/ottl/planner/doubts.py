@@ -13,7 +13,7 @@ from typing import Final
 from tracecore.ottl.planner.database import Database, Search, compiled, search
 
 #: So many lines with a word are worth compiling its guards.
-ENOUGH: Final = 64
+ENOUGH: Final = 16
 
 
 class Doubts:

@@ -15,7 +15,7 @@ from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Table, Take, opens
-from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Selector
+from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Reporting, Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -71,6 +71,8 @@ def read_lines(
     with stream.open() as file:
         for block in blocks(file, counters, block_size):
             yield from assembly.feed(block, selector(block.data))
+    if isinstance(selector, Reporting):
+        yield from assembly.reported(selector.finish())
     yield from assembly.finish()
 
 
@@ -165,7 +167,11 @@ class _Assembly:
         self._all = picked is None
         position, index, count = 0, 0, 0 if picked is None else len(picked)
         counted_to, line = 0, block.line
-        known = picked.newlines if isinstance(picked, Picked) else None
+        known = None
+        if isinstance(picked, Picked):
+            known = picked.newlines
+            if picked.reports:
+                yield from self.reported(picked.reports)
         while position < size:
             if picked is not None:
                 while index < count and picked[index] < position:
@@ -211,6 +217,43 @@ class _Assembly:
         if message is None or self._open or self._pieces or len(message.lines) > 1 or message.held:
             return False
         return MAY_CONTINUE.search(raw) is None
+
+    def reported(self, reports: Sequence[Report]) -> Iterator[LogSignal]:
+        """Lines that stand alone, those a selector kept back from blocks before among them."""
+        for report in reports:
+            line = self._dialect(report.raw)
+            if line.partial or not line.text:
+                continue
+            stamp = line.stamp or stamps.find(line.text)
+            reference = self._clock.latest if self._time is None else self._time
+            time = self._anchor(report.offset) if stamp is None else stamp.resolve(reference)
+            if stamp is not None and report.offset > self._stamped_at:
+                self._time = time
+                self._stamped_at = self._seen = report.offset
+            self._count_attempts(line, None)
+            attributes: Attributes = line.attributes or {}
+            if self._attempt != self._first_attempt:
+                attributes["tracecore.attempt"] = self._attempt
+            if stamp is None:
+                attributes["tracecore.time.inferred"] = True
+            if line.rank is not None:
+                attributes["gen_ai.training.rank"] = line.rank
+            if report.until is not None:
+                last = self._dialect(report.until)
+                until = last.stamp or stamps.find(last.text)
+                if until is not None:
+                    attributes["tracecore.report.until_unix_nano"] = max(until.resolve(time), time)
+                    attributes["tracecore.report.count"] = report.lines
+            self._counters.records += 1
+            yield {
+                "resource": self._resource(line.host, line.program),
+                "log": {
+                    "body": line.text[:MAX_BODY].decode("utf-8", "replace"),
+                    "attributes": attributes,
+                    "time_unix_nano": time,
+                },
+                "source": Source(self._stream.path, report.offset, report.line, len(report.raw)),
+            }
 
     def finish(self) -> Iterator[LogSignal]:
         still = [*self._pieces.values(), *self._open.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,14 +26,43 @@ PARTIALS = (b" stdout P", b" stderr P")
 ALWAYS = (*OPENERS, FAILED_GROUP, *PARTIALS)
 
 
+class Report(NamedTuple):
+    """A line that stands alone and is known to be progress. It may stand for others of its kind that followed it.
+
+    Args:
+        raw: without its terminator.
+        offset: in the stream.
+        line: its number.
+        until: the last line it stands for; None where it stands for itself.
+        lines: how many lines these are.
+    """
+
+    raw: bytes
+    offset: int
+    line: int
+    until: bytes | None = None
+    lines: int = 1
+
+
 class Picked(list[int]):
-    """Positions, and where the newlines of the block are, for selectors that know: they are not counted again then."""
+    """Positions, and what else a selector knows.
 
-    __slots__ = ("newlines",)
+    Args:
+        newlines: where the newlines of the block are: they are not counted again then.
+        reports: lines of this block and of those before it that need no position.
+    """
 
-    def __init__(self, positions: Sequence[int], newlines: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    __slots__ = ("newlines", "reports")
+
+    def __init__(
+        self,
+        positions: Sequence[int],
+        newlines: np.ndarray[tuple[int], np.dtype[np.int64]] | None,
+        reports: Sequence[Report] = (),
+    ) -> None:
         super().__init__(positions)
         self.newlines = newlines
+        self.reports = reports
 
 
 class Selector(Protocol):
@@ -47,6 +76,15 @@ class Selector(Protocol):
     """
 
     def __call__(self, block: bytes) -> Sequence[int] | None: ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A selector that keeps reports back until it knows what they stand for."""
+
+    def finish(self) -> Sequence[Report]:
+        """Those it still has, at the end of the stream."""
+        ...
 
 
 class Selectors(Protocol):
