@@ -28,6 +28,7 @@ def pod(name: str, uid: str, **status: str) -> dict[str, Any]:
             "name": name,
             "namespace": "ml",
             "uid": uid,
+            "resourceVersion": "8",
             "labels": {"app.kubernetes.io/name": "trainer", "team": "vision"},
             "annotations": {"nvidia.com/gpu-bus": "0000:3b:00.0"},
             "ownerReferences": [{"kind": "ReplicaSet", "name": "trainer-5d4f8c7b9"}],
@@ -50,6 +51,8 @@ class Cluster:
                 cluster.queries.append(self.path)
                 self.send_response(cluster.status)
                 self.end_headers()
+                if cluster.status != 200:
+                    return
                 if "watch=1" not in self.path:
                     self.wfile.write(msgspec.json.encode({"metadata": {"resourceVersion": "7"}, "items": cluster.pods}))
                     return

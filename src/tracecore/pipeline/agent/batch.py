@@ -65,9 +65,10 @@ class Batch:
         count: log records, metric points or spans; counted when not given.
         acks: who waits for it.
         identity: what it is called when it is sent, and sent again.
+        peer: the address it was sent from, where it was sent.
     """
 
-    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "identity", "signal")
+    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "identity", "peer", "signal")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Batch:
         count: int | None = None,
         acks: tuple[Ack, ...] = (),
         identity: str = "",
+        peer: str = "",
     ) -> None:
         self.signal: Signal = signal
         self._payload = payload
@@ -87,6 +89,7 @@ class Batch:
         self._count = count
         self.acks = acks
         self.identity = identity
+        self.peer = peer
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -138,9 +141,9 @@ class Batch:
         for ack in self.acks:
             ack.hold()
         if self._payload is None and self._raw is None:
-            return Batch(self.signal, source=self._source, count=self._count, acks=self.acks)
+            return Batch(self.signal, source=self._source, count=self._count, acks=self.acks, peer=self.peer)
         payload = None if self._payload is None or self._raw is not None else _copied(self._payload)
-        return Batch(self.signal, payload, raw=self._raw, count=self._count, acks=self.acks)
+        return Batch(self.signal, payload, raw=self._raw, count=self._count, acks=self.acks, peer=self.peer)
 
     def hold(self, more: int) -> None:
         for ack in self.acks:

@@ -380,11 +380,10 @@ def _key(own: dict[str, Any]) -> tuple[Any, ...]:
 
 def _peer(batch: Batch) -> str:
     """The address that a batch was sent from, in its one form; nothing where it was not sent."""
-    peer = getattr(batch, "peer", "")
-    if not peer:
+    if not batch.peer:
         return ""
     try:
-        address = ipaddress.ip_address(peer)
+        address = ipaddress.ip_address(batch.peer)
     except ValueError:
         return ""
     mapped = getattr(address, "ipv4_mapped", None)

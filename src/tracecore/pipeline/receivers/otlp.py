@@ -159,8 +159,11 @@ class _Taking:
         self._large = threading.Lock()
         setting.meter.declare(dropped=("malformed",), events=("connection_refused",))
 
-    def __call__(self, signal: Signal, raw: bytes) -> int:
+    def __call__(self, signal: Signal, raw: bytes, peer: str = "") -> int:
         """Gives how many records were taken.
+
+        Args:
+            peer: the address that sent it.
 
         Raises:
             OtlpError: it is no request.
@@ -174,7 +177,7 @@ class _Taking:
             self._setting.meter.drop("malformed", 1)
             raise
         if total:
-            self._consume(Batch(signal, raw=raw, count=total))
+            self._consume(Batch(signal, raw=raw, count=total, peer=peer))
         return total
 
 
@@ -192,6 +195,13 @@ def _count(signal: str, message: Any) -> int:
     return total
 
 
+def peer_address(peer: str) -> str:
+    """The address of gRPC's `ipv4:10.0.0.1:5555` or `ipv6:%5B::1%5D:5555`; nothing for another kind."""
+    kind, _, rest = peer.partition(":")
+    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
+    return host if kind in ("ipv4", "ipv6") else ""
+
+
 def serve_grpc(options: Grpc, take: _Taking) -> tuple[Any, int]:
     """A running gRPC server, and its port."""
     from concurrent.futures import ThreadPoolExecutor
@@ -201,7 +211,7 @@ def serve_grpc(options: Grpc, take: _Taking) -> tuple[Any, int]:
     def handler(signal: Signal) -> Any:
         def export(raw: bytes, context: Any) -> bytes:
             try:
-                take(signal, raw)
+                take(signal, raw, peer_address(context.peer()))
             except OtlpError as error:
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:300])
             except Refused as error:

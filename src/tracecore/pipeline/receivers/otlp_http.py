@@ -28,7 +28,7 @@ _INVALID, _UNAVAILABLE, _UNIMPLEMENTED, _TOO_LARGE = 3, 14, 12, 8
 
 
 class Take(Protocol):
-    def __call__(self, signal: Signal, raw: bytes) -> int: ...
+    def __call__(self, signal: Signal, raw: bytes, peer: str = "") -> int: ...
 
 
 class _Answer(Exception):
@@ -148,7 +148,7 @@ class _Handler(Handler):
                 raise _Answer(415, _INVALID, "Content-Type must be application/x-protobuf or application/json")
             raw = self._body()
             self.server.allow(self.connection, None)
-            type(self).take(signal, from_json(signal, raw) if json else raw)
+            type(self).take(signal, from_json(signal, raw) if json else raw, str(self.client_address[0]))
         except _Answer as answer:
             self._answer(answer.status, failure(answer.code, answer.text, json), json)
         except OtlpError as error:

@@ -26,8 +26,9 @@ AuthType: TypeAlias = Literal["serviceAccount", "kubeConfig", "none"]
 ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 #: Seconds to wait for an answer to begin.
 TIMEOUT: Final = 30.0
-#: What is read of an answer that says no.
+#: What is read of an answer that says no: bytes, and for how many seconds.
 MAX_REFUSAL: Final = 64 << 10
+REFUSAL: Final = 5.0
 #: A peer that vanished without a word is noticed after idle + interval × count seconds.
 _KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
@@ -154,7 +155,10 @@ class Way:
                 opened(held)
             target = self._prefix + quote(path) + (f"?{urlencode(query)}" if query else "")
             connection.request("GET", target, headers=headers)
-            return connection, connection.getresponse()
+            answer = connection.getresponse()
+            if answer.status != 200:
+                held.settimeout(REFUSAL)
+            return connection, answer
         except BaseException:
             connection.close()
             raise
@@ -169,7 +173,10 @@ def _keep_alive(held: socket.socket) -> None:
 
 def _refusal(answer: http.client.HTTPResponse, verb: str, resource: str) -> ApiError:
     """The error that an answer means."""
-    words = _message(answer.read(MAX_REFUSAL))
+    try:
+        words = _message(answer.read(MAX_REFUSAL))
+    except (OSError, http.client.HTTPException):
+        words = ""  # the status says enough
     if answer.status == 401:
         return Forbidden(f"the API server does not know who asks (401 on {verb} {resource}): {words}", 401)
     if answer.status == 403:

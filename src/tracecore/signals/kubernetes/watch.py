@@ -236,6 +236,7 @@ class Follower:
     def changes(self) -> Iterator[Change]:
         """What is told, for ever."""
         wait = self._back_off[0]
+        suspect = bool(self.version)
         while not self._stop.is_set():
             before, began = self.connections, time.monotonic()
             pause = 0.0
@@ -247,6 +248,9 @@ class Follower:
                             return
                 if "watch" in self._missing and self._stop.wait(self._poll):
                     return
+                if suspect and self.version:
+                    self._compare()
+                    suspect = False
                 yield from self._watch()
                 if time.monotonic() - began >= self._back_off[0]:
                     wait = self._back_off[0]
@@ -264,6 +268,7 @@ class Follower:
                 if self._stop.is_set():
                     return
                 self._state(str(error) or type(error).__name__)
+                suspect = True
                 if self.connections > before:
                     wait = self._back_off[0]
                 pause = getattr(error, "retry_after", 0.0) or wait
@@ -271,6 +276,26 @@ class Follower:
                 if self._stop.wait(pause * random.uniform(0.5, 1.0)):
                     return
                 wait = min(wait * 2, self._back_off[1])
+
+    def _compare(self) -> None:
+        """Look whether the server is behind us, which a watch does not tell: it would wait for our version to come.
+
+        Raises:
+            Gone: its store was replaced, and versions began anew.
+        """
+        if (known := order(self.version)) is None or "list" in self._missing:
+            return
+        query = {**self.collection.query, "limit": "1"}
+        try:
+            with self._way().get(self.collection.path, query, verb="list", resource=self.collection.name) as answer:
+                page = _page.decode(_read(answer) or b"{}")
+        except (Forbidden, msgspec.DecodeError, RecursionError):
+            return  # the watch will tell
+        present = order(page.metadata.resourceVersion)
+        if present is not None and present < known:
+            found = Gone(f"the API server is at version {present}, behind {known}")
+            found.ahead = True
+            raise found
 
     def _forbidden(self, error: Forbidden) -> bool:
         """Whether it is known what to do without this right."""
@@ -309,6 +334,7 @@ class Follower:
         if self.version:
             query["resourceVersion"] = self.version
         name = self.collection.name
+        before = self.connections
         try:
             with self._way().get(
                 self.collection.path, query, verb="watch", resource=name, timeout=seconds + 30.0, opened=self._opened
@@ -330,8 +356,7 @@ class Follower:
         finally:
             self._held = None
             # Without the right to list, each watch tells everything anew; the right is asked for again.
-            if "list" in self._missing:
-                self._missing.pop("list")
+            if self.connections > before and self._missing.pop("list", None):
                 self.version = ""
 
     def _opened(self, held: socket.socket) -> None:
