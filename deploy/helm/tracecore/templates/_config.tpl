@@ -85,18 +85,23 @@ patterns:
 {{- end }}
 
 {{/*
-Maps key by key; lists and plain values of the second replace those of the first; null leaves what is there. The same as a
-second --config. The first one is changed.
+Maps key by key; everything else of the second (lists, plain values, null) replaces that of the first. The same as a second
+--config. The first one is changed.
 */}}
 {{- define "tracecore.merge" -}}
 {{- $base := index . 0 }}
 {{- range $key, $value := index . 1 }}
 {{- if and (kindIs "map" $value) (kindIs "map" (get $base $key)) }}
 {{- include "tracecore.merge" (list (get $base $key) $value) }}
-{{- else if or (not (kindIs "invalid" $value)) (not (hasKey $base $key)) }}
+{{- else }}
 {{- $_ := set $base $key $value }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* As YAML. A value that is a variable alone is text, also where a node or a key is called 1234. */}}
+{{- define "tracecore.config.text" -}}
+{{- regexReplaceAll "(?m)(: |- )(\\$\\{env:[^{}]*\\})$" (toYaml .) "${1}\"${2}\"" }}
 {{- end }}
 
 {{- define "tracecore.config.agent.receivers" -}}
@@ -151,12 +156,6 @@ kmsg:
   storage: file_storage
 {{- end }}
 {{- end }}
-{{- if $v.dumps.enabled }}
-ncclfr:
-  include:
-    - {{ printf "%s/**/*" $v.dumps.hostPath | quote }}
-  storage: file_storage
-{{- end }}
 {{- if $v.otlp.enabled }}
 otlp:
   protocols:
@@ -165,6 +164,13 @@ otlp:
     http:
       endpoint: {{ printf "%s:4318" (include "tracecore.listen" .) | quote }}
 {{- end }}
+{{- end }}
+
+{{- define "tracecore.config.agent.dumps" -}}
+directory: {{ .Values.dumps.hostPath | quote }}
+include: ["*", "*/*"]
+max_dump_size: 32MiB
+storage: file_storage
 {{- end }}
 
 {{- define "tracecore.config.agent.metrics" -}}
@@ -191,9 +197,13 @@ prometheus:
                 {{- end }}
         relabel_configs:
           - source_labels: [__meta_kubernetes_pod_ip]
-            regex: (.+)
+            regex: ([0-9.]+)
             target_label: __address__
             replacement: "$$1:{{ .port }}"
+          - source_labels: [__meta_kubernetes_pod_ip]
+            regex: (.*:.*)
+            target_label: __address__
+            replacement: "[$$1]:{{ .port }}"
       {{- end }}
 {{- end }}
 {{- if $v.metrics.nvml.enabled }}
@@ -224,12 +234,10 @@ extract:
     - k8s.statefulset.name
     - k8s.daemonset.name
     - k8s.job.name
+  {{- with .Values.identity.labels }}
   labels:
-    - key: gen_ai.training.io/rank
-    - key: gen_ai.training.io/job-id
-    {{- with .Values.identity.labels }}
     {{- toYaml . | nindent 4 }}
-    {{- end }}
+  {{- end }}
   {{- with .Values.identity.annotations }}
   annotations:
     {{- toYaml . | nindent 4 }}
@@ -240,6 +248,8 @@ pod_association:
   - sources:
       - {from: resource_attribute, name: k8s.namespace.name}
       - {from: resource_attribute, name: k8s.pod.name}
+  - sources:
+      - {from: connection}
 {{- end }}
 
 {{/* The whole configuration of the agents of nodes, as YAML. */}}
@@ -262,6 +272,10 @@ pod_association:
 {{- if $logs }}
 {{- $_ := set $pipelines "logs" (dict "receivers" $logs "processors" (concat $first (ternary (list "rankjoin") (list) (not (empty $gathers))) $detectors) "exporters" $exporters) }}
 {{- end }}
+{{- if $v.dumps.enabled }}
+{{- /* A dump is one large record: not collected with others, so that it fits into one message. */}}
+{{- $_ := set $pipelines "logs/dumps" (dict "receivers" (list "ncclfr") "processors" (concat (list "memory_limiter" "resource/node") (ternary (list) (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
+{{- end }}
 {{- if $points }}
 {{- $_ := set $pipelines "metrics" (dict "receivers" $points "processors" (concat $first (ternary (list "batch") (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
 {{- end }}
@@ -270,13 +284,15 @@ pod_association:
 {{- if $points }}{{ $_ := set $pipelines "metrics/records" (dict "receivers" $points "processors" (concat $first (list "batch")) "exporters" (list "otlphttp")) }}{{ end }}
 {{- end }}
 {{- $config := dict }}
-{{- $_ := set $config "receivers" (merge (deepCopy $sources) $meters) }}
+{{- $receivers := merge (deepCopy $sources) $meters }}
+{{- if $v.dumps.enabled }}{{ $_ := set $receivers "ncclfr" (include "tracecore.config.agent.dumps" . | fromYaml) }}{{ end }}
+{{- $_ := set $config "receivers" $receivers }}
 {{- $processors := dict "memory_limiter" (include "tracecore.config.memory" $v.agent.resources.limits.memory | fromYaml) }}
 {{- if $v.identity.enabled }}{{ $_ := set $processors "k8sattributes" (include "tracecore.config.identity" . | fromYaml) }}{{ end }}
 {{- $stamps := list (dict "key" "k8s.node.name" "action" "upsert" "value" "${env:K8S_NODE_NAME}") }}
 {{- with $v.clusterName }}{{ $stamps = append $stamps (dict "key" "k8s.cluster.name" "action" "upsert" "value" .) }}{{ end }}
 {{- $_ := set $processors "resource/node" (dict "attributes" $stamps) }}
-{{- $_ := set $processors "rankjoin" dict }}
+{{- if $logs }}{{ $_ := set $processors "rankjoin" dict }}{{ end }}
 {{- if or $gathers $all }}{{ $_ := set $processors "batch" (dict "timeout" "200ms" "send_batch_size" 4096 "send_batch_max_size" 8192) }}{{ end }}
 {{- if not $gathers }}{{ $_ := set $processors "patterndetector" (include "tracecore.config.detector" . | fromYaml) }}{{ end }}
 {{- $_ := set $config "processors" $processors }}
@@ -294,7 +310,7 @@ pod_association:
 {{- $_ := set $config "extensions" (include "tracecore.config.extensions" . | fromYaml) }}
 {{- $_ := set $config "service" (dict "extensions" (list "file_storage" "health_check") "telemetry" (include "tracecore.config.telemetry" . | fromYaml) "pipelines" $pipelines) }}
 {{- include "tracecore.merge" (list $config $v.agent.config) }}
-{{- toYaml $config }}
+{{- include "tracecore.config.text" $config }}
 {{- end }}
 
 {{- define "tracecore.config.objects" -}}
@@ -312,6 +328,7 @@ objects:
   {{- if .Values.objects.pods }}
   - name: pods
     mode: watch
+    include_initial_state: true
     {{- with $namespaces }}
     namespaces: {{ toJson . }}
     {{- end }}
@@ -319,6 +336,7 @@ objects:
   {{- if .Values.objects.nodes }}
   - name: nodes
     mode: watch
+    include_initial_state: true
   {{- end }}
 {{- end }}
 
@@ -337,7 +355,7 @@ objects:
 {{- $sources := $own }}
 {{- if $gathers }}
 {{- $sources = append $own "otlp" }}
-{{- $_ := set $receivers "otlp" (dict "protocols" (dict "grpc" (dict "endpoint" (printf "%s:4317" (include "tracecore.listen" .)) "max_recv_msg_size_mib" 16))) }}
+{{- $_ := set $receivers "otlp" (dict "protocols" (dict "grpc" (dict "endpoint" (printf "%s:4317" (include "tracecore.listen" .)) "max_recv_msg_size_mib" 48))) }}
 {{- end }}
 {{- $first := list "memory_limiter" }}
 {{- $processors := dict "memory_limiter" (include "tracecore.config.memory" $v.cluster.resources.limits.memory | fromYaml) }}
@@ -358,5 +376,5 @@ objects:
 {{- $_ := set $config "extensions" (include "tracecore.config.extensions" . | fromYaml) }}
 {{- $_ := set $config "service" (dict "extensions" (list "file_storage" "health_check") "telemetry" (include "tracecore.config.telemetry" . | fromYaml) "pipelines" $pipelines) }}
 {{- include "tracecore.merge" (list $config $v.cluster.config) }}
-{{- toYaml $config }}
+{{- include "tracecore.config.text" $config }}
 {{- end }}

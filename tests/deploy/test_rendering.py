@@ -1,0 +1,321 @@
+"""The chart, rendered by a real helm with many values: every agent's configuration is valid, every object within the policy."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tracecore.pipeline.agent.configuration import Configuration, ConfigurationError, read
+from tracecore.pipeline.agent.document import Report, load
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "deploy" / "helm" / "tracecore"
+#: Names and keys that look like numbers are text all the same.
+ENVIRONMENT = {"K8S_NODE_NAME": "1234", "KEY": "5678"}
+ALERTS = {"alertmanager": {"enabled": True, "url": "http://alertmanager.monitoring:9093/api/v2/alerts"}}
+OTLP = {"otlphttp": {"enabled": True, "endpoint": "https://otlp.example.com", "headers": {"x-key": "${env:KEY}"}}}
+
+#: Every toggle and what it may be.
+TOGGLES: dict[str, list[dict[str, Any]]] = {
+    "logs": [
+        {"logs": {"enabled": True}},
+        {"logs": {"enabled": False}},
+        {"logs": {"namespaces": ["train", "eval"], "exclude": ["/var/log/pods/kube-system_*/*/*.log"]}},
+        {"logs": {"dockerHostPath": "/var/lib/docker/containers", "startAt": "beginning"}},
+    ],
+    "kernel": [
+        {"kernel": {"enabled": True}},
+        {"kernel": {"enabled": False}},
+        {"kernel": {"source": "file"}},
+        {"kernel": {"source": "kmsg", "kmsg": {"resource": "smarter-devices/kmsg"}}},
+        {"kernel": {"journald": {"hostPath": "/run/log/journal", "units": ["kubelet.service"]}}},
+    ],
+    "dumps": [{"dumps": {"enabled": on}} for on in (True, False)],
+    "metrics": [
+        {},
+        {"metrics": {"scrape": {"enabled": True}}},
+        {"metrics": {"nvml": {"enabled": True}}},
+        {"metrics": {"scrape": {"enabled": True, "interval": "5s"}, "nvml": {"enabled": True}}},
+    ],
+    "otlp": [{"otlp": {"enabled": on}} for on in (True, False)],
+    "objects": [
+        {},
+        {"objects": {"enabled": False}},
+        {"objects": {"namespaces": ["train"], "nodes": False}},
+        {"objects": {"events": False, "pods": False}},
+    ],
+    "identity": [
+        {"identity": {"enabled": False}},
+        {"identity": {"labels": [{"tag_name": "team", "key": "team"}], "annotations": [{"key_regex": "nvidia.com/.*"}]}},
+    ],
+    "scope": [{"detection": {"scope": scope}} for scope in ("cluster", "node")],
+    "outputs": [
+        {},
+        {"outputs": ALERTS},
+        {"outputs": OTLP},
+        {"outputs": {"otlphttp": {**OTLP["otlphttp"], "send": "all"}, "log": {"enabled": False}}},
+        {"outputs": {"webhook": {"enabled": True, "url": "https://hooks.example.com/x"}, **ALERTS}},
+    ],
+    "state": [{}, {"agent": {"state": {"ephemeral": True}}}, {"agent": {"state": {"prepare": False}}}],
+    "around": [
+        {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}},
+        {"networkPolicy": {"enabled": False}, "priorityClass": {"create": False}, "clusterName": "one"},
+    ],
+}
+
+
+def _pairs(row: tuple[int, ...]) -> set[tuple[int, int, int, int]]:
+    return {(i, row[i], j, row[j]) for i, j in itertools.combinations(range(len(row)), 2)}
+
+
+def _rows() -> Iterator[dict[str, Any]]:
+    """Values so that every choice of a toggle meets every choice of every other one, in few renderings."""
+    sizes = [len(choices) for choices in TOGGLES.values()]
+    open_ = {
+        (i, a, j, b)
+        for i, j in itertools.combinations(range(len(sizes)), 2)
+        for a in range(sizes[i])
+        for b in range(sizes[j])
+    }
+    while open_:
+        i, a, j, b = min(open_)
+        row = {i: a, j: b}
+        for k in range(len(sizes)):
+            if k not in row:
+                row[k] = max(
+                    range(sizes[k]),
+                    key=lambda c, k=k, row=row: sum((*sorted(((k, c), one)),) in _nested(open_) for one in row.items()),
+                )
+        chosen = tuple(row[k] for k in range(len(sizes)))
+        open_ -= _pairs(chosen)
+        merged: dict[str, Any] = {}
+        for choices, number in zip(TOGGLES.values(), chosen, strict=True):
+            _merge(merged, choices[number])
+        yield merged
+
+
+def _nested(pairs: set[tuple[int, int, int, int]]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
+    return {((i, a), (j, b)) for i, a, j, b in pairs}
+
+
+def _merge(base: dict[str, Any], over: dict[str, Any]) -> None:
+    for key, value in over.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            _merge(base[key], value)
+        else:
+            base[key] = value.copy() if isinstance(value, dict) else value
+
+
+def configurations(objects: list[dict[str, Any]]) -> dict[str, str]:
+    """The agents' configurations, by file name."""
+    return {
+        name: text
+        for one in objects
+        if one["kind"] == "ConfigMap"
+        for name, text in one["data"].items()
+        if name in ("agent.yaml", "cluster.yaml")
+    }
+
+
+def valid(text: str, place: Path) -> Configuration:
+    """What `tracecore validate` makes of it; every mistake when there is one."""
+    place.write_text(text)
+    try:
+        configuration, warnings = read([place], ENVIRONMENT)
+    except ConfigurationError as error:
+        pytest.fail("\n".join(map(str, error.problems)) + "\n" + text)
+    assert not warnings
+    return configuration
+
+
+def test_helm_finds_nothing_to_complain_of(helm: Path) -> None:
+    done = subprocess.run([helm, "lint", "--strict", CHART], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_helm_refuses_what_the_schema_does_not_know(helm: Path, generate: Any) -> None:
+    for setting in ("agent.privileged=true", "agent.hostNetwork=true", "outputs.webhook.enabled=true"):
+        command = [helm, "template", "x", CHART, "--set", setting, "--kube-version", generate.KUBERNETES]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode != 0
+        assert "values don't meet the specifications of the schema" in done.stderr
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_every_pair_of_toggles(number: int, render: Any, policy: Any, tmp_path: Path) -> None:
+    """A sixth of the renderings each."""
+    rows = list(_rows())
+    assert len(rows) > 20
+    for values in rows[number::6]:
+        objects = render(values)
+        assert policy.violations(objects) == [], values
+        texts = configurations(objects)
+        workloads = {one["kind"]: one for one in objects if one["kind"] in ("DaemonSet", "Deployment")}
+        assert set(texts) == {
+            file for file, kind in (("agent.yaml", "DaemonSet"), ("cluster.yaml", "Deployment")) if kind in workloads
+        }
+        for name, text in texts.items():
+            configuration = valid(text, tmp_path / name)
+            pod = workloads["DaemonSet" if name == "agent.yaml" else "Deployment"]["spec"]["template"]["spec"]
+            _fits(configuration, pod)
+        _wired(objects)
+
+
+def _fits(configuration: Configuration, pod: dict[str, Any]) -> None:
+    """The pod gives the configuration what it needs."""
+    (container,) = pod["containers"]
+    assert not {"debug"} & set(configuration.of("exporter")) or "--drain" in container["args"]
+    drain = int(container["args"][container["args"].index("--drain") + 1])
+    assert pod["terminationGracePeriodSeconds"] > drain
+    limiter = configuration.of("processor")["memory_limiter"].options
+    limit = container["resources"]["limits"]["memory"]
+    mebibytes = int(limit[:-2]) * (1024 if limit.endswith("Gi") else 1)
+    assert mebibytes * 0.7 <= limiter.limit_mib < mebibytes
+    assert 0 < limiter.spike_limit_mib < limiter.limit_mib
+    health = configuration.of("extension")["health_check"].options
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert health.endpoint.endswith(f":{ports['health']}")
+    assert configuration.service.telemetry.metrics.listen() == ("0.0.0.0", ports["metrics"])
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    storage = configuration.of("extension")["file_storage"].options
+    state = [path for path in mounts if storage.directory.startswith(path + "/")]
+    assert state
+    assert not mounts[state[0]].get("readOnly")
+    for id, component in configuration.of("receiver").items():
+        if id.startswith("filelog"):
+            for pattern in component.options.reader.include if hasattr(component.options, "reader") else ():
+                assert any(pattern.startswith(path + "/") for path in mounts), pattern
+        if id == "journald":
+            assert component.options.directory in mounts
+        if id in ("k8sobjects", "prometheus"):
+            assert pod["automountServiceAccountToken"] is True
+    if "k8sattributes" in configuration.of("processor"):
+        assert pod["automountServiceAccountToken"] is True
+        assert any(one["name"] == "K8S_NODE_NAME" for one in container["env"])
+
+
+def _wired(objects: list[dict[str, Any]]) -> None:
+    """Names meet: selectors and labels, services and ports, accounts, maps, classes, what agents send and where."""
+    by_kind: dict[str, dict[str, Any]] = {}
+    for one in objects:
+        by_kind.setdefault(one["kind"], {})[one["metadata"]["name"]] = one
+    for kind in ("DaemonSet", "Deployment"):
+        for one in by_kind.get(kind, {}).values():
+            template = one["spec"]["template"]
+            labels = template["metadata"]["labels"]
+            assert one["spec"]["selector"]["matchLabels"].items() <= labels.items()
+            assert template["spec"]["serviceAccountName"] in by_kind["ServiceAccount"]
+            for volume in template["spec"]["volumes"]:
+                if "configMap" in volume:
+                    assert volume["configMap"]["name"] in by_kind["ConfigMap"]
+            if name := template["spec"].get("priorityClassName"):
+                assert name in by_kind["PriorityClass"]
+            assert len(one["metadata"]["name"]) <= 52
+    templates = [one["spec"]["template"] for kind in ("DaemonSet", "Deployment") for one in by_kind.get(kind, {}).values()]
+    for service in by_kind.get("Service", {}).values():
+        (pod,) = [
+            one for one in templates if service["spec"]["selector"].items() <= one["metadata"]["labels"].items()
+        ]
+        names = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
+    for text in configurations(objects).values():
+        target = (yaml.safe_load(text)["exporters"].get("otlp/cluster") or {}).get("endpoint", "").partition(":")[0]
+        assert not target or target in by_kind["Service"]
+
+
+def test_a_changed_configuration_is_a_new_pod(render: Any) -> None:
+    def checksums(values: dict[str, Any]) -> list[str]:
+        return [
+            one["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
+            for one in render(values)
+            if one["kind"] in ("DaemonSet", "Deployment")
+        ]
+
+    first, again = checksums({}), checksums({"agent": {"podLabels": {"a": "b"}}})
+    changed = checksums({"agent": {"config": {"processors": {"batch": {"timeout": "1s"}}}}})
+    assert first == again
+    assert first[0] != changed[0]
+    assert first[1] == changed[1]
+
+
+def test_the_operators_own_configuration_goes_last_as_a_second_file_would(render: Any, tmp_path: Path) -> None:
+    own: dict[str, Any] = {
+        "receivers": {
+            "otlp": {"protocols": {"grpc": None}},
+            "filelog/pods": {"poll_interval": "1s", "exclude": ["/var/log/pods/a_*/*/*.log"]},
+            "journald": None,
+        },
+        "processors": {"batch": {"timeout": "1s"}, "filter/quiet": {"logs": {"log_record": ['IsMatch(body, "^DEBUG")']}}},
+        "exporters": {"otlp/cluster": {"sending_queue": {"queue_size": 5000}}},
+        "service": {
+            "pipelines": {
+                "logs": {"receivers": ["filelog/pods", "otlp"], "processors": ["memory_limiter", "filter/quiet", "batch"]}
+            }
+        },
+    }
+    merged = configurations(render({"agent": {"config": own}}))["agent.yaml"]
+    plain = configurations(render({}))["agent.yaml"]
+    for name, text in (("merged", merged), ("plain", plain), ("own", yaml.safe_dump(own))):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    report = Report()
+    by_agent = load([tmp_path / "plain.yaml", tmp_path / "own.yaml"], report, ENVIRONMENT)
+    by_chart = load([tmp_path / "merged.yaml"], report, ENVIRONMENT)
+    assert not report.problems
+    assert by_agent is not None
+    assert by_chart is not None
+    assert by_chart.plain() == by_agent.plain()
+    assert by_chart.plain()["receivers"]["filelog/pods"]["start_at"] == "end"
+    assert by_chart.plain()["receivers"]["filelog/pods"]["exclude"] == ["/var/log/pods/a_*/*/*.log"]
+    configuration = valid(merged, tmp_path / "merged.yaml")
+    assert list(configuration.service.pipelines["logs"].processors) == ["memory_limiter", "filter/quiet", "batch"]
+
+
+def test_outputs_are_reachable_through_the_network_policy(render: Any) -> None:
+    objects = render({"outputs": {**ALERTS, **OTLP, "webhook": {"enabled": True, "url": "http://[fd00::1]/hook"}}})
+    (policy,) = [
+        one for one in objects if one["kind"] == "NetworkPolicy" and one["metadata"]["name"].endswith("-cluster")
+    ]
+    ports = {port["port"] for rule in policy["spec"]["egress"] for port in rule["ports"] if "to" not in rule}
+    assert ports >= {9093, 443, 80}
+
+
+def test_rights_are_those_of_what_is_read(render: Any) -> None:
+    def rights(values: dict[str, Any]) -> dict[str, set[tuple[str, str]]]:
+        return {
+            f"{one['kind']} {one['metadata'].get('namespace', '')}".strip(): {
+                (resource, verb) for rule in one["rules"] for resource in rule["resources"] for verb in rule["verbs"]
+            }
+            for one in render(values)
+            if one["kind"] in ("ClusterRole", "Role") and one["metadata"]["name"].endswith("-cluster")
+        }
+
+    reading = {"get", "list", "watch"}
+    assert rights({}) == {"ClusterRole": {(what, verb) for what in ("events", "pods", "nodes") for verb in reading}}
+    assert rights({"objects": {"pods": False, "nodes": False}}) == {"ClusterRole": {("events", verb) for verb in reading}}
+    assert rights({"objects": {"enabled": False}}) == {}
+    scoped = rights({"objects": {"namespaces": ["train"]}})
+    assert scoped == {
+        "ClusterRole": {("nodes", verb) for verb in reading},
+        "Role train": {(what, verb) for what in ("events", "pods") for verb in reading},
+    }
+
+
+def test_long_and_given_names(render: Any, policy: Any) -> None:
+    for values in ({"fullnameOverride": "x" * 80}, {"nameOverride": "other"}):
+        objects = render(values)
+        _wired(objects)
+        assert policy.violations(objects) == []
+
+
+def test_root_is_possible_on_purpose_and_then_is_the_only_violation(render: Any, policy: Any) -> None:
+    objects = render({"agent": {"runAsUser": 0}})
+    assert [text.partition(": ")[2] for text in policy.violations(objects)] == ["container tracecore: runs as root"]
+    (daemon,) = [one for one in objects if one["kind"] == "DaemonSet"]
+    assert "initContainers" not in daemon["spec"]["template"]["spec"]
