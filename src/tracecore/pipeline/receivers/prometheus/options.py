@@ -164,11 +164,23 @@ class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
         role: what is a target: each port of a pod, each node's kubelet, each service, each address of endpoints.
         namespaces: where.
         selectors: which. An agent that scrapes its own node wants `field: spec.nodeName=${env:K8S_NODE_NAME}`.
+        api_server: the URL of the API server; that of the cluster this runs in, as its service account, when not given.
+        authorization: who we are at `api_server`.
+        tls_config: for `api_server`.
     """
 
     role: Literal["pod", "node", "service", "endpoints", "endpointslice"]
     namespaces: Namespaces = Namespaces()
     selectors: list[Selector] = []
+    api_server: str | None = None
+    authorization: Authorization | None = None
+    tls_config: TlsConfig = TlsConfig()
+
+    def check(self) -> Problems:
+        if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
+            yield ("api_server",), "begins with http:// or https://"
+        if self.api_server is None and self.authorization is not None:
+            yield ("authorization",), "without api_server the service account is used"
 
 
 class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
