@@ -7,6 +7,7 @@ rank replaces what was said of it before.
 from __future__ import annotations
 
 import logging
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from tracecore.pipeline.agent.options import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
-    from tracecore.signals.flight_recorder.dump import Dump
+    from tracecore.signals.flight_recorder.dump import Dump, Entry
 
 log = logging.getLogger("tracecore.agent.patterndetector")
 
@@ -35,9 +36,10 @@ MAX_BYTES: Final = 64 << 20
 
 
 class Held(msgspec.Struct):
-    """A dump, whose it is, and when it came."""
+    """A dump, whose it is, and when it came; and its bytes, compressed, for the few entries that are shown in full."""
 
     dump: Dump
+    data: bytes
     identity: dict[str, Any]
     arrived: int
 
@@ -85,7 +87,7 @@ class DumpFacts:
         where = str(identity.get("job") or path.rpartition("/")[0])
         job = self._jobs.setdefault(where, Job({}))
         self._jobs.move_to_end(where)
-        job.ranks[dump.rank] = Held(dump, identity, now)
+        job.ranks[dump.rank] = Held(dump, zlib.compress(data, 1), identity, now)
         job.since = job.since if job.changed else now
         job.last, job.changed = now, True
         self._bound()
@@ -115,11 +117,28 @@ def _joined(job: Job) -> list[Fact]:
     newest = max(held.arrived for held in job.ranks.values())
     job.ranks = {rank: held for rank, held in job.ranks.items() if newest - held.arrived <= TOGETHER}
     joined = join([job.ranks[rank].dump for rank in sorted(job.ranks)])
+    data = {held.dump.path: held.data for held in job.ranks.values()}
+
+    def reread(path: str, group: str, seq: int) -> Entry | None:
+        return _entry(zlib.decompress(data[path]), group, seq) if path in data else None
+
     facts = []
-    for fact in facts_of(joined):
+    for fact in facts_of(joined, reread):
         held = job.ranks.get(-1 if fact.rank is None else fact.rank)
         facts.append(msgspec.structs.replace(fact, **held.identity) if held is not None and held.identity else fact)
     return facts
+
+
+def _entry(data: bytes, group: str, seq: int) -> Entry | None:
+    """One collective in full; the last of a coalesced group is the one that closes it."""
+    from tracecore.signals.flight_recorder.dump import decode, entry_p2p, entry_seq, group_name, make_entry
+
+    found = None
+    entries = decode(data).get("entries")
+    for raw in entries if isinstance(entries, list) else ():
+        if isinstance(raw, dict) and entry_seq(raw) == seq and not entry_p2p(raw) and group_name(raw)[0] == group:
+            found = raw
+    return make_entry(found, 0) if found is not None else None
 
 
 def _identity(attributes: Mapping[str, Any]) -> dict[str, Any]:
