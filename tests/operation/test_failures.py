@@ -1,0 +1,229 @@
+"""The operator's failure table: each failure is brought about, and what the docs say one sees is what one sees."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from tracecore.cli.run import command as run
+from tracecore.cli.validate import command as validate
+from tracecore.pipeline.agent.component import Setting
+from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.pipeline.extensions.persistence import transient
+from tracecore.pipeline.receivers.filelog import FileLogReceiver
+from tracecore.pipeline.receivers.reach import fixed, unreachable
+from tracecore.signals.logs.tail.config import FileLogConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = (ROOT / "docs" / "operations.md").read_text()
+TABLE = DOCS.partition("\n## When something is wrong\n")[2].partition("\n## ")[0]
+
+OOM = [
+    "[rank3]: Traceback (most recent call last):",
+    '[rank3]:   File "/app/train.py", line 10, in <module>',
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "79.18 GiB of which 1.00 GiB is free.",
+]
+
+
+def documented(text: str) -> str:
+    """These words, which the table promises."""
+    assert text in TABLE, f"docs/operations.md does not say {text!r}"
+    return text
+
+
+def test_every_row_names_a_test_of_this_file() -> None:
+    rows = [line for line in TABLE.splitlines() if line.startswith("| ") and not line.startswith(("| symptom", "|---"))]
+    assert len(rows) >= 6
+    for row in rows:
+        names = re.findall(r"`(test_\w+)`", row)
+        assert names, row
+        assert set(names) <= set(globals()), row
+
+
+def test_records_without_a_pod_name_when_rights_are_missing(node: Any, until: Any, post: Any, logs: Any) -> None:
+    wrong = until(lambda: node.degraded().get("processor k8sattributes of logs"))
+    assert documented("missing right: list pods") in wrong
+    assert documented("missing right: list pods") in node.agent.log
+    assert node.agent.metric("tracecore_component_degraded", component="k8sattributes") == 1
+    document = logs(["whose line is this"], resource={"k8s.pod.uid": "u-77"})
+    assert post(node.agent.port("http"), "/v1/logs", msgspec.json.encode(document), "application/json")[0] == 200
+    record = until(lambda: [r for r in node.agent.written() if r["body"] == "whose line is this"])[0]
+    assert "k8s.pod.name" not in record["resource"]
+
+
+def test_a_path_that_is_not_mounted(node: Any, until: Any) -> None:
+    name = "receiver filelog/unmounted"
+    wrong = until(lambda: node.degraded().get(name))
+    assert documented("no such directory; is the host's path mounted?") in wrong
+    assert f"cannot open {node.directory}/not/mounted/pods" in wrong
+    assert wrong in until(lambda: node.agent.log if wrong in node.agent.log else "")
+    # What can be read is read all the same.
+    assert until(lambda: [r for r in node.agent.written() if r["body"] == "hello"])
+
+
+def test_a_directory_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scandir(path: Any) -> Any:
+        raise PermissionError(13, "Permission denied", path)
+
+    assert fixed("/var/log/pods/*/*/*.log") == "/var/log/pods"
+    assert fixed("logs/*.log") == "logs"
+    assert fixed("/*.log") == "/"
+    assert unreachable([f"{tmp_path}/*.log", f"{tmp_path}/optional/*.log"]) == ""
+    # Root may read everything, so the answer of the system is given here.
+    monkeypatch.setattr("os.scandir", scandir)
+    assert documented("Permission denied") in unreachable([f"{tmp_path}/*/*.log"])
+
+
+def test_lines_inside_json_are_said_and_the_remedy_works(node: Any, until: Any, post: Any, logs: Any) -> None:
+    wrapped = [msgspec.json.encode({"level": "ERROR", "message": line}).decode() for line in OOM]
+    for _ in range(8):
+        body = msgspec.json.encode(logs(wrapped, resource={"service.name": "wrapped"}))
+        assert post(node.agent.port("http"), "/v1/logs", body, "application/json")[0] == 200
+    node.agent.wait_log(documented("detectors see the envelope, not the line"), 60.0)
+    assert node.agent.log.count("detectors see the envelope") == 1
+    assert node.agent.metric("tracecore_component_events_total", event="json_wrapped_body") >= 20
+    # The remedy of the docs: filelog/json has these operators.
+    for part in ("type: json_parser", "type: move, from: attributes.message, to: body"):
+        documented(part)
+    node.write("ml", "j-0", "main", "0.log", wrapped, tree="json")
+
+    def verdict() -> list[Any]:
+        return [r for r in node.agent.written() if r["attributes"].get("pattern.name") == "cuda_oom"]
+
+    assert until(verdict)[0]["body"].startswith("Rank 3 ran out of GPU memory")
+
+
+def test_a_stamp_without_its_gpu_is_said(node: Any, until: Any, post: Any, logs: Any) -> None:
+    stamps = {"hw.errors.delta": "3", "error.type": "uncorrected"}
+    body = msgspec.json.encode(logs(["ecc"], resource={"host.name": "n9"}, **stamps))
+    assert post(node.agent.port("http"), "/v1/logs", body, "application/json")[0] == 200
+    log = node.agent.wait_log(documented("it does not say which GPU (gpu.id)"), 60.0)
+    assert "hw.errors.delta" in log
+    assert node.agent.metric("tracecore_component_events_total", event="stamped_without_fact") >= 1
+
+
+LIGHT = """\
+receivers:
+  filelog: {{include: ["{directory}/log/*.log"], start_at: beginning, poll_interval: 50ms, storage: file_storage}}
+exporters: {{file: {{path: out.json, append: true}}}}
+extensions: {{file_storage: {{directory: {state}, create_directory: true}}}}
+service:
+  extensions: [file_storage]
+  telemetry: {{metrics: {{address: "127.0.0.1:0"}}}}
+  pipelines: {{logs: {{receivers: [filelog], exporters: [file]}}}}
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    """A directory for state: one in memory where there is one, else any."""
+    memory = Path("/dev/shm")
+    made = (memory if memory.is_dir() and transient(str(memory)) else tmp_path) / f"tracecore-{time.time_ns()}"
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def test_lines_come_twice_when_the_state_was_lost(
+    agent: Callable[[str], Any], tmp_path: Path, state: Path, until: Any
+) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "a.log").write_text("one\ntwo\n")
+    running = agent(LIGHT.format(directory=tmp_path, state=state))
+    running.wait_log(documented("it begins anew"))
+    warned = bool(transient(str(state)))
+    assert (documented("does not last") in running.log) is warned
+    assert running.metric("tracecore_component_events_total", event="not_persistent") == warned
+    until(lambda: len(running.written()) == 2)
+    assert running.stop() == 0
+    shutil.rmtree(state)
+    running.start()
+    until(lambda: len(running.written()) == 4)
+    assert "it begins anew" in running.log
+    assert running.stop() == 0
+    # With its state it goes on where it was, and says nothing of beginning.
+    (tmp_path / "log" / "a.log").write_text("one\ntwo\nthree\n")
+    running.start()
+    until(lambda: len(running.written()) == 5)
+    assert "it begins anew" not in running.log
+    assert running.metric("tracecore_component_events_total", event="begun_anew") == 0
+    assert [record["body"] for record in running.written()] == ["one", "two", "one", "two", "three"]
+
+
+@pytest.mark.parametrize(
+    ("mount", "why"),
+    [
+        ("36 35 0:50 / /state rw - tmpfs tmpfs rw", "in memory"),
+        (
+            "36 35 8:1 /var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/s /state rw - ext4 /dev/sda1 rw",
+            "emptyDir",
+        ),
+        ("36 35 0:50 / / rw - overlay overlay rw,lowerdir=/a", "container's own layer"),
+        ("36 35 8:1 / /state rw shared:1 - ext4 /dev/sda1 rw", ""),
+        ("nonsense\n1 2 3\n36 35 8:1 / /other rw - tmpfs t rw", ""),
+    ],
+)
+def test_a_state_that_does_not_last_is_known(mount: str, why: str) -> None:
+    found = transient("/state/tracecore", mount)
+    assert (why in found) if why else found == ""
+    if why:
+        documented(why)
+
+
+def test_nobody_rotates(tmp_path: Path, until: Any) -> None:
+    """The real receiver over a real file of more than 10 MiB; only the clock is ours."""
+    path = tmp_path / "0.log"
+    path.write_bytes(b"x" * 1023 + b"\n")
+    with path.open("r+b") as file:
+        file.truncate(11 << 20)
+    now = [time.time_ns()]
+    meter = Meter("receiver", "filelog")
+    setting = Setting("filelog", meter, lambda: now[0], {}.__getitem__, tmp_path, lambda: (True, {}))
+    options = FileLogConfig(include=[str(path)], start_at="end", poll_interval=10_000_000)
+    receiver = FileLogReceiver(options, setting)
+    stop = threading.Event()
+    thread = threading.Thread(target=receiver.run, args=(lambda batch: batch.done(), stop))
+    thread.start()
+    try:
+        until(lambda: meter.gauges["watched_files"]() == 1)
+        assert not meter.degraded
+
+        def stalled() -> bool:
+            now[0] += 5_000_000_000
+            time.sleep(0.05)
+            return meter.degraded
+
+        until(stalled)
+        assert documented("rotation_stalled: nobody rotates") in meter.degraded_reason
+        assert str(path) in meter.degraded_reason
+        assert meter.gauges["stalled_files"]() == 1
+        path.rename(tmp_path / "0.log.20260101")
+        path.write_bytes(b"new\n")
+        until(lambda: not stalled())
+        assert meter.gauges["stalled_files"]() == 0
+    finally:
+        stop.set()
+        thread.join()
+        receiver.close()
+
+
+def test_a_placeholder_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(
+        "receivers:\n  otlp: {protocols: {http: }}\n"
+        "exporters:\n  otlphttp:\n    endpoint: REPLACE_WITH_OTLP_HTTP_ENDPOINT\n"
+        "service:\n  pipelines:\n    logs: {receivers: [otlp], exporters: [otlphttp]}\n"
+    )
+    for command in (validate, run):
+        done = CliRunner().invoke(command, ["--config", str(path)], standalone_mode=False)
+        assert done.return_value == 2
+        assert f"{path}:5:15: REPLACE_WITH_OTLP_HTTP_ENDPOINT {documented('is a placeholder')}" in done.stderr
