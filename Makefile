@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench interop lock clean
+.PHONY: help setup demo test lint format bench interop soak lock clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -40,6 +40,9 @@ bench: $(READY)  ## measure, print the table, fail above a committed ceiling
 
 interop: $(READY) ## compare with other people's programs where the machine has them
 	@$(BIN)/pytest -m interop tests/interop
+
+soak: $(READY)   ## torture the agent for hours (SOAK_SECONDS, SOAK_SEED): no line may be lost
+	@$(BIN)/python tests/torture/soak.py
 
 lock: $(READY)   ## rewrite requirements/lock.txt from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv

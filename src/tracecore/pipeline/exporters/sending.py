@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import queue
@@ -27,6 +28,10 @@ _DROPS: Final = (
     "damaged", "error", "partial_success", "queue_full", "rejected", "retries_exhausted", "send_failed", "shutdown",
 )  # fmt: skip
 Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+
+
+#: Seconds at the end of a stop in which nothing new is sent.
+LAST_ANSWERS: Final = 2.0
 
 
 class Retry(Exception):
@@ -148,8 +153,18 @@ class Shelf:
         """
         with self._lock:
             self._done[entry.key] = None
-            self._store.update(self._done)
-            self._done = {}
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Notes what could not be noted before.
+
+        Raises:
+            StorageError: it still cannot.
+        """
+        if self._done:
+            with self._lock:
+                self._store.update(self._done)
+                self._done = {}
 
 
 class Sender:
@@ -184,7 +199,8 @@ class Sender:
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._stop = threading.Event()
-        self._deadline = float("inf")
+        self._last_attempt = float("inf")
+        self._unstored = False
         self._threads: list[threading.Thread] = []
         setting.meter.queue_capacity = queueing.queue_size
         setting.meter.declare(dropped=_DROPS)
@@ -235,9 +251,16 @@ class Sender:
             with self._lock:
                 entry = self._shelf.put(batch)
         except StorageError as error:
-            if self._setting.meter.degrade(f"cannot store: {error}"):
+            self._setting.meter.degrade(f"cannot store: {error}")
+            if not self._unstored:
+                self._unstored = True
                 log.error("%s: batches cannot be stored and wait in memory: %s", self._setting.id, error)
             return batch
+        if self._unstored:
+            self._unstored = False
+            log.info("%s: batches are stored again", self._setting.id)
+        with contextlib.suppress(StorageError):
+            self._shelf.catch_up()
         batch.done()
         return entry
 
@@ -281,6 +304,11 @@ class Sender:
         interval = retry.initial_interval / SECOND
         while True:
             start = time.monotonic()
+            if start > self._last_attempt:
+                # What is begun now may not be answered any more, and then it would be sent again after a restart.
+                if self._shelf is None:
+                    meter.drop("shutdown", batch.count)
+                return False
             try:
                 self._send(batch)
             except Rejected as error:
@@ -327,11 +355,11 @@ class Sender:
 
     def _last_wait(self, wait: float) -> bool:
         """While stopping, wait no longer than there is time; false when there is none."""
-        left = self._deadline - time.monotonic()
+        left = self._last_attempt - time.monotonic()
         if left <= 0:
             return False
         time.sleep(min(wait, left, 1.0))
-        return time.monotonic() < self._deadline
+        return time.monotonic() < self._last_attempt
 
     def _drop(self, batch: Batch, reason: str) -> None:
         self._setting.meter.drop(reason, batch.count)
@@ -340,7 +368,8 @@ class Sender:
 
     def stop(self, deadline: float) -> None:
         """Send what waits until the deadline; what is left then is dropped, counted and not acknowledged."""
-        self._deadline = deadline
+        # Requests that are under way get some of the time to be answered in.
+        self._last_attempt = deadline - min(LAST_ANSWERS, max(deadline - time.monotonic(), 0.0) / 4)
         self._stop.set()
         with self._lock:
             while self._inside and (left := deadline - time.monotonic()) > 0:
@@ -356,5 +385,10 @@ class Sender:
             self._queue.put(None)
         for thread in self._threads:
             thread.join(max(deadline - time.monotonic(), 0.2))
+        if self._shelf is not None:
+            try:
+                self._shelf.catch_up()
+            except StorageError as error:
+                log.error("%s: what was sent cannot be noted and is sent again: %s", self._setting.id, error)
         if not self._queueing.enabled:
             self._close()

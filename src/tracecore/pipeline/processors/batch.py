@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tracecore.pipeline.agent.batch import LEVELS, Ack, Batch
+from tracecore.pipeline.agent.batch import LEVELS, Batch
 from tracecore.pipeline.agent.batch import count as count_of
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import MILLISECOND, Count, Duration
@@ -70,41 +70,57 @@ class BatchProcessor:
             raw = b"".join([batch.encoded() for batch in held])
             return [Batch(signal, raw=raw, count=total, acks=tuple(ack for batch in held for ack in batch.acks))]
         entries: list[dict[str, Any]] = []
-        acks: list[Ack] = []
-        for batch in held:
+        owners: list[int] = []
+        for number, batch in enumerate(held):
             entries += batch.payload.get(LEVELS[signal][0]) or ()
-            acks += batch.acks
-        payload = {LEVELS[signal][0]: entries}
-        parts = list(split(signal, payload, most)) if most else [payload]
-        for ack in acks:
-            ack.hold(len(parts) - 1)
-        return [Batch(signal, part, acks=tuple(acks)) for part in parts]
+            owners += [number] * (len(entries) - len(owners))
+        made: list[Batch] = []
+        waits = [0] * len(held)
+        for part, first, last in split(signal, entries, most or total):
+            # Whoever gave nothing of a part need not wait for it.
+            of = dict.fromkeys(owners[first : last + 1])
+            for number in of:
+                waits[number] += 1
+            made.append(Batch(signal, part, acks=tuple(ack for number in of for ack in held[number].acks)))
+        for batch, count in zip(held, waits, strict=True):
+            if count:
+                batch.hold(count - 1)
+            else:
+                batch.done()
+        return made
 
 
-def split(signal: str, payload: dict[str, Any], most: int) -> Iterator[dict[str, Any]]:
-    """Cut a payload so that no part has more records; a metric is never cut, whatever the number of its points."""
+def split(signal: str, entries: list[dict[str, Any]], most: int) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Cut entries of a payload so that no part has more records; a metric is never cut, however many points it has.
+
+    Gives parts, each with the numbers of the first and the last entry that it has something of.
+    """
     resources, scopes, items = LEVELS[signal]
     part: list[dict[str, Any]] = []
     room = most
-    for resource in payload[resources]:
+    first = last = 0
+    for number, resource in enumerate(entries):
         for scope in resource.get(scopes) or ():
             held = scope.get(items) or []
             at = 0
             while at < len(held):
                 taken, size = _take(signal, items, held, at, room)
                 if not taken and part:
-                    yield {resources: part}
+                    yield {resources: part}, first, last
                     part, room = [], most
                     continue
                 taken, size = (taken, size) if taken else (1, _size(signal, items, held[at : at + 1]))
+                if not part:
+                    first = number
+                last = number
                 part.append({**resource, scopes: [{**scope, items: held[at : at + taken]}]})
                 at += taken
                 room -= size
                 if room <= 0:
-                    yield {resources: part}
+                    yield {resources: part}, first, last
                     part, room = [], most
     if part:
-        yield {resources: part}
+        yield {resources: part}, first, last
 
 
 def _take(signal: str, items: str, held: list[Any], at: int, room: int) -> tuple[int, int]:

@@ -23,7 +23,7 @@ MAGIC: Final = b"tracecore storage 1\n"
 #: No change is larger; what claims to be is damage.
 MAX_CHANGE: Final = 1 << 28
 #: Room on the disk that only small changes may use: what was done can be noted when there is no room for more to do.
-RESERVE: Final = 1 << 18
+RESERVE: Final = 1 << 20
 #: Changes up to this size are small: positions, and that something is not needed any more.
 SMALL: Final = 1 << 14
 #: Rewritten when this much is no longer current, and it is more than what is.

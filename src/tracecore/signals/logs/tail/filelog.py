@@ -25,7 +25,7 @@ from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
 from tracecore.signals.logs.tail.counters import Counters
 from tracecore.signals.logs.tail.known import Known
 from tracecore.signals.logs.tail.places import Places, delete
-from tracecore.signals.logs.tail.reading import Reading
+from tracecore.signals.logs.tail.reading import READ, SCANNED, Reading
 from tracecore.signals.logs.tail.watched import Watched
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
@@ -64,7 +64,8 @@ class FileLog:
         loaded = self._arrivals.load()
         self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded)
         made = converter(config, self.counters, selector)
-        self._reading = Reading(config, made, self._arrivals, self.counters, report)
+        piece = READ if selector is None else SCANNED
+        self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
         self._queue: collections.deque[Watched] = collections.deque()
         self._given: list[LogBatch] = []
         self._next_look = 0

@@ -15,8 +15,10 @@ from tracecore.signals.logs.tail.counters import Counters
 from tracecore.signals.logs.tail.splitting import splitter
 from tracecore.signals.logs.tail.watched import Watched
 
-#: Bytes read at once.
-READ: Final = 1 << 20
+#: Bytes read at once: a position is written for each such piece, and a kill doubles no more than pieces under way.
+READ: Final = 1 << 18
+#: Where most lines are passed over, larger pieces are faster, and few lines of each are ever handed out.
+SCANNED: Final = 1 << 20
 
 
 class Reading:
@@ -28,6 +30,7 @@ class Reading:
         arrivals: told what was handed out.
         counters: told what was read and what was cut.
         report: told in words what cannot be read.
+        piece: bytes read at once.
     """
 
     def __init__(
@@ -37,7 +40,9 @@ class Reading:
         arrivals: Arrivals,
         counters: Counters,
         report: Callable[[str], Any],
+        piece: int = READ,
     ) -> None:
+        self._piece = piece
         self._config = config
         self._converter = converter
         self._arrivals = arrivals
@@ -45,7 +50,7 @@ class Reading:
         self._report = report
         unlimited = config.max_log_size_behavior == "truncate"
         self._most = 1 << 62 if unlimited else config.max_log_size
-        self._split = splitter(config)
+        self._split = splitter(config, scanned=piece > READ)
 
     def read(self, file: Watched, now: int, batches: list[LogBatch]) -> tuple[int, bool]:
         """Reads a piece of a file; gives how many bytes, and whether there is more to read at once."""
@@ -55,7 +60,9 @@ class Reading:
         if file.ahead and file.offset >= file.ahead[0][0]:
             self._skip(file, now, batches)
             return 1, True
-        want = max(READ, config.max_log_size + 1) if file.compressed or file.rest > READ // 2 else READ
+        want = self._piece
+        if file.compressed or file.rest > want // 2:
+            want = max(want, config.max_log_size + 1)
         if not file.compressed:
             want = min(want, file.target - file.offset)
         # What follows this arrived before a restart: an entry ends here, whatever it looks like.
@@ -82,7 +89,7 @@ class Reading:
         at_end = border or (len(data) < want if file.compressed else file.offset + len(data) >= file.target)
         tokens, starts = self._split(data, self._most)
         if not starts[-1] and not at_end and len(data) < config.max_log_size:
-            file.rest = READ  # an entry longer than what was read: read more next time
+            file.rest = self._piece  # an entry longer than what was read: read more next time
             if file.inflation is not None:
                 file.inflation.give_back(data)
             return 0, True
@@ -138,8 +145,8 @@ class Reading:
         self._arrivals.give(file, found, safe)
 
     def _bounded(
-        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int]
-    ) -> tuple[list[bytes], list[int], int]:
+        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int]
+    ) -> tuple[Sequence[bytes], Sequence[int], int]:
         """Entries no longer than allowed, and up to where they go."""
         most = self._config.max_log_size
         consumed = starts[-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import re2
@@ -11,13 +11,17 @@ from tracecore.signals.logs.tail.config import NOP, FileLogConfig, codec
 
 #: Takes bytes, how many of them are the most for one entry, and whether no more will come now.
 #: Gives the entries, where each begins (the last number is where the next will), and leaves the rest.
-Splitter: TypeAlias = Callable[[bytes, int], tuple[list[bytes], list[int]]]
+Splitter: TypeAlias = Callable[[bytes, int], tuple[Sequence[bytes], Sequence[int]]]
 
 _BLANK = b" \t\r\n"
 
 
-def splitter(config: FileLogConfig) -> Splitter:
-    """The function that cuts the bytes of files, as configured."""
+def splitter(config: FileLogConfig, *, scanned: bool = False) -> Splitter:
+    """The function that cuts the bytes of files, as configured.
+
+    Args:
+        scanned: hardly any entry will be asked for.
+    """
     if config.encoding in NOP:
         return whole
     lines = config.multiline
@@ -26,7 +30,9 @@ def splitter(config: FileLogConfig) -> Splitter:
     if lines.line_end_pattern:
         return _at_ends(_compiled(lines.line_end_pattern), lines.omit_pattern)
     newline = "\n".encode(codec(config.encoding))
-    return at_newlines if newline == b"\n" else _at(newline, "\r".encode(codec(config.encoding)))
+    if newline == b"\n":
+        return on_demand if scanned else at_newlines
+    return _at(newline, "\r".encode(codec(config.encoding)))
 
 
 def trimmer(config: FileLogConfig) -> Callable[[bytes], bytes]:
@@ -56,6 +62,14 @@ def at_newlines(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
     if last > most:
         return pieces(tokens, starts, most)
     return tokens, starts
+
+
+def on_demand(data: bytes, most: int) -> tuple[Sequence[bytes], Sequence[int]]:
+    """The same, where hardly any line will be asked for."""
+    from tracecore.signals.logs.tail.lines import lines, longest
+
+    tokens, starts = lines(data)
+    return at_newlines(data, most) if len(data) > most and longest(starts) > most else (tokens, starts)
 
 
 def pieces(tokens: list[bytes], starts: list[int], most: int) -> tuple[list[bytes], list[int]]:
