@@ -1,0 +1,128 @@
+"""The image, put together as its recipe does but for the base: it runs read-only, as nobody, without capabilities."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.interop
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFINED = ROOT / "tests" / "deploy" / "confined.py"
+CONFIG = ROOT / "deploy" / "kustomize" / "base" / "config"
+#: The steps of the Dockerfile's build stage, with /opt of their own.
+BUILD = """
+set -eu
+mount --bind "$1/opt" /opt
+cd "$1/src"
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+sh deploy/image/install.sh packages
+sh deploy/image/install.sh tracecore
+python3 deploy/image/rootfs.py "$1/rootfs"
+"""
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("a file system of its own needs root")
+    if not Path("/usr/bin/python3").exists() or not Path("/usr/bin/journalctl").exists():
+        pytest.skip("this is no Debian with Python and systemd, from which the image is made")
+    made = subprocess.run(["/usr/bin/python3", "-c", "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))"],
+                          capture_output=True, check=False)  # fmt: skip
+    if made.returncode or not Path("/etc/debian_version").exists():
+        pytest.skip("this is no Debian with Python 3.11 and python3-venv")
+    place = tmp_path_factory.mktemp("image")
+    # Folders that pytest makes are closed to everybody else, and the agent is somebody else.
+    for folder in (place, *place.parents[:2]):
+        folder.chmod(0o755)
+    for name in ("opt", "src/deploy"):
+        (place / name).mkdir(parents=True)
+    shutil.copytree(ROOT / "deploy" / "image", place / "src" / "deploy" / "image")
+    shutil.copytree(ROOT / "src", place / "src" / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, place / "src")
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", BUILD, "build", str(place)],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return place / "rootfs"
+
+
+@pytest.fixture
+def confined(image: Path, tmp_path: Path) -> Run:
+    """Runs a program in it as a container of the chart would."""
+    state, config = tmp_path / "state", tmp_path / "config"
+    state.mkdir(mode=0o755)
+    shutil.copytree(CONFIG, config)
+
+    def run(*command: str, user: int = 65532, groups: str = "0,4") -> subprocess.CompletedProcess[str]:
+        arguments = [str(image), str(user), groups, f"--bind={state}=/var/lib/tracecore", f"--bind={config}=/etc/tracecore"]
+        whole = ["unshare", "--mount", sys.executable, str(CONFINED), *arguments, "--", *command]
+        return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=300)
+
+    return run
+
+
+def test_configurations_of_the_base_are_valid_in_it(confined: Run) -> None:
+    for name in ("agent.yaml", "cluster.yaml"):
+        done = confined("/opt/tracecore/bin/tracecore", "validate", "--config", f"/etc/tracecore/{name}")
+        assert done.returncode == 0, done.stderr
+        assert "valid:" in done.stderr
+
+
+def test_it_is_confined_as_the_tests_believe(confined: Run) -> None:
+    program = (
+        "import os\n"
+        "print(os.getuid(), os.getgid(), *sorted(os.getgroups()))\n"
+        "print([line.split()[1] for line in open('/proc/self/status') if line.startswith(('CapEff', 'CapBnd', 'NoNew'))])\n"
+        "try: open('/new', 'w')\n"
+        "except OSError as error: print(error.strerror)\n"
+    )
+    done = confined("/opt/tracecore/bin/python3", "-I", "-c", program)
+    assert done.stdout.splitlines() == ["65532 65532 0 4", "['0000000000000000', '0000000000000000', '1']",
+                                        "Read-only file system"], done.stderr  # fmt: skip
+
+
+def test_the_state_directory_of_a_fresh_node_is_opened_by_the_init_container(confined: Run) -> None:
+    writing = "open('/var/lib/tracecore/a', 'w').close()"
+    python = "/opt/tracecore/bin/python3"
+    before = confined(python, "-I", "-c", writing)
+    assert "Permission denied" in before.stderr
+    manifest = (ROOT / "deploy" / "kustomize" / "base" / "agent-daemonset.yaml").read_text()
+    opening = "import os; os.chmod('/var/lib/tracecore', 0o770)"
+    assert f'command: [{python}, -I, -c, "{opening}"]' in manifest
+    init = confined(python, "-I", "-c", opening, user=0, groups="")
+    assert init.returncode == 0, init.stderr
+    after = confined(python, "-I", "-c", writing)
+    assert after.returncode == 0, after.stderr
+
+
+def test_the_catalogue_is_in_it(confined: Run) -> None:
+    done = confined("/opt/tracecore/bin/tracecore", "patterns", "list")
+    assert done.returncode == 0, done.stderr
+    assert "nccl_hang" in done.stdout
+
+
+def test_journalctl_runs_in_it(confined: Run) -> None:
+    done = confined("/usr/bin/journalctl", "--version")
+    assert done.returncode == 0, done.stderr
+    for compression in ("+ZSTD", "+LZ4", "+XZ"):
+        assert compression in done.stdout
+
+
+def test_nothing_is_left_that_installs_or_is_a_shell(image: Path) -> None:
+    names = {path.name for folder in ("usr/bin", "usr/sbin", "opt/tracecore/bin") for path in (image / folder).iterdir()}
+    assert not names & {"sh", "bash", "dash", "apt", "apt-get", "dpkg", "pip", "pip3", "perl", "busybox"}
+    assert not list((image / "opt").rglob("site-packages/pip"))
+    writable = [path for path in image.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o002]
+    assert writable == [image / "tmp"]
+    assert not [path for path in image.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000]
