@@ -17,7 +17,9 @@ it is kept back until that is known, and then handed on together with that one (
 gone. Around what is no progress, the line before and some after it are handed on, so that whoever asks whether the
 run survived it gets an answer. Without spans, everything is handed on in its block: then one line in `EVERY` seconds
 is needed, and the last line of the block, since nobody knows yet what follows. Of a stream that goes on, the end is
-wherever it is read up to: the last lines of every block.
+wherever it is read up to: there, of every second the first lines, and the last ones as long as they are not many. So of
+a run that makes a few steps a second all are handed on, however they are read; of a faster one those that other ranks
+made at the same time; and what is written all of a sudden, whole.
 """
 
 from __future__ import annotations
@@ -48,14 +50,15 @@ ENOUGH_OF_SPANS: Final = 24
 #: Without spans: bytes of a stream, at its beginning and at its end, of which no line is left out.
 BEGINNING: Final = 2 << 10
 END: Final = 16 << 10
-#: The same for a stream that goes on. Its end is all of a block that holds what was just written, and little of a
-#: larger one, which was written a while ago.
-LIVE_BEGINNING: Final = 16 << 10
+#: The same for a stream that goes on. Its end is all of a block that holds what was just written, little of a larger
+#: one, and nothing of a full one, which was written a while ago and is followed by more.
 LIVE_BLOCK: Final = 64 << 10
 LIVE_END: Final = 4 << 10
-#: Lines of a second, and the last of a block.
-LIVE_LINES: Final = 6
-LIVE_LAST: Final = 2
+LIVE_FULL: Final = 3 << 18
+#: There, so many first lines of each second; and so many last lines, once and then for each second that passes.
+LIVE_LINES: Final = 4
+LIVE_BURST: Final = 96
+LIVE_RATE: Final = 4
 #: With spans: lines at the end of a stream that are handed on for each lane, fewer of each where there are many.
 TAIL: Final = 32
 LEAST_TAIL: Final = 4
@@ -134,7 +137,8 @@ class Sampler:
         self._spans = spans
         self._live = shapes is not None
         self._shapes = Shapes() if shapes is None else shapes
-        self._beginning = LIVE_BEGINNING if self._live else BEGINNING
+        self._beginning = 0 if self._live else BEGINNING
+        self._burst, self._second = LIVE_BURST, -1
         self._most_lessons = MAX_LIVE_LESSONS if self._live else MAX_LESSONS
         self._events = Selector(events, doubts=doubts)
         self._progress = progress
@@ -241,13 +245,23 @@ class Sampler:
             if near_end and self._size is not None:
                 # Text that was changed is shorter than the block: then a little more is left out.
                 whole |= where >= self._size - END
-        if self._live:
+        if self._live and size < LIVE_FULL:
             whole = np.zeros(len(lines.number), np.bool_) if whole is None else whole
-            whole[-LIVE_LAST:] = True
             reach = LIVE_BLOCK if size <= LIVE_BLOCK else LIVE_END
             recent = int(np.searchsorted(lines.number, np.searchsorted(ends, size - reach)))
-            whole[recent:] |= self._first_of_seconds(lines.second[recent:], lines.lane[recent:])
+            if recent < len(whole):
+                whole[recent:] |= self._first_of_seconds(lines.second[recent:], lines.lane[recent:])
+                last = min(self._refilled(int(lines.second[-1])), len(whole) - recent)
+                self._burst -= last
+                whole[len(whole) - last :] = True
         return whole
+
+    def _refilled(self, second: int) -> int:
+        """How many lines may be handed on for no other reason than that they are the last."""
+        passed = (second - self._second) % 86_400 if second >= 0 and self._second >= 0 else 1
+        self._second = second
+        self._burst = min(self._burst + LIVE_RATE * passed, LIVE_BURST)
+        return self._burst
 
     def _first_of_seconds(self, second: Array, lane: Array) -> Flags:
         """Which lines are among the first of their lane in a second."""
