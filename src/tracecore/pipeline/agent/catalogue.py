@@ -23,7 +23,7 @@ def factories() -> tuple[Factory, ...]:
         resource,
         transform,
     )
-    from tracecore.pipeline.receivers import filelog, journald, k8sobjects, kmsg, ncclfr, otlp, prometheus
+    from tracecore.pipeline.receivers import filelog, gpu, journald, k8sobjects, kmsg, ncclfr, otlp, prometheus
 
     return (
         otlp.FACTORY,
@@ -33,6 +33,7 @@ def factories() -> tuple[Factory, ...]:
         ncclfr.FACTORY,
         k8sobjects.FACTORY,
         prometheus.FACTORY,
+        gpu.FACTORY,
         memory_limiter.FACTORY,
         batch.FACTORY,
         k8sattributes.FACTORY,
