@@ -37,7 +37,7 @@ class Converter(Protocol):
     """Makes batches of lines."""
 
     def convert(
-        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         """Batches of these lines, and where in the file the first thing held back begins."""
 
@@ -112,7 +112,7 @@ class Every:
         self._codec = codec(config.encoding)
 
     def convert(
-        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
         entries: list[Entry] = []
@@ -162,7 +162,7 @@ class Lines:
         self._both = not (config.preserve_leading_whitespaces or config.preserve_trailing_whitespaces)
 
     def convert(
-        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
         skipped = 0
@@ -236,7 +236,7 @@ class Runtime:
         self._seconds: dict[bytes, int] = {}
 
     def convert(
-        self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int], start: int, now: int
+        self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
         numbers: Sequence[int] = range(len(tokens)) if chosen is None else chosen
@@ -420,7 +420,7 @@ class _Selection:
     def __init__(self, selector: Selector | Selectors | None) -> None:
         self._selector = selector
 
-    def __call__(self, file: Watched, data: bytes, tokens: list[bytes], starts: list[int]) -> list[int] | None:
+    def __call__(self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int]) -> list[int] | None:
         if self._selector is None:
             return None
         select = self._selector if callable(self._selector) else self._selector.of(file.ident)
@@ -437,7 +437,7 @@ class _Selection:
                 after = self._follow(file, tokens, number, chosen)
         return chosen
 
-    def _follow(self, file: Watched, tokens: list[bytes], number: int, chosen: list[int]) -> int:
+    def _follow(self, file: Watched, tokens: Sequence[bytes], number: int, chosen: list[int]) -> int:
         """Chooses a line and those that complete it; gives the one after them."""
         while number < len(tokens):
             chosen.append(number)
