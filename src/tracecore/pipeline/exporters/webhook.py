@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,10 +13,16 @@ from tracecore.patterns.contract import rfc3339
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration, Secret
+from tracecore.pipeline.agent.printing import visible
 from tracecore.pipeline.agent.tls import ClientTls
 from tracecore.pipeline.exporters.otlp_http import credentials, wrong_headers, wrong_url
 from tracecore.pipeline.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 
+#: The scope of what `patterndetector` says; no operator of a log can set it.
+SCOPE: Final = "tracecore.patterndetector"
+#: Characters of a label and of an annotation: the rest is in the verdict.
+MAX_LABEL: Final = 256
+MAX_ANNOTATION: Final = 4096
 #: Attributes of a verdict that become labels of an alert: few values each, so that alerts can be grouped.
 _LABELS = {
     "pattern.id": "pattern_id",
@@ -111,10 +117,15 @@ class Webhook:
 
 
 def verdicts(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Attributes (the resource's among them) and record of every verdict."""
+    """Attributes (the resource's among them) and record of every verdict.
+
+    A log line that a parser made attributes of may have the names of a verdict's: only what a detector said counts.
+    """
     for entry in batch.view().get("resource_logs") or ():
         resource = (entry.get("resource") or {}).get("attributes") or {}
         for scope in entry.get("scope_logs") or ():
+            if (scope.get("scope") or {}).get("name") != SCOPE:
+                continue
             for record in scope.get("log_records") or ():
                 own = record.get("attributes") or {}
                 if "verdict.id" in own and "pattern.name" in own:
@@ -123,15 +134,19 @@ def verdicts(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 def alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, str]) -> dict[str, Any]:
     """An alert as Alertmanager's API takes it; a verdict that was taken back has an end."""
-    labels = {"alertname": str(attributes["pattern.name"]), "severity": _severity(attributes), **more}
+    labels = {
+        "alertname": visible(str(attributes["pattern.name"])[:MAX_LABEL]),
+        "severity": _severity(attributes),
+        **more,
+    }
     for name, label in _LABELS.items():
         if (value := attributes.get(name)) is not None:
-            labels.setdefault(label, str(value))
+            labels.setdefault(label, visible(str(value)[:MAX_LABEL]))
     made: dict[str, Any] = {
         "labels": labels,
         "annotations": {
-            "summary": str(attributes.get("pattern.headline", "")),
-            "description": str(attributes.get("pattern.remediation", "")),
+            "summary": visible(str(attributes.get("pattern.headline", ""))[:MAX_ANNOTATION]),
+            "description": visible(str(attributes.get("pattern.remediation", ""))[:MAX_ANNOTATION]),
         },
         "startsAt": rfc3339(record.get("time_unix_nano") or 0),
     }
