@@ -209,6 +209,8 @@ prometheus:
 {{- if $v.metrics.nvml.enabled }}
 gpu:
   collection_interval: {{ $v.metrics.nvml.interval }}
+  nvml: required
+  host_name: "${env:K8S_NODE_NAME}"
 {{- end }}
 {{- end }}
 
