@@ -149,7 +149,7 @@ def _scrapes(stream: Stream, counters: Counters) -> Iterator[Scrape]:
                     seen.add(mark)
                 if name == "node_time_seconds" and current.time is None and 0 < value < LATEST:
                     current.time = int(value * 1000) * 1_000_000
-                if name.startswith("DCGM_") and value in BLANK:
+                if value in BLANK and name.startswith(("DCGM_", "dcgm_")):
                     continue
                 if len(current.points) >= MAX_POINTS:
                     counters.lines_capped += 1
