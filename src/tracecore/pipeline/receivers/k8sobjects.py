@@ -215,6 +215,8 @@ class _Feed:
             try:
                 collection = self._collection()
                 if self.watches:
+                    # Who wants things as they are wants them at each start, not only what changed since.
+                    version = "" if self._initial else version
                     self._watch(collection, backlog, halt, version or self._wanted.resource_version)
                     return
                 self._pull(collection, backlog, halt)

@@ -11,7 +11,7 @@ What a server can do to a watch, and what is done about it:
 | it ends the watch, restarts, cannot be reached | watched again from the last version seen; nothing is lost |
 | the version is too old (410) | listed again; those who want no repeats compare versions |
 | its store was replaced, versions began anew | listed again, and every object counts as new |
-| the right to list is missing | watched without a version: what exists comes as ADDED |
+| the right to list is missing | watched from version 0: what exists comes as ADDED |
 | the right to watch is missing | listed again and again |
 """
 
@@ -206,14 +206,14 @@ class Follower:
         stop: threading.Event,
         state: Callable[[str], None],
         version: str = "",
-        poll: float = POLL,
+        poll: float | None = None,
         back_off: tuple[float, float] = BACK_OFF,
     ) -> None:
         self._way = way
         self.collection = collection
         self._stop = stop
         self._state = state
-        self._poll = poll
+        self._poll = POLL if poll is None else poll
         self._back_off = back_off
         self._held: socket.socket | None = None
         self._missing: dict[str, str] = {}
@@ -330,9 +330,12 @@ class Follower:
     def _watch(self) -> Iterator[Change]:
         """Changes from the version on, until the server ends it."""
         seconds = random.randint(*WATCH)
-        query = {**self.collection.query, "watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
+        query = {**self.collection.query, "watch": "1", "timeoutSeconds": str(seconds)}
         if self.version:
-            query["resourceVersion"] = self.version
+            query |= {"resourceVersion": self.version, "allowWatchBookmarks": "true"}
+        else:
+            # From 0 a watch begins with what there is. Not with bookmarks: an older etcd cannot have both.
+            query["resourceVersion"] = "0"
         name = self.collection.name
         before = self.connections
         try:
@@ -356,7 +359,7 @@ class Follower:
         finally:
             self._held = None
             # Without the right to list, each watch tells everything anew; the right is asked for again.
-            if self.connections > before and self._missing.pop("list", None):
+            if self.connections > before and self._missing.pop("list", ""):
                 self.version = ""
 
     def _opened(self, held: socket.socket) -> None:
