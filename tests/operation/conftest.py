@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import http.server
 import importlib.util
 import os
@@ -156,6 +157,34 @@ class Node:
         with path.open("a", encoding="utf-8", errors="surrogateescape") as file:
             file.writelines(f"{stamp} stdout F {line}\n" for line in lines)
         return path
+
+    def written(self) -> list[dict[str, Any]]:
+        """The records that were written; of lines of JSON, only a line feed ends one."""
+        path: Path = self.directory / "out.json"
+        whole = path.read_bytes().decode().rpartition("\n")[0] if path.exists() else ""
+        return [
+            {
+                "body": record.get("body", {}).get("stringValue"),
+                "attributes": harness.plain(record.get("attributes", [])),
+                "resource": harness.plain(entry["resource"].get("attributes", [])),
+            }
+            for line in filter(None, whole.split("\n"))
+            for entry in harness.msgspec.json.decode(line)["resourceLogs"]
+            for scope in entry["scopeLogs"]
+            for record in scope["logRecords"]
+        ]
+
+    def send(self, lines: list[str]) -> int:
+        """Send lines by OTLP; the status, 0 where the agent hangs up."""
+        body = harness.msgspec.json.encode(harness.logs(lines))
+        connection = http.client.HTTPConnection("localhost", self.agent.port("http"), timeout=20)
+        try:
+            connection.request("POST", "/v1/logs", body, {"Content-Type": "application/json"})
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            connection.close()
 
     def degraded(self) -> dict[str, str]:
         found: dict[str, str] = harness.msgspec.json.decode(self.agent.get("/readyz")[1])["degraded"]

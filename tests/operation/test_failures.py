@@ -57,7 +57,7 @@ def test_records_without_a_pod_name_when_rights_are_missing(node: Any, until: An
     assert node.agent.metric("tracecore_component_degraded", component="k8sattributes") == 1
     document = logs(["whose line is this"], resource={"k8s.pod.uid": "u-77"})
     assert post(node.agent.port("http"), "/v1/logs", msgspec.json.encode(document), "application/json")[0] == 200
-    record = until(lambda: [r for r in node.agent.written() if r["body"] == "whose line is this"])[0]
+    record = until(lambda: [r for r in node.written() if r["body"] == "whose line is this"])[0]
     assert "k8s.pod.name" not in record["resource"]
 
 
@@ -68,7 +68,7 @@ def test_a_path_that_is_not_mounted(node: Any, until: Any) -> None:
     assert f"cannot open {node.directory}/not/mounted/pods" in wrong
     assert wrong in until(lambda: node.agent.log if wrong in node.agent.log else "")
     # What can be read is read all the same.
-    assert until(lambda: [r for r in node.agent.written() if r["body"] == "hello"])
+    assert until(lambda: [r for r in node.written() if r["body"] == "hello"])
 
 
 def test_a_directory_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_lines_inside_json_are_said_and_the_remedy_works(node: Any, until: Any, 
     node.write("ml", "j-0", "main", "0.log", wrapped, tree="json")
 
     def verdict() -> list[Any]:
-        return [r for r in node.agent.written() if r["attributes"].get("pattern.name") == "cuda_oom"]
+        return [r for r in node.written() if r["attributes"].get("pattern.name") == "cuda_oom"]
 
     assert until(verdict)[0]["body"].startswith("Rank 3 ran out of GPU memory")
 

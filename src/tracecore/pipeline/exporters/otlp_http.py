@@ -139,6 +139,7 @@ class OtlpHttp:
             self._hang_up()
             raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None
         if answer.will_close or not answer.isclosed():
+            answer.close()
             self._hang_up()
         self._judge(batch, answer.status, answer.headers, content)
 

@@ -105,7 +105,8 @@ class Webhook:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
             connection.request("POST", path, msgspec.json.encode(document), headers)
-            status = connection.getresponse().status
+            with connection.getresponse() as answer:
+                status = answer.status
         except (OSError, http.client.HTTPException) as error:
             raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None
         finally:
