@@ -85,6 +85,12 @@ def _objects(text: str) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(text) if one]
 
 
+def test_every_pair_of_toggles(helm: Path, tmp_path: Path) -> None:
+    rendering = _module(DEPLOY / "test_rendering.py")
+    for values in rendering.rows():
+        rendering.check_row(values, lambda chosen: _objects(_render(helm, chosen, tmp_path)), policy, tmp_path)
+
+
 # -- kustomize ------------------------------------------------------------------------------------------------------
 
 

@@ -279,7 +279,12 @@ pod_association:
 {{- $_ := set $pipelines "logs/dumps" (dict "receivers" (list "ncclfr") "processors" (concat (list "memory_limiter" "resource/node") (ternary (list) (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
 {{- end }}
 {{- if $points }}
-{{- $_ := set $pipelines "metrics" (dict "receivers" $points "processors" (concat $first (ternary (list "batch") (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
+{{- $_ := set $pipelines "metrics" (dict "receivers" $points "processors" (concat $first (ternary (list "batch") (list "patterndetector") (not (empty $gathers)))) "exporters" (list (ternary "otlp/cluster" "debug/metrics" (not (empty $gathers))))) }}
+{{- end }}
+{{- if and (not $gathers) (not $logs) (not $v.dumps.enabled) }}
+{{- /* Verdicts leave by a pipeline of logs: where there is none otherwise, one that nobody sends to. */}}
+{{- $_ := set $sources "otlp/none" (dict "protocols" (dict "http" (dict "endpoint" "127.0.0.1:0"))) }}
+{{- $_ := set $pipelines "logs" (dict "receivers" (list "otlp/none") "processors" (list "memory_limiter" "patterndetector") "exporters" $exporters) }}
 {{- end }}
 {{- if $all }}
 {{- if $logs }}{{ $_ := set $pipelines "logs/records" (dict "receivers" $logs "processors" (concat $first (list "batch")) "exporters" (list "otlphttp")) }}{{ end }}
@@ -307,6 +312,7 @@ pod_association:
 {{- if $all }}{{ $_ := set $sinks "otlphttp" (get $outputs "otlphttp") }}{{ end }}
 {{- else }}
 {{- $sinks = $outputs }}
+{{- if $points }}{{ $_ := set $sinks "debug/metrics" dict }}{{ end }}
 {{- end }}
 {{- $_ := set $config "exporters" $sinks }}
 {{- $_ := set $config "extensions" (include "tracecore.config.extensions" . | fromYaml) }}
@@ -368,7 +374,9 @@ objects:
 {{- $_ := set $processors "patterndetector" (include "tracecore.config.detector" . | fromYaml) }}
 {{- $pipelines := dict "logs" (dict "receivers" $sources "processors" (append $first "patterndetector") "exporters" (keys $outputs | sortAlpha)) }}
 {{- if and $gathers (or $v.metrics.scrape.enabled $v.metrics.nvml.enabled $v.otlp.enabled) }}
-{{- $_ := set $pipelines "metrics" (dict "receivers" (list "otlp") "processors" (append $first "patterndetector") "exporters" (keys $outputs | sortAlpha)) }}
+{{- /* Judged, not sent on: verdicts leave by the pipeline of logs. */}}
+{{- $_ := set $outputs "debug/metrics" dict }}
+{{- $_ := set $pipelines "metrics" (dict "receivers" (list "otlp") "processors" (append $first "patterndetector") "exporters" (list "debug/metrics")) }}
 {{- end }}
 {{- if $all }}
 {{- $_ := set $processors "batch" dict }}
