@@ -83,7 +83,9 @@ def command(
     if as_json:
         _print_json(info, excluded)
     else:
-        click.echo("\n".join(_text(info, excluded, dry_run)))
+        from tracecore.incidents.excerpt import harmless
+
+        click.echo(harmless("\n".join(_text(info, excluded, dry_run))))
     return 0
 
 

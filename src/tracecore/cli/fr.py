@@ -45,7 +45,9 @@ def command(paths: tuple[str, ...], output: str, jobs: int | None) -> int:
     if output == "json":
         _print_json(loaded, analyses)
     else:
-        click.echo("\n".join(_text(loaded, analyses)))
+        from tracecore.incidents.excerpt import harmless
+
+        click.echo(harmless("\n".join(_text(loaded, analyses))))
     return 0 if loaded.dumps else 1
 
 

@@ -341,12 +341,12 @@ def _table(tasks: Sequence[Task], counts: dict[Any, int], now: int) -> Table:
             about = f"{task.failure_class}: {about}"
         table.add_row(
             str(task.id),
-            Text(task.spec.name),
+            Text(harmless(task.spec.name)),
             Text(status, style=_COLOURS.get(task.status, "")),
             str(task.spec.priority),
             str(task.attempts),
             _age(now - task.updated_at),
-            Text(about.partition("\n")[0]),
+            Text(harmless(about.partition("\n")[0])),
         )
     return table
 
@@ -388,7 +388,7 @@ def show(place: str | None, task: int, as_json: bool) -> int:
     lines += [f"  exclude   {kind}: {', '.join(names)}" for kind, names in found.excluded.items() if names]
     for attempt in attempts:
         lines += _attempt_lines(attempt)
-    click.echo("\n".join(lines))
+    click.echo(harmless("\n".join(lines)))
     return 0
 
 
@@ -450,7 +450,7 @@ def _kept_tail(attempt: Attempt, path: Path) -> int:
     if not tail:
         return 1
     click.echo("its end, from the failure record:", err=True)
-    click.echo(tail)
+    click.echo(harmless(tail))
     return 0
 
 
@@ -610,3 +610,10 @@ def _utc(nanoseconds: int | None) -> str | None:
 
 def _local(nanoseconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(nanoseconds / SECOND))
+
+
+def harmless(text: str) -> str:
+    """What tasks and their logs say, for a terminal."""
+    from tracecore.incidents.excerpt import harmless as clean
+
+    return clean(text)

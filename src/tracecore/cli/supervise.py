@@ -100,8 +100,10 @@ def command(
         return _plan(list(words), settings)
 
     def say(text: str) -> None:
+        from tracecore.incidents.excerpt import harmless
+
         if not quiet:
-            click.echo(f"tracecore: {text}", err=True)
+            click.echo(f"tracecore: {harmless(text)}", err=True)
 
     supervisor = Supervisor(list(words), settings, env=os.environ, diagnose=diagnosis if diagnose else None, say=say)
     try:
