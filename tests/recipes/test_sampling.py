@@ -211,7 +211,14 @@ def test_steps_change_their_width_within_a_block() -> None:
     assert len(sampled) < 60
 
 
-@given(st.binary(max_size=300).map(lambda raw: raw.replace(b"a", b"\n").replace(b"b", b"\r")))
+@given(
+    st.binary(max_size=300).map(lambda raw: raw.replace(b"a", b"\n").replace(b"b", b"\r"))
+    | st.text("abc \n\t", max_size=300).map(str.encode)
+)
 def test_ends_of_lines(data: bytes) -> None:
     assert Ends()(data).tolist() == [at for at, byte in enumerate(data) if byte in b"\r\n"]
     assert Ends()(data).dtype == np.int64
+    clean = all(byte >= 32 or byte in b"\t\n" for byte in data)
+    newlines = Ends().newlines(data)
+    assert (newlines is not None) == clean
+    assert newlines is None or newlines.tolist() == [at for at, byte in enumerate(data) if byte == 10]

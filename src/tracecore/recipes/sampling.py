@@ -68,8 +68,6 @@ RECENT: Final = 4 << 20
 #: With spans: how much that is no progress is looked at in a block, and lines after the last of it.
 MAX_EVENTS: Final = 4
 AFTER: Final = 6
-#: How much of a block is looked at together: as much as stays near the processor.
-PIECE: Final = 1 << 19
 #: Templates in use, and lines that may be learned from in one block and in one stream.
 MAX_READERS: Final = 16
 MAX_LEARNED: Final = 4
@@ -160,22 +158,25 @@ class Sampler:
         self._standing: dict[int, _Standing] = {}
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
-        text = plain(block, escaped=False)
+        borders = self._ends.newlines(block)
+        clean = borders is not None
+        text = block if clean else plain(block, escaped=False)
+        if borders is None:
+            borders = self._ends(text)
         found = self._events.scan(text)
         found += long_lines(text)
-        returns = b"\r" in text
-        spans = self._spans and text is block and not returns and FAILED_GROUP not in text
+        spans = self._spans and clean and not (found and FAILED_GROUP in text)
         reports: list[Report] = [] if spans else self._close()
-        picked, borders = self._sampled(text, returns, found if spans else None, reports)
+        picked = self._sampled(text, borders, found if spans else None, reports)
         self._offset += len(block)
         last = len(text) - 1
         found += [int(borders[line]) if line < len(borders) else last for line in picked]
         found.sort()
         if self._spans:
-            self._lines += block.count(b"\n") if returns else len(borders)
+            self._lines += len(borders) if clean else block.count(b"\n")
         if text is not block:
             found = mapped(text, found, block)
-        return Picked(found, None if returns or text is not block else borders, reports)
+        return Picked(found, borders if clean else None, reports)
 
     def finish(self) -> Sequence[Report]:
         """What is still kept back: of each lane the line that stands for others, and the last ones."""
@@ -191,49 +192,29 @@ class Sampler:
         self._standing.clear()
         return sorted(reports, key=_offset)
 
-    def _sampled(
-        self, text: bytes, returns: bool, events: Sequence[int] | None, reports: list[Report]
-    ) -> tuple[list[int], Array]:
-        """Numbers of progress lines to hand on, and where all lines end.
+    def _sampled(self, text: bytes, ends: Array, events: Sequence[int] | None, reports: list[Report]) -> list[int]:
+        """Numbers of progress lines to hand on.
 
         Args:
             text: the block.
-            returns: it has carriage returns.
+            ends: where its lines end.
             events: places of what is no progress; None where no line may stand for others.
             reports: gets those that are handed on otherwise.
         """
-        borders: list[Array] = []
-        known: list[Lines] = []
-        loose = known if events is None else []
-        picked: list[int] = []
-        lessons = MAX_LEARNED
-        begin, number = 0, 0
-        while begin < len(text):
-            end = len(text)
-            if end - begin > PIECE:
-                end = text.rfind(b"\n", begin, begin + PIECE) + 1 or end
-            stops = self._ends(text, begin, end, returns=returns)
-            starts = np.empty(len(stops) + 1, np.int64)
-            starts[0] = begin
-            np.add(stops, 1, out=starts[1:])
-            if starts[-1] == end:
-                starts = starts[:-1]
-            claimed, unknown, lessons = self._read(text, starts, end, lessons)
-            for timed, lines in claimed:
-                (known if timed else loose).append(Lines(lines.number + number, *lines[1:]) if number else lines)
-            picked += [line + number for line in unknown]
-            borders.append(stops)
-            number += len(stops)
-            begin = end
-        if not borders:
-            return picked, _NONE
-        ends = borders[0] if len(borders) == 1 else np.concatenate(borders)
+        starts = np.empty(len(ends) + 1, np.int64)
+        starts[0] = 0
+        np.add(ends, 1, out=starts[1:])
+        if starts[-1] == len(text):
+            starts = starts[:-1]
+        claimed, picked = self._read(text, starts)
+        known = [lines for timed, lines in claimed if timed and events is not None]
+        loose = [lines for timed, lines in claimed if not timed or events is None]
         if events is not None and known:
             self._follow(text, ends, _together(known), events, reports)
         if loose:
             lines = _together(loose)
             picked += self._needed(lines, self._in_any_case(lines, ends, len(text))).tolist()
-        return picked, ends
+        return picked
 
     def _in_any_case(self, lines: Lines, ends: Array, size: int) -> Flags | None:
         """Lines near the beginning and the end of the stream; None where there are none."""
@@ -286,33 +267,29 @@ class Sampler:
         first[order] = place < LIVE_LINES
         return first
 
-    def _read(
-        self, text: bytes, starts: Array, end: int, lessons: int
-    ) -> tuple[list[tuple[bool, Lines]], list[int], int]:
-        """Progress lines that were read and whether they have a time, numbers of those that could not be, and how many
-        more may be learned from.
+    def _read(self, text: bytes, starts: Array) -> tuple[list[tuple[bool, Lines]], list[int]]:
+        """Progress lines that were read and whether they have a time, and numbers of those that could not be.
 
         Args:
             text: the block.
-            starts: where lines of a piece of it begin.
-            end: where the piece ends.
-            lessons: how many lines may be learned from.
+            starts: where its lines begin.
         """
         claimed: list[tuple[bool, Lines]] = []
         left = np.arange(len(starts))
         if not self._readers:
             # One look at the beginning saves searching all of the block for what a template will explain.
-            self._learn(text, starts, end, self._progress_lines(text, starts, end, left[:256]))
+            self._learn(text, starts, self._progress_lines(text, starts, left[:256]))
         for reader in tuple(self._readers):
             left = self._claim(reader, text, starts, left, claimed)
-        unknown = self._progress_lines(text, starts, end, left)
+        unknown = self._progress_lines(text, starts, left)
+        lessons = MAX_LEARNED
         while len(unknown) >= WORTH and lessons > 0:
             lessons -= 1
-            learned = self._learn(text, starts, end, unknown)
+            learned = self._learn(text, starts, unknown)
             if learned is None:
                 break
             unknown = self._claim(learned, text, starts, np.array(unknown, np.int64), claimed).tolist()
-        return claimed, unknown, lessons
+        return claimed, unknown
 
     def _claim(
         self, reader: Reader, text: bytes, starts: Array, left: Array, claimed: list[tuple[bool, Lines]]
@@ -343,11 +320,11 @@ class Sampler:
             self._readers.insert(0, reader)
         return np.concatenate(rest) if rest else _NONE
 
-    def _learn(self, text: bytes, starts: Array, end: int, numbers: Sequence[int]) -> Reader | None:
+    def _learn(self, text: bytes, starts: Array, numbers: Sequence[int]) -> Reader | None:
         """A reader for the first of these lines that has a shape nobody tried in vain."""
         for number in numbers:
             start = int(starts[number])
-            stop = int(starts[number + 1]) - 1 if number + 1 < len(starts) else end
+            stop = int(starts[number + 1]) - 1 if number + 1 < len(starts) else len(text)
             line = text[start:stop].rstrip(b"\r\n")
             shape = line[:96].translate(_DIGITS)
             if shape in self._hopeless:
@@ -374,16 +351,15 @@ class Sampler:
         del self._readers[MAX_READERS:]
         return reader
 
-    def _progress_lines(self, text: bytes, starts: Array, end: int, numbers: Array) -> list[int]:
+    def _progress_lines(self, text: bytes, starts: Array, numbers: Array) -> list[int]:
         """Those of the lines in which a guard of progress can match."""
         if not len(numbers):
             return []
         if len(numbers) == len(starts):
-            first = int(starts[0])
-            buffer, borders = text[first:end], starts - first
+            buffer, borders = text, starts
         else:
             begins = starts[numbers]
-            stops: Array = np.concatenate((starts, np.array([end])))[numbers + 1]
+            stops: Array = np.append(starts, len(text))[numbers + 1]
             lengths: Array = stops - begins
             buffer = b"".join(map(text.__getitem__, map(slice, begins.tolist(), stops.tolist())))
             borders = np.cumsum(lengths) - lengths

@@ -198,6 +198,7 @@ class Lines(NamedTuple):
     lane: Array
 
 
+_EIGHT: Final = np.dtype("V8")
 _NO_NUMBERS: Final[Array] = np.zeros(0, np.int64)
 _MISSING: Final[Array] = np.zeros(0, np.int64)
 _NO_LINES: Final = Lines(_NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
@@ -210,19 +211,39 @@ class Ends:
         self._found = np.zeros(0, np.bool_)
         self._some = np.zeros(0, np.bool_)
 
-    def __call__(self, text: bytes, begin: int = 0, end: int | None = None, *, returns: bool = True) -> Array:
-        """Newlines between two places, and carriage returns, unless it is known that there are none."""
-        end = len(text) if end is None else end
-        size = end - begin
+    def newlines(self, text: bytes) -> Array | None:
+        """Newlines of a text that has no other control characters but tabs; None where it has."""
+        array = np.frombuffer(text, np.uint8)
+        found = self._flags(len(array))
+        np.less(array, 32, out=found[: len(array)])
+        place = self._places(found)
+        values = array[place]
+        other = values != 10
+        if not other.any():
+            return place
+        if (values[other] != 9).any():
+            return None
+        lines: Array = place[~other]
+        return lines
+
+    def __call__(self, text: bytes) -> Array:
+        """Newlines and carriage returns."""
+        array = np.frombuffer(text, np.uint8)
+        found = self._flags(len(array))
+        np.equal(array, 10, out=found[: len(array)])
+        if b"\r" in text:
+            found[: len(array)] |= array == 13
+        return self._places(found)
+
+    def _flags(self, size: int) -> Flags:
         if len(self._found) < size + 8:
             self._found = np.empty(size + 8 + -size % 8, np.bool_)
             self._some = np.empty(len(self._found) // 8, np.bool_)
-        array = np.frombuffer(text, np.uint8, size, begin)
         found = self._found[: size + -size % 8]
-        np.equal(array, 10, out=found[:size])
         found[size:] = False
-        if returns and text.find(b"\r", begin, end) >= 0:
-            found[:size] |= array == 13
+        return found
+
+    def _places(self, found: Flags) -> Array:
         # Eight bytes at a time: few of them hold a line end, and hardly any two.
         words = found.view(np.uint64)
         some = np.not_equal(words, 0, out=self._some[: len(words)])
@@ -232,11 +253,9 @@ class Ends:
         less -= _u(1)
         value &= less
         if value.any():
-            return found.nonzero()[0] + begin
+            return found.nonzero()[0]
         place <<= 3
         place += np.bitwise_count(less) >> 3
-        if begin:
-            place += begin
         return place
 
 
@@ -252,9 +271,7 @@ class Reader:
         self.template = template
         self._kind = kind
         width = len(template.target)
-        #: Bytes that must follow the start of a line: what is compared, the step, and what stands after it.
         self._values = [(place, _word(word), _word(mask)) for place, word, mask in template.values]
-        self.need = width + 24 + max((place for place, _, _ in self._values), default=0)
         self._checks: list[tuple[int, np.uint64, np.uint64]] = []
         for place in range(width, template.text, -8):
             first = max(place - 8, 0)
@@ -262,11 +279,14 @@ class Reader:
             self._checks.append((first, _word(template.target[first:place]) & mask, mask))
         self._tail = _word(template.tail)
         self._tail_mask = _u((1 << 8 * len(template.tail)) - 1)
-        # What is copied of a line at once: from the first thing that is looked at to what follows the step, so that
-        # the eight bytes before the step, and those before them, are words.
+        # What is copied of a line at once: from the first thing that is looked at to the last, so that the eight bytes
+        # before the step, and those before them, are words.
         low = min([place for place, _, _ in self._checks] + [width if template.clock is None else template.clock])
         self._low = max(low - (low - width) % 8, width % 8)
-        self._width = width + 16 - self._low
+        size = width - self._low + 16 + max((place for place, _, _ in self._values), default=0)
+        self._width = size + -size % 8
+        #: Bytes that must follow the start of a line.
+        self.need = self._low + self._width
 
     def read(self, text: bytes, start: Array, number: Array) -> tuple[Lines, Flags | None]:
         """Those of the lines that have this shape, and which of the lines these are; None for all.
@@ -277,64 +297,70 @@ class Reader:
             number: which lines they are.
         """
         template, low, width = self.template, self._low, self._width
-        size = len(start)
+        given = len(start)
+        kept: Array | None = None
+        if self._checks:
+            # Most lines that are others differ in the eight bytes before the step.
+            place, target, mask = self._checks[0]
+            found = np.ndarray((len(text) - 7,), _EIGHT, text, 0, (1,))[start + place].view(np.uint64)
+            if mask != _ALL:
+                found &= mask
+            kept = (found == target).nonzero()[0]
+            if len(kept) == given:
+                kept = None
+            elif not len(kept):
+                return _NO_LINES, None
+            else:
+                start = start[kept]
         rows = np.ndarray((len(text) - low - width + 1,), np.dtype(("V", width)), text, low, (1,))[start]
 
         def words(at: int) -> Words:
-            if low <= at:
-                return np.ndarray((size,), np.uint64, rows, at - low, (width,))
-            return np.ndarray((len(text) - 7,), np.dtype("V8"), text, 0, (1,))[start + at].view(np.uint64)
+            if at < low:
+                return np.ndarray((len(text) - 7,), _EIGHT, text, 0, (1,))[start + at].view(np.uint64)
+            return np.ndarray((len(rows),), np.uint64, rows, at - low, (width,))
 
-        good: Flags | None = None
-        for place, target, mask in self._checks:
-            found = words(place)
-            same = found == target if mask == _ALL else (found & mask) == target
-            good = same if good is None else np.logical_and(good, same, out=good)
-        if good is not None and good.all():
-            good = None
-
-        def chosen(values: Words) -> Words:
-            return values if good is None else values[good]
-
-        if good is not None and not good.any():
-            return _NO_LINES, good
         fits: Flags | None = None
+        for place, target, mask in self._checks[1:]:
+            fits = _also(fits, words(place) == target if mask == _ALL else (words(place) & mask) == target)
         step = _MISSING
         if template.step is not None:
             place = template.step
-            step, digits_, fits = self._steps(chosen(words(place)), lambda: chosen(words(place + 8)))
-            if self._values:
-                begins = (start if good is None else start[good]) + (place + digits_)
-                anywhere = np.ndarray((len(text) - 7,), np.dtype("V8"), text, 0, (1,))
-                for after, target, mask in self._values:
-                    same = (anywhere[begins + after].view(np.uint64) & mask) == target
-                    if not same.all():
-                        fits = same if fits is None else fits & same
-            if fits is not None:
-                step = step[fits]
-                if good is None:
-                    good = fits
+            step, digits, stepped = self._steps(words(place), lambda: words(place + 8))
+            if stepped is not None:
+                fits = _also(fits, stepped)
+            for after, target, mask in self._values:
+                if isinstance(digits, int):
+                    found = words(place + digits + after)
                 else:
-                    good[good] = fits
-                if not len(step):
-                    return _NO_LINES, good
-        number = number if good is None else number[good]
-        second = _MISSING if template.clock is None else _seconds(chosen(words(template.clock)))
+                    eights = np.ndarray((len(text) - 7,), _EIGHT, text, 0, (1,))
+                    found = eights[start + (digits + (place + after))].view(np.uint64)
+                fits = _also(fits, (found & mask) == target)
+        if fits is not None:
+            where = fits.nonzero()[0]
+            if not len(where):
+                return _NO_LINES, None
+            rows, start, step = rows[where], start[where], step if step is _MISSING else step[where]
+            kept = where if kept is None else kept[where]
+        number = number if kept is None else number[kept]
+        second = _MISSING if template.clock is None else _seconds(words(template.clock))
         lane: int | Array = self._kind
         for begin, length in template.lanes:
             value: int | Array = 0
             for at in range(begin, begin + length):
                 if at >= low:
-                    digits = np.ndarray((size,), np.uint8, rows, at - low, (width,))
+                    digit_bytes = np.ndarray((len(rows),), np.uint8, rows, at - low, (width,))
                 else:
-                    digits = np.frombuffer(text, np.uint8)[start + at]
-                digits = digits if good is None else digits[good]
-                first = int(digits[0])
+                    digit_bytes = np.frombuffer(text, np.uint8)[start + at]
+                first = int(digit_bytes[0])
                 # Where all lines are one lane's there is only one number.
-                digit: int | Array = first - 48 if (digits == first).all() else digits.astype(np.int64) - 48
+                digit: int | Array = first - 48 if (digit_bytes == first).all() else digit_bytes.astype(np.int64) - 48
                 value = value * 10 + digit
             lane = lane * LANES + value
         lanes = np.full(len(number), lane, np.int64) if isinstance(lane, int) else lane
+        good: Flags | None = None
+        if kept is not None:
+            good = np.zeros(given, np.bool_)
+            good[kept] = True
         return Lines(number, _filled(step, len(number)), _filled(second, len(number)), lanes), good
 
     def _steps(self, first: Words, after: Callable[[], Words]) -> tuple[Array, int | Array, Flags | None]:
@@ -356,6 +382,13 @@ class Reader:
             rest = (first >> bits) | (after() << (_u(64) - bits & _u(63)))
             good &= (rest & self._tail_mask) == self._tail
         return values, widths, good
+
+
+def _also(fits: Flags | None, same: Flags) -> Flags | None:
+    """Which lines fit so far; None for all."""
+    if same.all():
+        return fits
+    return same if fits is None else fits & same
 
 
 def _filled(values: Array, size: int) -> Array:
