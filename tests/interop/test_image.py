@@ -119,6 +119,44 @@ def test_journalctl_runs_in_it(confined: Run) -> None:
         assert compression in done.stdout
 
 
+#: A real journald with a /run of its own, which takes over what the kernel has said since boot; then a command.
+JOURNALD = """
+set -eu
+mount -t tmpfs none /run
+mkdir -p "/run/systemd/journal" "/run/log/journal/$(cat /etc/machine-id)"
+systemd-tmpfiles --create --prefix=/run/log/journal
+/lib/systemd/systemd-journald &
+journald=$!
+until [ -s "/run/log/journal/$(cat /etc/machine-id)/system.journal" ]; do sleep 0.1; done
+sleep 1
+"$@" || status=$?
+kill $journald
+exit ${status:-0}
+"""
+
+
+def test_the_journal_is_read_by_the_group_adm_and_by_nobody_else(image: Path) -> None:
+    if not Path("/lib/systemd/systemd-journald").exists() or not Path("/dev/kmsg").exists():
+        pytest.skip("journald cannot run here")
+    if not Path("/etc/machine-id").exists() or not Path("/etc/machine-id").read_text().strip():
+        pytest.skip("this machine has no id, without which journald does not write")
+
+    def read(groups: str) -> subprocess.CompletedProcess[str]:
+        # The journal is mounted where the root file system, which is read-only, has a folder already.
+        confined = [sys.executable, str(CONFINED), str(image), "65532", groups, "--bind=/run/log/journal=/var/lib/tracecore"]
+        command = ["/usr/bin/journalctl", "--directory=/var/lib/tracecore", "--output=json", "--lines=1", "_TRANSPORT=kernel"]
+        whole = ["unshare", "--mount", "sh", "-c", JOURNALD, "journald", *confined, "--", *command]
+        return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
+
+    allowed = read("0,4")
+    if "_TRANSPORT" not in allowed.stdout and "No entries" in allowed.stdout + allowed.stderr:
+        pytest.skip("the kernel of this machine does not say anything to journald")
+    assert '"_TRANSPORT":"kernel"' in allowed.stdout, allowed.stderr
+    refused = read("0")
+    assert refused.stdout == ""
+    assert "insufficient permissions" in refused.stderr
+
+
 def test_nothing_is_left_that_installs_or_is_a_shell(image: Path) -> None:
     names = {path.name for folder in ("usr/bin", "usr/sbin", "opt/tracecore/bin") for path in (image / folder).iterdir()}
     assert not names & {"sh", "bash", "dash", "apt", "apt-get", "dpkg", "pip", "pip3", "perl", "busybox"}

@@ -43,7 +43,7 @@ metrics:
 {{- with .Values.outputs }}
 {{- if .log.enabled }}
 debug:
-  verbosity: normal
+  verbosity: basic
 {{- end }}
 {{- if .alertmanager.enabled }}
 webhook/alertmanager:
