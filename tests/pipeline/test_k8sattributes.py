@@ -164,7 +164,7 @@ def test_a_server_that_says_no_is_degraded_until_it_says_yes(cluster: Cluster, m
     cluster.status = 403
     processor, meter = made()
     wait_for(lambda: meter.degraded)
-    assert meter.degraded_reason == "pods are not known: missing right: list pods; missing right: watch pods"
+    assert meter.degraded_reason == "missing right: list pods; missing right: watch pods"
     assert through(processor, {"k8s.pod.uid": "u0"}) == {"k8s.pod.uid": "u0"}
     cluster.status = 200
     wait_for(lambda: not meter.degraded)

@@ -226,9 +226,8 @@ class K8sAttributes:
             if meter.recover():
                 log.info("%s: pods are known again", self._setting.id)
             return
-        text = wrong if self._pods.synced.is_set() else f"pods are not known: {wrong}"
-        if meter.degrade(text):
-            log.warning("%s: %s", self._setting.id, text)
+        if meter.degrade(wrong):
+            log.warning("%s: %s", self._setting.id, wrong)
 
     # -- records -----------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,9 @@ MAX_ODD_YAML = 4 << 20
 MAX_TEXT = 16_384
 MAX_FAILURES = 100
 
+#: The API server takes no underscore in the domain of a label; files made by hand may have one.
 _JOB_LABELS = (
+    "gen-ai.training.io/job-id",
     "gen_ai.training.io/job-id",
     "training.kubeflow.org/job-name",
     "pytorch-job-name",
@@ -33,6 +35,7 @@ _JOB_LABELS = (
     "batch.kubernetes.io/job-name",
     "job-name",
 )
+_RANK_LABELS = ("gen-ai.training.io/rank", "gen_ai.training.io/rank")
 _OWNERS = {
     "Job": "k8s.job.name",
     "StatefulSet": "k8s.statefulset.name",
@@ -206,7 +209,10 @@ def pod_identity(item: Json) -> Attributes:
         if value := _text(labels.get(label)):
             identity["gen_ai.training.job_id"] = value
             break
-    rank = _environment(spec).get("RANK", "") or _text(labels.get("gen_ai.training.io/rank")) or _index(labels, spec)
+    rank = _environment(spec).get("RANK", "")
+    for label in _RANK_LABELS:
+        rank = rank or _text(labels.get(label))
+    rank = rank or _index(labels, spec)
     if _RANK.match(rank):
         identity["gen_ai.training.rank"] = int(rank)
     gpu = _text(labels.get(_GPU_ANNOTATION)).strip()
