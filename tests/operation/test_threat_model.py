@@ -1,0 +1,67 @@
+"""The page about threats says which test shows what; they are there, and no adversary is without one."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+from tracecore.engine.engine import Limits, Stats
+from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.pipeline.processors.numbers import Numbers
+from tracecore.pipeline.processors.patterndetector.detection import LIMITS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "threat-model.md").read_text()
+ADVERSARIES = (
+    "A tenant who writes hostile log lines",
+    "A hostile dump or bundle",
+    "A peer on the network",
+    "An endpoint that was taken over",
+    "A curious neighbour on the node",
+    "The supply chain",
+    "An operator's mistake",
+)
+
+
+@cache
+def _tests(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text())
+    return frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef))
+
+
+def test_every_test_that_is_named_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", PAGE)
+    assert len(named) > 40
+    for path, name in named:
+        assert (ROOT / path).is_file(), path
+        assert name in _tests(path), f"{path} has no {name}"
+
+
+def test_every_adversary_is_there_and_every_row_has_a_test() -> None:
+    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
+    assert tuple(section.partition("\n")[0] for section in sections) == ADVERSARIES
+    for section in sections:
+        rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+        assert len(rows) >= 4
+        for row in rows:
+            assert re.search(r"`tests/[\w/]+\.py::\w+` \|$", row), row
+
+
+def test_what_detectors_forget_under_a_flood_is_counted() -> None:
+    assert LIMITS.total < Limits().total
+    assert LIMITS.windows < Limits().windows
+    meter, stats = Meter("processor", "patterndetector"), Stats()
+    numbers = Numbers(meter, stats, ["cuda_oom"])
+    assert meter.events["facts_evicted"] == 0
+    stats.evicted_window, stats.refused_windows, stats.late = 3, 2, 7
+    numbers.update()
+    numbers.update()
+    assert meter.events["facts_evicted"] == 5
+    assert meter.events["facts_late"] == 7
+    stats.evicted_total = 1
+    numbers.update()
+    assert meter.events["facts_evicted"] == 6
+    numbers.verdict("cuda_oom")
+    assert meter.verdicts == {"cuda_oom": 1}
