@@ -17,7 +17,7 @@ from tracecore import recipes
 from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.ottl.planner.database import compiled
+from tracecore.ottl.planner.database import Database, compiled
 from tracecore.ottl.planner.plan import Outline, Plan, outline
 from tracecore.ottl.planner.selection import Selector, line_search
 from tracecore.recipes import prepared
@@ -29,7 +29,6 @@ from tracecore.signals.stream import Clock, Counters, Stream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tracecore.ottl.planner.database import Database
     from tracecore.signals.record import LogSignal
 
 #: Of a longer text the end is read.
@@ -334,5 +333,11 @@ def _database(plan: Plan) -> Database | None:
         for number in guard or ()
     }
     patterns = [plan.outline.patterns[number] for number in sorted(needed)]
-    searched, database = compiled(line_search(patterns, always=plan is _events()), once=False)
-    return None if searched.open else database
+    always = plan is _events()
+
+    def make() -> bytes:
+        searched, database = compiled(line_search(patterns, always=always), once=False)
+        return b"" if searched.open else database.dump()
+
+    dumped = prepared.keep(prepared.key(f"lines {always}".encode(), *(text.encode() for text in patterns)), make)
+    return Database((), once=False, serialised=dumped) if dumped else None

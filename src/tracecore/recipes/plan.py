@@ -13,7 +13,7 @@ from tracecore.ottl.planner.plan import Outline, Plan, outline
 from tracecore.recipes import prepared as kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.recipes.sampling import Shapes
@@ -105,15 +105,30 @@ def _of_lines(patterns: Sequence[str], *, always: bool = True) -> tuple[Search, 
     return searched, None if searched.open else database.dump()
 
 
+class _Either:
+    """Picks what one of two selectors picks."""
+
+    def __init__(self, one: Selector, other: Selector) -> None:
+        self._one, self._other = one, other
+
+    def __call__(self, block: bytes) -> Sequence[int] | None:
+        one, other = self._one(block), self._other(block)
+        if one is None or other is None:
+            return None
+        return sorted({*one, *other}) if one and other else one or other
+
+
 class LayerPlan:
     """What is known about the text of one layer of evidence, ready to be used. Not for two threads at a time.
 
     Args:
         prepared: from `prepare`.
+        name: what is compiled later is kept on disk under it; None for not at all.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: Prepared, name: str | None = None) -> None:
         self._prepared = prepared
+        self._name = name
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, Database] = {}
         self._doubted: dict[int, Database | None] = {}
@@ -139,7 +154,7 @@ class LayerPlan:
             container = stream.format == "cri"
             doubts = None
             if prepared.searched is not None:
-                doubts = Doubts(prepared.searched, prepared.event_patterns, self._doubted)
+                doubts = Doubts(prepared.searched, prepared.event_patterns, self._doubted, self._keep)
             return Sampler(
                 events,
                 progress,
@@ -162,12 +177,22 @@ class LayerPlan:
         from tracecore.ottl.planner.selection import Selector
 
         prepared = self._prepared
+        escaped = stream.format in ESCAPED
+        if prepared.events is not None and prepared.progress is not None:
+            # Both are there already; one database of all guards would have to be made for this.
+            return _Either(
+                Selector(self._database("events", prepared.events), escaped=escaped),
+                Selector(self._database("progress", prepared.progress), escaped=escaped),
+            )
         every = prepared.every
         if every is None and prepared.guarded and "every" not in self._databases:
-            every = _of_lines(prepared.patterns)[1]  # seldom needed where progress is sampled, so it is not kept
+            every = _of_lines(prepared.patterns)[1]
         if every is not None:
             self._database("every", every)
-        return Selector(self._databases.get("every"), escaped=stream.format in ESCAPED)
+        return Selector(self._databases.get("every"), escaped=escaped)
+
+    def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
+        return make() if self._name is None else kept.keep(f"{self._name}-{name}", make)
 
     def _database(self, name: str, serialised: bytes) -> Database:
         if name not in self._databases:
@@ -235,4 +260,4 @@ def plan(layer: str) -> LayerPlan:
     if prepared is None:
         prepared = prepare(recipes.load(layer))
         kept.store(name, prepared)
-    return LayerPlan(prepared)
+    return LayerPlan(prepared, name)

@@ -10,6 +10,7 @@ import hashlib
 import os
 import platform
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -91,3 +92,12 @@ def store(name: str, value: object) -> None:
             os.unlink(temporary)
     except OSError:
         return
+
+
+def keep(name: str, make: Callable[[], bytes]) -> bytes:
+    """What was kept under this name, or else what is made now and kept for the next process."""
+    found = load(name, bytes)
+    if found is None:
+        found = make()
+        store(name, found)
+    return found

@@ -1,19 +1,21 @@
 """A second look at lines in which only a word of a guard was found.
 
 The scan of raw blocks searches for a word where a guard needs one: that is cheap, and as a rule the word is rare. In
-some logs it is not: a warning on every step has it, and each such line would be parsed for nothing. A word that was
-found often enough in a stream is doubted from then on: its lines have to match what its guards say as a whole.
+some logs it is not: a warning on every step has it, and each such line would be parsed for nothing. A word that is
+found again in a stream is doubted from then on: its lines have to match what its guards say as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from tracecore.ottl.planner.database import Database, Search, compiled, search
 
-#: So many lines with a word are worth compiling its guards.
-ENOUGH: Final = 16
+#: So many lines with a word are parsed without a second look, since its guards have to be compiled for that.
+ENOUGH: Final = 2
+
+Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
 
 
 class Doubts:
@@ -23,13 +25,21 @@ class Doubts:
         searched: what the scan searches for.
         patterns: the guards it was made from.
         known: what was compiled for other streams, and gets what this one compiles.
+        keep: gives what it is called with, made by the second argument the first time; for what is kept on disk.
     """
 
-    def __init__(self, searched: Search, patterns: Sequence[str], known: dict[int, Database | None]) -> None:
+    def __init__(
+        self,
+        searched: Search,
+        patterns: Sequence[str],
+        known: dict[int, Database | None],
+        keep: Keep | None = None,
+    ) -> None:
         self._searched = searched
         self._patterns = patterns
         self._seen = [0] * len(searched.entries)
         self._databases = known
+        self._keep = keep
 
     def holding(self, text: bytes, ends: Sequence[int], entries: Sequence[int]) -> list[int]:
         """Those of the finds that are worth parsing their line.
@@ -63,9 +73,14 @@ class Doubts:
         numbers = self._searched.entries[entry].patterns
         if not numbers:
             return None
-        wanted = search([self._patterns[number] for number in numbers], lines=True, literals=False)
-        usable, database = compiled(wanted, once=True)
-        return None if usable.open else database
+
+        def make() -> bytes:
+            wanted = search([self._patterns[number] for number in numbers], lines=True, literals=False)
+            usable, database = compiled(wanted, once=True)
+            return b"" if usable.open else database.dump()
+
+        dumped = make() if self._keep is None else self._keep(str(entry), make)
+        return Database((), once=True, serialised=dumped) if dumped else None
 
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> bool:
