@@ -11,10 +11,10 @@ same verdicts. Three instants matter to a window, counted back from the clock:
     now - lateness - horizon        a verdict with evidence before this is settled: nothing can bear on it any more
     now - lateness - 2 x horizon    facts before this are forgotten: no unsettled verdict can depend on them
 
-A detector looks at its whole window, so that a look after every fact would cost the square of their number. A window
-that is small, or has grown by an eighth, is looked at whenever the clock moves; a large one that little was added to is
-left for a while: the larger the longer, never so long that a fact could miss what it joins, and hardly at all where
-the new fact is an event and not a sample. `close` leaves nothing.
+A fact finds its windows by who it is about; for types of which many come (`Pattern.steady`) the engine remembers them.
+A window is looked at when something in it changed that may matter (`Pattern.triggers`, `arms`, `asides`). A large one
+that little was added to is looked at once a second and no more, however often the clock moves, and at once where a fact
+is so late that it could miss what it joins. `close` leaves nothing.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import heapq
 import logging
 from collections import OrderedDict
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from tracecore.engine.emission import Emission, Status
-from tracecore.engine.windows import FactWindow, Known
+from tracecore.engine.windows import ASLEEP, AWAKE, CHANGED, FactWindow, Known
 from tracecore.patterns.contract import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Verdict
@@ -41,17 +41,21 @@ if TYPE_CHECKING:
 SECOND = 1_000_000_000
 LATENESS = 30 * SECOND
 SKEW = 2 * SECOND
-#: Windows of so many facts are looked at whenever they change; of twice as many when what came is an event.
-SMALL = 512
-#: A larger one that grew by less than one in so many since the last look waits for each fact it holds so many
-#: nanoseconds, for an event (a window of 4,000 for a second) and for what comes all the time (of 1,000 for 30 seconds).
+#: Windows of so many facts are looked at whenever they change; a larger one that grew by less than one in so many since
+#: the last look waits until that is so long ago.
+SMALL = 1024
 GROWTH = 8
-EVENT_PACE = 250_000
-ROUTINE_PACE = 30_000_000
+PAUSE = SECOND
+#: A window may hold one in so many more than its limit, so that it is not cut at every look.
+SLACK = 16
+#: Identities of one fact type whose windows are remembered.
+SPOTS = 65_536
 
 log = logging.getLogger(__name__)
 _time = attrgetter("time")
 _end = attrgetter("end")
+_place = attrgetter("shelf", "key")
+_who = attrgetter("node", "pod", "job", "rank", "gpu", "attempt")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +111,43 @@ class Stats(msgspec.Struct, kw_only=True):
     errors: dict[str, int] = msgspec.field(default_factory=dict)
 
 
+#: Where a fact of one type and identity goes: a window, its facts of that type, and what to ask of the fact.
+Spot: TypeAlias = "tuple[list[Any] | None, FactWindow, Route]"
+
+
+class Route:
+    """One way of a fact type: into the windows of one pattern.
+
+    Args:
+        arms: whether the type arms windows; None where each fact is to be asked about.
+        counts: asked of each fact whether it counts; None where all do.
+        matters: asked of each fact whether it changes anything; None where all do.
+    """
+
+    __slots__ = ("arms", "counts", "keys", "matters", "shelf", "windows")
+
+    def __init__(self, shelf: Shelf, kind: type[Fact]) -> None:
+        pattern = shelf.pattern
+        self.shelf = shelf
+        self.keys = pattern.keys
+        self.windows = shelf.windows
+        self.arms = None if shelf.asks else not shelf.triggers or kind in shelf.triggers
+        gated = kind in pattern.steady and type(pattern).counts is not Pattern.counts
+        self.counts: Callable[[Fact], bool] | None = pattern.counts if gated else None
+        self.matters: Callable[[Any, Fact], bool] | None = pattern.matters if kind in pattern.asides else None
+
+
+class Routes:
+    """All ways of one fact type: those that follow from its identity, remembered by it, and the others."""
+
+    __slots__ = ("others", "spots", "steady")
+
+    def __init__(self) -> None:
+        self.steady: list[Route] = []
+        self.others: list[Route] = []
+        self.spots: dict[tuple[object, ...], list[Spot]] = {}
+
+
 class Shelf:
     """All windows of one pattern."""
 
@@ -116,7 +157,6 @@ class Shelf:
         "evaluate",
         "horizon",
         "index",
-        "keys",
         "limit",
         "pattern",
         "swept",
@@ -128,9 +168,8 @@ class Shelf:
         self.index = index
         self.pattern = pattern
         self.horizon = pattern.horizon
-        self.keys = pattern.keys
         self.evaluate = pattern.evaluate
-        self.due = pattern.due
+        self.due = None if type(pattern).due is Pattern.due else pattern.due
         self.triggers = frozenset(pattern.triggers)
         self.asks = type(pattern).arms is not Pattern.arms
         self.limit = limit if pattern.window_limit is None else min(limit, pattern.window_limit)
@@ -166,17 +205,13 @@ class Engine:
         self.stats = Stats()
         self.clock: int | None = None
         self._shelves = [Shelf(i, pattern, self.limits.window) for i, pattern in enumerate(patterns)]
-        # For each fact type the patterns that need it, whether it arms their windows (None: ask each time), and how
-        # long, for each fact it holds, a large window may be left alone after it.
-        self._routes: dict[type[Fact], list[tuple[Shelf, bool | None, int]]] = {}
+        self._routes: dict[type[Fact], Routes] = {}
         for shelf in self._shelves:
             for kind in dict.fromkeys(shelf.pattern.needs):
-                arms = None if shelf.asks else not shelf.triggers or kind in shelf.triggers
-                event = kind.folds and (not shelf.triggers or kind in shelf.triggers)
-                pace = EVENT_PACE if event else ROUTINE_PACE
-                self._routes.setdefault(kind, []).append((shelf, arms, pace))
+                routes = self._routes.setdefault(kind, Routes())
+                (routes.steady if kind in shelf.pattern.steady else routes.others).append(Route(shelf, kind))
         self._pending: list[Fact] = []
-        self._changed: list[tuple[int, Key, FactWindow]] = []
+        self._changed: list[FactWindow] = []
         self._deadlines: list[tuple[int, int, Key]] = []
         self._waits: int | None = None
         self._past: OrderedDict[tuple[int, Key, str | Source], int] = OrderedDict()
@@ -277,8 +312,9 @@ class Engine:
 
     def _insert(self, facts: Sequence[Fact]) -> None:
         assert self.clock is not None
-        stats, clock, lateness, routes_of = self.stats, self.clock, self.lateness, self._routes.get
-        changed = self._changed
+        stats, clock, routes_of, changed = self.stats, self.clock, self._routes.get, self._changed
+        # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
+        hurry = self.lateness - PAUSE
         held = unneeded = 0
         for fact in facts:
             kind = type(fact)
@@ -287,51 +323,92 @@ class Engine:
                 unneeded += 1
                 continue
             time = fact.time
-            age = clock - (time if fact.last_time is None else fact.last_time)
+            spots: list[Spot] = []
+            if routes.steady:
+                who = _who(fact)
+                remembered = routes.spots.get(who)
+                spots = self._remember_spots(fact, routes, who) if remembered is None else remembered
+            if routes.others:
+                spots = spots.copy()
+                for route in routes.others:
+                    for key in route.keys(fact):
+                        window = route.windows.get(key)
+                        if window is not None:
+                            spots.append((window.facts.get(kind), window, route))
+                        elif (window := self._open(route.shelf, key)) is not None:
+                            spots.append((None, window, route))
             needed = False
-            for shelf, arms, pace in routes:
-                for key in shelf.keys(fact):
-                    needed = True
-                    window = shelf.windows.get(key)
-                    if window is None:
-                        if stats.windows >= self.limits.windows:
-                            stats.refused_windows += 1
-                            continue
-                        window = shelf.windows[key] = FactWindow(key, self.skew)
-                        stats.windows += 1
-                    if age > lateness and age > lateness + 2 * shelf.horizon:
-                        stats.expired += 1
+            age = clock - (time if fact.last_time is None else fact.last_time)
+            if age > hurry:
+                needed = bool(spots)
+                spots = self._late(spots, age)
+            for present, window, route in spots:
+                counts = route.counts
+                if counts is not None and not counts(fact):
+                    continue
+                needed = True
+                if present and time > present[-1].time:
+                    # Nearly all facts come in order.
+                    present.append(fact)
+                    held += 1
+                else:
+                    added = window.add(fact)
+                    if added < 0:
+                        stats.duplicates += 1
                         continue
-                    present = window.facts.get(kind)
-                    if present and time > present[-1].time:
-                        # Nearly all facts come in order.
-                        present.append(fact)
-                        window.count += 1
-                        held += 1
-                    else:
-                        added = window.add(fact)
-                        if added < 0:
-                            stats.duplicates += 1
-                            continue
-                        held += added
-                    if not window.armed:
-                        if not (shelf.pattern.arms(fact, key) if arms is None else arms):
-                            continue
-                        window.armed = True
-                    if not window.changed:
-                        window.changed = True
-                        window.pace = pace
-                        window.by = time + lateness
-                        changed.append((shelf.index, key, window))
-                    else:
-                        if pace < window.pace:
-                            window.pace = pace
-                        if time + lateness < window.by:
-                            window.by = time + lateness
+                    held += added
+                state = window.state
+                if state == CHANGED:
+                    continue
+                if state == ASLEEP:
+                    if not (route.shelf.pattern.arms(fact, window.key) if route.arms is None else route.arms):
+                        continue
+                elif route.matters is not None and not route.matters(window, fact):
+                    continue
+                window.state = CHANGED
+                changed.append(window)
             if not needed:
                 unneeded += 1
         stats.held += held
         stats.unneeded += unneeded
+
+    def _remember_spots(self, fact: Fact, routes: Routes, who: tuple[object, ...]) -> list[Spot]:
+        """The windows of steady types for facts of this identity."""
+        spots: list[Spot] = []
+        complete = True
+        for route in routes.steady:
+            for key in route.keys(fact):
+                window = route.windows.get(key)
+                if window is None:
+                    window = self._open(route.shelf, key)
+                if window is None:
+                    complete = False
+                else:
+                    spots.append((window.facts.setdefault(type(fact), []), window, route))
+        if complete:
+            if len(routes.spots) >= SPOTS:
+                routes.spots.clear()
+            routes.spots[who] = spots
+        return spots
+
+    def _open(self, shelf: Shelf, key: Key) -> FactWindow | None:
+        if self.stats.windows >= self.limits.windows:
+            self.stats.refused_windows += 1
+            return None
+        self.stats.windows += 1
+        window = shelf.windows[key] = FactWindow(key, self.skew, shelf.index)
+        return window
+
+    def _late(self, spots: list[Spot], age: int) -> list[Spot]:
+        """Windows that still remember so long ago; they cannot wait."""
+        kept: list[Spot] = []
+        for spot in spots:
+            if age > self.lateness + 2 * spot[2].shelf.horizon:
+                self.stats.expired += 1
+            else:
+                spot[1].urgent = True
+                kept.append(spot)
+        return kept
 
     def _bound(self, instant: int) -> None:
         """Forget what is too old, and what is too much."""
@@ -345,14 +422,20 @@ class Engine:
             self._shrink()
 
     def _sweep(self, shelf: Shelf, cutoff: int) -> None:
-        empty = []
-        for key, window in shelf.windows.items():
+        empty = set()
+        for window in shelf.windows.values():
             self.stats.held -= window.prune(cutoff)
-            if not window.count and not window.changed:
-                empty.append(key)
-        for key in empty:
-            self._forget(shelf, shelf.windows.pop(key))
+            if window.state != CHANGED and not any(window.facts.values()):
+                empty.add(window)
+        for window in empty:
+            del shelf.windows[window.key]
+            self._forget(shelf, window)
         self.stats.windows -= len(empty)
+        if empty:
+            for routes in self._routes.values():
+                gone = [who for who, spots in routes.spots.items() if any(window in empty for _, window, _ in spots)]
+                for who in gone:
+                    del routes.spots[who]
 
     def _shrink(self) -> None:
         """Drop the oldest facts of all windows until a tenth of the limit is free."""
@@ -375,9 +458,9 @@ class Engine:
             if window is not None and window.due == due:
                 window.due = None
                 window.called = True
-                if not window.changed:
-                    window.changed = True
-                    self._changed.append((index, key, window))
+                if window.state != CHANGED:
+                    window.state = CHANGED
+                    self._changed.append(window)
 
     def _evaluate(self, instant: int, out: list[Emission], *, due: bool = False, leave: bool = False) -> None:
         """Look at windows that changed.
@@ -388,55 +471,49 @@ class Engine:
         """
         changed, self._changed = self._changed, []
         if due or leave:
-            look = [entry for entry in changed if entry[2].called or (leave and self._ripe(entry[2], instant))]
+            look = [window for window in changed if window.called or (leave and _ripe(window, instant))]
             if len(look) < len(changed):
-                called = {id(window) for _, _, window in look}
-                self._changed = [entry for entry in changed if id(entry[2]) not in called]
+                chosen = set(look)
+                self._changed = [window for window in changed if window not in chosen]
                 changed = look
         if not due:
-            self._waits = min((window.ready for _, _, window in self._changed), default=None)
-        # Windows of one pattern have different keys, so that this never compares two windows.
-        changed.sort()
-        for index, key, window in changed:
-            window.changed = window.called = False
+            self._waits = min((window.looked + PAUSE for window in self._changed), default=None)
+        changed.sort(key=_place)
+        for window in changed:
+            shelf = self._shelves[window.shelf]
+            window.state = AWAKE
+            window.called = window.urgent = False
             window.due = None
             window.looked = instant
-            shelf = self._shelves[index]
-            self.stats.held -= window.prune(instant - self.lateness - 2 * shelf.horizon)
-            if window.count > shelf.limit:
+            size = sum(map(len, window.facts.values()))
+            if size > shelf.limit + shelf.limit // SLACK:
                 dropped = window.trim(shelf.limit)
                 self.stats.held -= dropped
                 self.stats.evicted_window += dropped
-            window.size = window.count
+                size -= dropped
+            window.size = size
             if shelf.triggers and not any(map(window.facts.get, shelf.triggers)):
                 # What armed it may be another fact than its triggers, and still wait for one.
-                window.armed = shelf.asks
+                if not shelf.asks:
+                    window.state = ASLEEP
                 verdicts: Sequence[Verdict] = ()
             else:
                 self.stats.evaluations += 1
                 try:
                     verdicts = shelf.evaluate(window, instant)
-                    due_next = shelf.due(window, instant)
+                    due_next = None if shelf.due is None else shelf.due(window, instant)
                 except Exception:
                     if self.strict:
                         raise
                     name = shelf.pattern.name
                     self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
-                    log.exception("pattern %s failed on window %s", name, key)
+                    log.exception("pattern %s failed on window %s", name, window.key)
                     continue
                 if due_next is not None and due_next > instant:
                     window.due = due_next
-                    heapq.heappush(self._deadlines, (due_next, index, key))
+                    heapq.heappush(self._deadlines, (due_next, window.shelf, window.key))
             if verdicts or window.known:
                 self._compare(shelf, window, verdicts, instant, out)
-
-    def _ripe(self, window: FactWindow, instant: int) -> bool:
-        size = window.count
-        small = SMALL if window.pace == ROUTINE_PACE else 2 * SMALL
-        if size <= small or (size - window.size) * GROWTH >= size:
-            return True
-        window.ready = min(window.looked + size * window.pace, window.by)
-        return window.ready <= instant
 
     def _compare(
         self, shelf: Shelf, window: FactWindow, verdicts: Sequence[Verdict], instant: int, out: list[Emission]
@@ -456,9 +533,9 @@ class Engine:
                 standing = Known(verdict, self._past.pop((shelf.index, window.key, episode), 0) + 1)
                 out.append(self._emit(standing, "active", instant))
             elif standing.verdict != verdict and min(_begin(verdict), _begin(standing.verdict)) >= settled:
-                changed = standing.verdict.document() != verdict.document()
-                standing.verdict = verdict
-                if changed:
+                before_document = standing.document or standing.verdict.document()
+                standing.verdict, standing.document = verdict, verdict.document()
+                if standing.document != before_document:
                     standing.revision += 1
                     out.append(self._emit(standing, "active", instant))
             known[episode] = standing
@@ -486,6 +563,14 @@ class Engine:
         self._past[episode] = revision
         if len(self._past) > self.limits.past:
             self._past.popitem(last=False)
+
+
+def _ripe(window: FactWindow, instant: int) -> bool:
+    """Whether a window that changed is to be looked at now, and not when it has been left alone for long enough."""
+    if window.urgent or window.looked + PAUSE <= instant:
+        return True
+    size = len(window)
+    return size <= SMALL or (size - window.size) * GROWTH >= size
 
 
 def _begin(verdict: Verdict) -> int:

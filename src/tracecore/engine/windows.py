@@ -5,16 +5,20 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Verdict
+    from tracecore.patterns.contract import Digest, Key, Verdict
     from tracecore.signals.record import Source
 
     F = TypeVar("F", bound=Fact)
+    D = TypeVar("D", bound=Digest[Any])
+
+#: States of a window: nothing in it is worth a look; the next fact may be; something changed since the last look.
+ASLEEP, AWAKE, CHANGED = range(3)
 
 _time = attrgetter("time")
 
@@ -24,30 +28,37 @@ def _order(fact: Fact) -> tuple[int, str]:
 
 
 class Known:
-    """A verdict that was emitted and stands."""
+    """A verdict that was emitted and stands; its document, once it had to be compared with that of another."""
 
-    __slots__ = ("revision", "verdict")
+    __slots__ = ("document", "revision", "verdict")
 
     def __init__(self, verdict: Verdict, revision: int) -> None:
         self.verdict = verdict
         self.revision = revision
+        self.document: dict[str, Any] | None = None
+
+
+class Kept:
+    """A digest, and how many of the facts of its type it has seen: always the first of them."""
+
+    __slots__ = ("digest", "seen")
+
+    def __init__(self, digest: Digest[Any]) -> None:
+        self.digest = digest
+        self.seen = 0
 
 
 class FactWindow:
     """Implements `patterns.contract.Window`.
 
     `floor` is the time before which facts were dropped for a limit: what depended on them can no longer be judged.
-    What the engine needs to know when to look: whether it `changed`, whether its deadline `called`, when it `looked`
-    and at how many facts (`size`), and by the facts since then the `pace`, the latest time (`by`) and, when it was left
-    alone, until when (`ready`).
+    What the engine needs to know when to look: its `state`, whether its deadline `called` or a fact so late came that it
+    cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`).
     """
 
     __slots__ = (
-        "armed",
-        "by",
         "called",
-        "changed",
-        "count",
+        "digests",
         "due",
         "facts",
         "floor",
@@ -55,75 +66,97 @@ class FactWindow:
         "known",
         "looked",
         "oldest",
-        "pace",
-        "ready",
+        "shelf",
         "size",
         "skew",
+        "state",
+        "urgent",
     )
 
-    def __init__(self, key: Key, skew: int) -> None:
+    def __init__(self, key: Key, skew: int, shelf: int = 0) -> None:
         self.key = key
         self.skew = skew
-        self.facts: dict[type[Fact], list[Fact]] = {}
+        self.shelf = shelf
+        self.facts: dict[type[Fact], list[Any]] = {}
+        self.digests: dict[tuple[type[Fact], Callable[[], Digest[Any]]], Kept] | None = None
         self.known: dict[str | Source, Known] | None = None
-        self.changed = False
+        self.state = ASLEEP
         self.called = False
-        self.count = 0
+        self.urgent = False
         self.oldest = 0
         self.looked = 0
         self.size = 0
-        self.pace = 0
-        self.by = 0
-        self.ready = 0
-        self.armed = False
         self.due: int | None = None
         self.floor: int | None = None
 
     def of(self, kind: type[F]) -> Sequence[F]:
-        return cast("Sequence[F]", self.facts.get(kind, ()))
+        return self.facts.get(kind, ())
+
+    def digest(self, kind: type[F], make: Callable[[], D]) -> D:
+        facts = self.facts.get(kind, ())
+        if self.digests is None:
+            self.digests = {}
+        kept = self.digests.get((kind, make))
+        if kept is None:
+            kept = self.digests[kind, make] = Kept(make())
+        if kept.seen < len(facts):
+            kept.digest.add(facts[kept.seen :] if kept.seen else facts)
+            kept.seen = len(facts)
+        return cast("D", kept.digest)
 
     def __len__(self) -> int:
-        return self.count
+        return sum(map(len, self.facts.values()))
 
     def add(self, fact: Fact) -> int:
         """Keep this fact: 1 when it is new, 0 when it takes the place of itself with a smaller count, -1 when known."""
-        kind = type(fact)
+        kind, time = type(fact), fact.time
         facts = self.facts.get(kind)
-        if fact.time < self.oldest:
-            self.oldest = fact.time
+        if time < self.oldest:
+            self.oldest = time
         if not facts:
-            self.facts[kind] = [fact]
-            self.count += 1
+            if facts is None:
+                self.facts[kind] = [fact]
+            else:
+                facts.append(fact)
             return 1
-        last = facts[-1]
-        if fact.time > last.time:
+        if time > facts[-1].time:
             facts.append(fact)
-            self.count += 1
             return 1
         place = bisect_left(facts, _order(fact), key=_order)
         if place < len(facts):
             present = facts[place]
-            if present.time == fact.time and present.uid == fact.uid:
+            if present.time == time and present.uid == fact.uid:
                 if not _supersedes(fact, present):
                     return -1
                 facts[place] = fact
+                self._undigest(kind)
                 return 0
         facts.insert(place, fact)
-        self.count += 1
+        if self.digests:
+            for (of, _), kept in self.digests.items():
+                if of is kind and place < kept.seen:
+                    kept.digest.add((fact,))
+                    kept.seen += 1
         return 1
+
+    def _undigest(self, kind: type[Fact]) -> None:
+        """Facts went away: what was made of them is made anew when it is asked for."""
+        if self.digests:
+            self.digests = {name: kept for name, kept in self.digests.items() if name[0] is not kind}
 
     def prune(self, cutoff: int) -> int:
         """Forget facts that ended before this time, and say how many."""
         if cutoff <= self.oldest:
             return 0
         dropped = 0
-        for facts in self.facts.values():
+        for kind, facts in self.facts.items():
             if facts and facts[0].time < cutoff:
                 place = bisect_left(facts, cutoff, key=_time)
                 kept = [fact for fact in facts[:place] if fact.last_time is not None and fact.last_time >= cutoff]
-                dropped += place - len(kept)
-                facts[:place] = kept
-        self.count -= dropped
+                if len(kept) < place:
+                    dropped += place - len(kept)
+                    facts[:place] = kept
+                    self._undigest(kind)
         # Every time from here on is at least this, but for storms that began before and go on: those are looked at.
         self.oldest = min((facts[0].time for facts in self.facts.values() if facts), default=cutoff)
         return dropped
@@ -136,7 +169,7 @@ class FactWindow:
         oldest = heapq.nsmallest(excess, (f for facts in self.facts.values() for f in facts[:excess]), key=_order)
         for kind in {type(fact) for fact in oldest}:
             del self.facts[kind][: sum(type(fact) is kind for fact in oldest)]
-        self.count -= excess
+            self._undigest(kind)
         self.raise_floor(oldest[-1].time + 1)
         return excess
 

@@ -18,7 +18,7 @@ from tracecore.facts.fact import Fact
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Role: TypeAlias = Literal["cause", "symptom", "outcome"]
 Confidence: TypeAlias = Literal["full", "partial"]
@@ -26,8 +26,20 @@ Maturity: TypeAlias = Literal["experimental", "stable"]
 Key: TypeAlias = tuple[str, ...]
 
 F = TypeVar("F", bound=Fact)
+F_contra = TypeVar("F_contra", bound=Fact, contravariant=True)
+D = TypeVar("D", bound="Digest[Any]")
 
 SECOND = 1_000_000_000
+
+
+class Digest(Protocol[F_contra]):
+    """What a detector needs to know of many facts of one type, kept by the window from one look to the next.
+
+    It never forgets: when facts leave the window it is made anew.
+    """
+
+    def add(self, facts: Sequence[F_contra], /) -> None:
+        """Take these facts. The same facts in any order and in any portions must come to the same."""
 
 
 class Window(Protocol):
@@ -44,6 +56,13 @@ class Window(Protocol):
 
     def of(self, kind: type[F]) -> Sequence[F]:
         """All facts of exactly this type, oldest first; an empty sequence where there are none."""
+
+    def digest(self, kind: type[F], make: Callable[[], D]) -> D:
+        """`make()` with every fact of `of(kind)` added to it.
+
+        Only what came since the last look is added, so that a look costs what is new and not what is there. `make` must
+        be the same object each time: a class, say.
+        """
 
 
 def tolerance(one: Fact, other: Fact, skew: int) -> int:
@@ -208,6 +227,11 @@ class Pattern(Generic[C]):
     #: Of these, the types without which there can be no verdict: a window that holds none of them is not evaluated.
     #: Empty means that any fact may matter by itself.
     triggers: ClassVar[tuple[type[Fact], ...]] = ()
+    #: Of these, types of which many come and `keys` looks only at who they are about (node, pod, job, rank, gpu,
+    #: attempt): the engine asks once for each identity. What else decides whether such a fact counts is in `counts`.
+    steady: ClassVar[tuple[type[Fact], ...]] = ()
+    #: Of these, types of which most facts change nothing: `matters` says which do.
+    asides: ClassVar[tuple[type[Fact], ...]] = ()
     #: Its configuration type (see `patterns.config`); `Config()` is usable as it is.
     Config: ClassVar[type[msgspec.Struct]]
     #: The most facts one window of this pattern keeps, oldest dropped first and counted; None leaves it to the engine.
@@ -224,6 +248,15 @@ class Pattern(Generic[C]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         """The windows this fact belongs to; empty when it lacks the identity this pattern joins on."""
         raise NotImplementedError
+
+    def counts(self, fact: Fact) -> bool:
+        """Whether a fact of a `steady` type belongs into the windows of its `keys` at all."""
+        return True
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """Whether a fact of the types in `asides`, which is in the window already, may change what `evaluate` or `due`
+        say; asked for a window in which nothing else has changed. When in doubt it may."""
+        return True
 
     def arms(self, fact: Fact, key: Key) -> bool:
         """Whether this fact makes its window worth evaluating from now on; by default, whether it is a trigger.

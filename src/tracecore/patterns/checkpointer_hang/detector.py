@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import accumulate
 from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from tracecore.facts.kubernetes import MountEvent
 from tracecore.facts.nccl import WatchdogReport
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
+
+    F = TypeVar("F", bound=Fact)
+    K = TypeVar("K")
 
 Storage: TypeAlias = StorageError | MountEvent
 Who: TypeAlias = tuple[int | None, str | None, str | None]
@@ -162,6 +164,54 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         return sorted({begin.rank for begin in self.begun if begin.rank is not None})
 
 
+class Saves:
+    """The last phase that each process began, and when phases of it last ended."""
+
+    def __init__(self) -> None:
+        self.begun: dict[Who, CheckpointPhase] = {}
+        self.ended: dict[tuple[Who, str], CheckpointPhase] = {}
+        #: Those that began and did not end.
+        self.open: dict[Who, CheckpointPhase] = {}
+
+    def add(self, phases: Sequence[CheckpointPhase]) -> None:
+        for fact in phases:
+            who = _who(fact)
+            if fact.event == "begin":
+                _keep_last(self.begun, who, fact)
+            elif fact.event == "end":
+                _keep_last(self.ended, (who, fact.phase), fact)
+            else:
+                continue
+            begin = self.begun.get(who)
+            if begin is None:
+                continue
+            end = self.ended.get((who, begin.phase))
+            if end is None or end.time < begin.time or _place(end) < _place(begin):
+                self.open[who] = begin
+            else:
+                self.open.pop(who, None)
+
+
+class Steps:
+    """The furthest step, when it was first reached, and the last report of each process."""
+
+    def __init__(self) -> None:
+        self.furthest = -1
+        self.since = 0
+        self.last: dict[Who, Progress] = {}
+
+    def add(self, reports: Sequence[Progress]) -> None:
+        if not self.last:
+            self.furthest, self.since = _step(reports[0]), reports[0].time
+        for report in reports:
+            step, time = _step(report), report.time
+            if step > self.furthest:
+                self.furthest, self.since = step, time
+            elif step == self.furthest and time < self.since:
+                self.since = time
+            _keep_last(self.last, _who(report), report)
+
+
 class CheckpointerHang(Pattern[Config]):
     """A phase of saving that began and has not ended for so long, while no step is made.
 
@@ -187,6 +237,7 @@ class CheckpointerHang(Pattern[Config]):
         FatalSignal,
     )
     triggers = (CheckpointPhase,)
+    steady = (Progress,)
     Config = Config
 
     @property
@@ -206,14 +257,21 @@ class CheckpointerHang(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         begun = _unfinished(window)
+        reports = window.of(WatchdogReport)
         for first in begun:
+            # Nearly always it is too early to say, and no collective has given up.
+            if now < first.time + self.config.stall and not (reports and reports[-1].time >= first.time):
+                continue
             if self._hangs(window, first, now):
                 return [self._verdict(window, first, begun)]
         return []
 
     def due(self, window: Window, now: int) -> int | None:
-        times = (fact.time + self.config.stall for fact in window.of(CheckpointPhase) if fact.event == "begin")
-        return min((time for time in times if time > now), default=None)
+        phases = window.of(CheckpointPhase)
+        for place in range(bisect_right(phases, now - self.config.stall, key=_time), len(phases)):
+            if phases[place].event == "begin":
+                return phases[place].time + self.config.stall
+        return None
 
     def _hangs(self, window: Window, begin: CheckpointPhase, now: int) -> bool:
         """Whether it is plain that this phase hangs, and was before the run ended."""
@@ -268,41 +326,30 @@ class CheckpointerHang(Pattern[Config]):
 
 def _unfinished(window: Window) -> list[CheckpointPhase]:
     """The last phase that each process began, where neither its end nor a step came after it; oldest first."""
-    current: dict[Who, CheckpointPhase] = {}
-    for fact in sorted(window.of(CheckpointPhase), key=_place):
-        if fact.event == "begin":
-            current[_who(fact)] = fact
-        elif fact.event == "end" and (begin := current.get(_who(fact))) is not None and begin.phase == fact.phase:
-            del current[_who(fact)]
+    current = window.digest(CheckpointPhase, Saves).open.values()
     if not current:
         return []
     # The job as a whole first: while it goes on, which is nearly always, nobody's own steps need be looked at.
-    steps = window.of(Progress)
-    times = [step.time for step in steps]
-    reached = list(accumulate([-1 if step.step is None else step.step for step in steps], max))
-    current = {who: begin for who, begin in current.items() if not _advanced(begin, times, reached)}
-    if not current:
+    steps, reports = window.digest(Progress, Steps), window.of(Progress)
+    begun = [begin for begin in current if not _advanced(begin, steps, reports)]
+    if not begun:
         return []
-    own: dict[Who, Progress] = {}
-    for step in steps:
-        who = _who(step)
-        if who in current:
-            mine = own.get(who)
-            if mine is None or _place(step) > _place(mine):
-                own[who] = step
-    begun = [begin for who, begin in current.items() if not (who in own and _after(own[who], begin))]
+    own = steps.last
+    begun = [begin for begin in begun if (who := _who(begin)) not in own or not _after(own[who], begin)]
     finished = window.of(RunFinished)
     begun = [begin for begin in begun if not any(end.end >= begin.time for end in finished)]
     return sorted(begun, key=lambda fact: (fact.time, fact.uid))
 
 
-def _advanced(begin: CheckpointPhase, times: list[int], reached: list[int]) -> bool:
+def _advanced(begin: CheckpointPhase, steps: Steps, reports: Sequence[Progress]) -> bool:
     """Whether the job made a further step, whoever reported it. Ranks print the same step at different times."""
-    if not reached:
+    if not reports:
         return False
-    before = bisect_right(times, begin.time)
-    step = begin.step if begin.step is not None else reached[before - 1] if before else reached[0]
-    return reached[-1] > max(step, reached[before - 1] if before else -1)
+    if reports[0].time <= begin.time:
+        # A step beyond all that were reached before: then the furthest was first reached after it.
+        return steps.since > begin.time and (begin.step is None or steps.furthest > begin.step)
+    step = begin.step if begin.step is not None else _step(reports[0])
+    return steps.furthest > max(step, -1)
 
 
 def _stall(window: Window, begin: CheckpointPhase) -> StepStalled | None:
@@ -352,6 +399,16 @@ def _concerns(end: Fact, begin: Fact) -> bool:
 
 def _who(fact: Fact) -> Who:
     return fact.rank, fact.pod, fact.node
+
+
+def _step(report: Progress) -> int:
+    return -1 if report.step is None else report.step
+
+
+def _keep_last(facts: dict[K, F], name: K, fact: F) -> None:
+    known = facts.get(name)
+    if known is None or fact.time > known.time or (fact.time == known.time and _place(fact) > _place(known)):
+        facts[name] = fact
 
 
 def _place(fact: Fact) -> tuple[int, str, int, str]:

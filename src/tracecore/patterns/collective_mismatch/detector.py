@@ -110,6 +110,30 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return len(self.sides[0]) == len(self.sides[1])
 
 
+class Calls:
+    """The latest entry of each rank by sequence, and the sequences at which entries are not all alike."""
+
+    def __init__(self) -> None:
+        self.latest: dict[int, dict[int, CollectiveEntry]] = {}
+        self.mixed: set[int] = set()
+
+    def add(self, entries: Sequence[CollectiveEntry]) -> None:
+        for entry in entries:
+            rank, seq = entry.rank, entry.seq
+            assert rank is not None  # keys() asks for it
+            ranks = self.latest.get(seq)
+            if ranks is None:
+                self.latest[seq] = {rank: entry}
+                continue
+            if seq not in self.mixed:
+                other = next(iter(ranks.values()))
+                if entry.signature != other.signature or entry.op != other.op:
+                    self.mixed.add(seq)
+            known = ranks.get(rank)
+            if known is None or (known.time, known.uid) < (entry.time, entry.uid):
+                ranks[rank] = entry
+
+
 class CollectiveMismatch(Pattern[Config]):
     """The first sequence of a group where ranks disagree on operation, element type or size.
 
@@ -137,12 +161,9 @@ class CollectiveMismatch(Pattern[Config]):
         return ((f"{job}#{fact.attempt}" if fact.attempt else job, fact.pg),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        by_seq: dict[int, dict[int, CollectiveEntry]] = {}
-        for entry in window.of(CollectiveEntry):
-            assert entry.rank is not None  # keys() asks for it
-            by_seq.setdefault(entry.seq, {})[entry.rank] = entry  # oldest first: the latest stays
-        for seq in sorted(by_seq):
-            sides = sides_of(by_seq[seq].values())
+        calls = window.digest(CollectiveEntry, Calls)
+        for seq in sorted(calls.mixed):
+            sides = sides_of(calls.latest[seq].values())
             if len(sides) < 2:
                 continue
             odd = odd_ones(sides)

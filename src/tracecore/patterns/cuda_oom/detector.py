@@ -157,6 +157,8 @@ class CudaOomPattern(Pattern[Config]):
     maturity = "stable"
     needs = (CudaOom, CudaOomUnmeasured, FramebufferSample, Progress)
     triggers = (CudaOom, CudaOomUnmeasured)
+    steady = (Progress,)
+    asides = (FramebufferSample, Progress)
     Config = Config
     window_limit = 4096
 
@@ -170,6 +172,17 @@ class CudaOomPattern(Pattern[Config]):
         if isinstance(fact, FramebufferSample):
             return ()
         return ((fact.node or "", fact.pod or "", "" if fact.rank is None else str(fact.rank)),)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A sample near a failure, and a step soon after one."""
+        time, sample = fact.time, isinstance(fact, FramebufferSample)
+        for kind in (CudaOom, CudaOomUnmeasured):
+            for oom in window.of(kind):
+                if sample and abs(time - oom.time) <= self.config.window:
+                    return True
+                if not sample and oom.end <= time <= oom.end + self.config.recovery:
+                    return True
+        return False
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return list(self._judge(window))

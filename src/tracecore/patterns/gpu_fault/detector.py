@@ -189,12 +189,14 @@ class GpuFault(Pattern[Config]):
         links = [xid for xid in window.of(Xid) if xid.code == LINK]
         if not links:
             return []
-        others = sorted((*window.of(Xid), *window.of(GpuLost), *window.of(Sxid)), key=_order)
+        others: tuple[Fact, ...] = (*window.of(Xid), *window.of(GpuLost), *window.of(Sxid))
         found: list[Verdict] = []
         for gpu in sorted({xid.gpu or "" for xid in links}):
             own = [xid for xid in links if (xid.gpu or "") == gpu]
             for chain in _chains(own, self.config.window):
-                peer = next((o for o in others if o.gpu != chain[0].gpu and self._near(o, chain[0])), None)
+                first = chain[0]
+                near = [other for other in others if other.gpu != first.gpu and self._near(other, first)]
+                peer = min(near, key=_order) if len(near) > 1 else near[0] if near else None
                 if peer is not None:
                     found.append(self._verdict(window, chain, "full", peer))
         return found
@@ -205,15 +207,17 @@ class GpuFault(Pattern[Config]):
     def _verdict(
         self, window: Window, chain: Sequence[Fact], confidence: Any = "full", peer: Fact | None = None
     ) -> Verdict:
-        first = chain[0]
-        chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
+        first = worst = chain[0]
+        if len(chain) > 1:
+            chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
+            worst = max(chain, key=lambda fact: (drastic(fact), -fact.time, fact.uid))
         return GpuFaultVerdict(
             key=window.key,
             episode=first.uid,
             time=first.time,
             confidence=confidence,
             first=first,
-            worst=max(chain, key=lambda fact: (drastic(fact), -fact.time, fact.uid)),
+            worst=worst,
             peer=peer,
             codes=tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)})),
             reports=sum(max(fact.count, 1) for fact in chain),

@@ -121,6 +121,7 @@ class HostLost(Pattern[Config]):
     maturity = "experimental"
     needs = (HostEvent, NodeReadiness, SlurmState, NodeSilence, PlannedStop, Progress)
     triggers = (HostEvent, NodeReadiness, SlurmState, NodeSilence)
+    steady = asides = (Progress,)
     Config = Config
     window_limit = 4096
 
@@ -136,6 +137,11 @@ class HostLost(Pattern[Config]):
         if isinstance(fact, PlannedStop) and fact.reason not in ASKED:
             return ()
         return ((fact.node, ""),) if fact.node else (("", fact.job or ""),)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """Work matters that was done before a boot."""
+        events = window.of(HostEvent)
+        return bool(events) and fact.time <= events[-1].time
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return [verdict for signs in self._episodes(window) if (verdict := self._judge(window, signs)) is not None]

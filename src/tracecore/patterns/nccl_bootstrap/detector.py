@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
@@ -14,7 +15,7 @@ from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -36,6 +37,7 @@ WORDS: dict[Discriminator, str] = {
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
+_who = attrgetter("job", "pod", "rank", "attempt")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -159,17 +161,57 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
 class _Cohort:
     """The ranks of one job, or of one namespace where the job is not known."""
 
-    __slots__ = ("alive", "joined", "pods", "ready", "said", "seen", "stepped", "steppers")
+    __slots__ = ("alive", "joined", "pods", "ready", "said", "seen", "stepped")
 
     def __init__(self) -> None:
         self.ready: dict[int | None, PodReady] = {}
         self.said: list[Said] = []
-        self.joined: set[int | None] = set()
+        self.joined: set[int] = set()
         self.pods: set[str | None] = set()
         self.seen: set[int] = set()
         self.alive: set[int] = set()
         self.stepped = False
-        self.steppers: set[str | None] = set()
+
+
+class _Group:
+    """Ranks and pods of which something was heard."""
+
+    __slots__ = ("pods", "ranks")
+
+    def __init__(self) -> None:
+        self.ranks: set[int] = set()
+        self.pods: set[str | None] = set()
+
+
+class Members:
+    """Who was heard of, by cohort. Facts are many and say the same: one for each process is enough."""
+
+    def __init__(self) -> None:
+        self.cohorts: dict[tuple[Key, int], _Group] = {}
+        self._known: set[tuple[object, ...]] = set()
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        for who in set(map(_who, facts)).difference(self._known):
+            self._known.add(who)
+            job, pod, rank, attempt = who
+            name = (job, "") if job else ("", namespace(pod) if pod else ""), attempt
+            group = self.cohorts.get(name)
+            if group is None:
+                group = self.cohorts[name] = _Group()
+            group.pods.add(pod)
+            if rank is not None:
+                group.ranks.add(rank)
+
+
+class Sayings:
+    """Facts by cohort, in no order."""
+
+    def __init__(self) -> None:
+        self.cohorts: dict[tuple[Key, int], list[Any]] = {}
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self.cohorts.setdefault(_cohort_of(fact), []).append(fact)
 
 
 class NcclBootstrap(Pattern[Config]):
@@ -195,6 +237,7 @@ class NcclBootstrap(Pattern[Config]):
         ExitStatus,
     )
     triggers = (PodReady, RendezvousFailure, NcclError)
+    steady = (Progress,)
     Config = Config
 
     @property
@@ -206,11 +249,13 @@ class NcclBootstrap(Pattern[Config]):
             return ()
         if isinstance(fact, GroupProgress) and not fact.last_enqueued:
             return ()
-        if isinstance(fact, Progress) and (fact.step is None or fact.phase == "init"):
-            return ()
         if isinstance(fact, PodReady) and fact.rank is None:
             return ()
         return (("",),)
+
+    def counts(self, fact: Fact) -> bool:
+        """A report of progress that is of a step."""
+        return isinstance(fact, Progress) and fact.step is not None and fact.phase != "init"
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         verdicts: list[Verdict] = []
@@ -225,13 +270,9 @@ class NcclBootstrap(Pattern[Config]):
         return verdicts
 
     def due(self, window: Window, now: int) -> int | None:
-        first: dict[object, int] = {}
-        for pod in window.of(PodReady):
-            cohort = _cohort_of(pod)
-            first[cohort] = min(pod.ready_time, first.get(cohort, pod.ready_time))
-        return min(
-            (time + self.config.window for time in first.values() if time + self.config.window > now), default=None
-        )
+        cohorts = window.digest(PodReady, Sayings).cohorts.values()
+        times = (min(pod.ready_time for pod in pods) + self.config.window for pods in cohorts)
+        return min((time for time in times if time > now), default=None)
 
     def _absent(self, cohort: _Cohort, now: int) -> list[PodReady]:
         """Ready pods whose rank has no collective when the time is up, counted from the first that was ready."""
@@ -291,58 +332,36 @@ class NcclBootstrap(Pattern[Config]):
 
 
 def _cohorts(window: Window) -> dict[tuple[Key, int], _Cohort]:
+    """Those of which there is something to say: a pod was ready or somebody failed, and no step was made."""
+    ready = window.digest(PodReady, Sayings).cohorts
+    failures = (window.digest(RendezvousFailure, Sayings).cohorts, window.digest(NcclError, Sayings).cohorts)
+    stepped = window.digest(Progress, Members).cohorts
+    entries = [window.digest(kind, Members).cohorts for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
+    statuses = window.digest(ExitStatus, Sayings).cohorts
     cohorts: dict[tuple[Key, int], _Cohort] = {}
-
-    def of(fact: Fact) -> _Cohort:
-        name = _cohort_of(fact)
-        cohort = cohorts.get(name)
-        if cohort is None:
-            cohort = cohorts[name] = _Cohort()
-        if fact.rank is not None:
-            cohort.seen.add(fact.rank)
-        return cohort
-
-    for pod in window.of(PodReady):
-        # A pod that became ready again is the same rank.
-        of(pod).ready.setdefault(pod.rank, pod)
-    said: list[Said] = [*window.of(RendezvousFailure), *window.of(NcclError)]
-    for failure in sorted(said, key=lambda fact: (fact.time, fact.uid)):
-        of(failure).said.append(failure)
-    entries: tuple[Iterable[Fact], ...] = (
-        window.of(CollectiveEntry),
-        window.of(GroupProgress),
-        window.of(WatchdogReport),
-    )
-    for facts in entries:
-        for fact in facts:
-            cohort = of(fact)
-            if fact.rank is not None:
-                cohort.joined.add(fact.rank)
-            if fact.pod is not None:
-                cohort.pods.add(fact.pod)
-    # Steps are many and say the same: one for each process is enough.
-    for step in {(step.job, step.pod, step.rank, step.attempt): step for step in window.of(Progress)}.values():
-        cohort = of(step)
-        cohort.stepped = True
-        cohort.steppers.add(step.pod)
-    for status in window.of(ExitStatus):
-        cohort = of(status)
-        if status.alive and status.rank is not None:
-            cohort.alive.add(status.rank)
-    _lend_pods(cohorts)
-    return cohorts
-
-
-def _lend_pods(cohorts: dict[tuple[Key, int], _Cohort]) -> None:
-    """A collective or a step that knows its pod and no job counts for the job of that pod."""
-    for (key, attempt), cohort in cohorts.items():
-        if key[0]:
+    for name in ready.keys() | failures[0].keys() | failures[1].keys():
+        if name in stepped:
+            continue
+        cohort = cohorts[name] = _Cohort()
+        for pod in sorted(ready.get(name, ()), key=_order):
+            # A pod that became ready again is the same rank.
+            cohort.ready.setdefault(pod.rank, pod)
+        cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=_order)
+        for group in (known[name] for known in entries if name in known):
+            cohort.joined |= group.ranks
+            cohort.pods |= group.pods
+        cohort.alive = {status.rank for status in statuses.get(name, ()) if status.alive and status.rank is not None}
+        heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()))
+        cohort.seen = {fact.rank for fact in heard if fact.rank is not None} | cohort.joined
+        if name[0][0]:
+            # A collective or a step that knows its pod and no job counts for the job of that pod.
             for pod in cohort.ready.values():
-                lender = cohorts.get((("", _namespace(pod) or ""), attempt))
-                if lender is not None and pod.pod is not None:
-                    cohort.stepped = cohort.stepped or pod.pod in lender.steppers
-                    if pod.pod in lender.pods:
+                lender = (("", _namespace(pod) or ""), name[1])
+                if pod.pod is not None:
+                    cohort.stepped = cohort.stepped or (lender in stepped and pod.pod in stepped[lender].pods)
+                    if any(lender in known and pod.pod in known[lender].pods for known in entries):
                         cohort.pods.add(pod.pod)
+    return cohorts
 
 
 def _failed(cohort: _Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
@@ -368,6 +387,10 @@ def _failed(cohort: _Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> 
     missing = max(len(failed), expected - joined, 1)
     size = max(len(cohort.ready), expected, len(seen | failed), missing)
     return tuple(sorted(failed)), missing, size
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid
 
 
 def _of(fact: Said) -> str:

@@ -193,6 +193,52 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         }
 
 
+class Calls:
+    """The latest word on each collective of each rank, and on each rank's sends and receives.
+
+    Completed supersedes started; otherwise the later one counts. What has not ended is in `open` as well.
+    """
+
+    def __init__(self) -> None:
+        self.latest: dict[int, dict[int, CollectiveEntry]] = {}
+        self.open: dict[int, dict[int, CollectiveEntry]] = {}
+        self.pairs: dict[int, CollectiveEntry] = {}
+
+    def add(self, entries: Sequence[CollectiveEntry]) -> None:
+        for entry in entries:
+            rank, seq = entry.rank, entry.seq
+            if rank is None:
+                continue
+            if entry.is_p2p:
+                before = self.pairs.get(rank)
+                if before is None or _order(before) < _order(entry):
+                    self.pairs[rank] = entry
+                continue
+            ranks = self.latest.get(seq)
+            if ranks is None:
+                ranks = self.latest[seq] = {}
+            done = entry.state == "completed" or entry.completed is not None
+            before = ranks.get(rank)
+            if before is not None:
+                ended = before.state == "completed" or before.completed is not None
+                if (ended and not done) or (ended == done and _order(before) >= _order(entry)):
+                    continue
+            ranks[rank] = entry
+            if not done:
+                if seq in self.open:
+                    self.open[seq][rank] = entry
+                else:
+                    self.open[seq] = {rank: entry}
+            elif seq in self.open:
+                self.open[seq].pop(rank, None)
+                if not self.open[seq]:
+                    del self.open[seq]
+
+    def ended(self, rank: int, seq: int) -> bool:
+        """Whether the rank is known to have finished this collective."""
+        return rank in self.latest.get(seq, ()) and rank not in self.open.get(seq, ())
+
+
 class NcclHang(Pattern[Config]):
     """Two or more ranks of a group in one collective that does not end.
 
@@ -235,7 +281,8 @@ class NcclHang(Pattern[Config]):
                 # The groups speak for themselves, but for sends and receives: only a report without its group says
                 # that it was one.
                 reports = [report for report in reports if _is_pairwise(report)]
-        cohorts, pairwise = self._hanging(window.of(CollectiveEntry), reports, now)
+        calls = window.digest(CollectiveEntry, Calls)
+        cohorts, pairwise = self._hanging(calls, reports, now)
         enough = self.config.min_ranks
         if len(pairwise) < enough and not any(len(cohort) >= enough for cohort in cohorts.values()) and not pairwise:
             return []
@@ -243,8 +290,11 @@ class NcclHang(Pattern[Config]):
         found: list[NcclHangVerdict] = []
         if pairwise:
             # Sends and receives are numbered by pair; who waits in one of them, or behind it, waits together.
-            for cohort in cohorts.values():
-                pairwise.update({rank: fact for rank, fact in cohort.items() if rank not in pairwise})
+            # Of several the one counts that was entered first; what only a watchdog tells of comes last.
+            entered = dict.fromkeys(entry.seq for entry in window.of(CollectiveEntry) if not entry.is_p2p)
+            told = [seq for seq in cohorts if seq not in calls.open]
+            for seq in (*(seq for seq in entered if seq in cohorts and seq in calls.open), *told):
+                pairwise.update({rank: fact for rank, fact in cohorts[seq].items() if rank not in pairwise})
             if len(pairwise) >= enough:
                 found.append(_verdict(window, min(_seq(f) for f in pairwise.values()), pairwise, known, True))
         else:
@@ -257,10 +307,9 @@ class NcclHang(Pattern[Config]):
         wait = self.config.threshold + 1
         after = now - wait
         soonest: int | None = None
-        latest, pairs = _latest(window.of(CollectiveEntry))
-        for ranks in (*latest.values(), pairs):
-            for rank in ranks:
-                entry = ranks[rank]
+        calls = window.digest(CollectiveEntry, Calls)
+        for ranks in (*calls.open.values(), calls.pairs):
+            for entry in ranks.values():
                 if entry.final or entry.state == "completed" or entry.completed is not None:
                     continue
                 since = entry.started or entry.created or entry.time
@@ -269,30 +318,21 @@ class NcclHang(Pattern[Config]):
         return None if soonest is None else soonest + wait
 
     def _hanging(
-        self, entries: Sequence[CollectiveEntry], reports: Sequence[WatchdogReport], now: int
+        self, calls: Calls, reports: Sequence[WatchdogReport], now: int
     ) -> tuple[dict[int, dict[int, CollectiveEntry | WatchdogReport]], dict[int, CollectiveEntry | WatchdogReport]]:
         """Stuck ranks by sequence, and those stuck in a send or receive."""
         cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
         pairwise: dict[int, CollectiveEntry | WatchdogReport] = {}
         limit = now - self.config.threshold
-        ended: set[tuple[int, int]] = set()
-        latest, pairs = _latest(entries)
-        # No calls in here: this runs for every entry of every window that changed.
-        for seq in latest:
-            ranks = latest[seq]
+        for seq, ranks in calls.open.items():
             stuck: dict[int, CollectiveEntry | WatchdogReport] | None = None
-            for rank in ranks:
-                entry = ranks[rank]
-                if entry.state == "completed" or entry.completed is not None:
-                    if reports:
-                        ended.add((rank, seq))
-                elif entry.final or (entry.started or entry.created or entry.time) < limit:
+            for rank, entry in ranks.items():
+                if entry.final or (entry.started or entry.created or entry.time) < limit:
                     if stuck is None:
                         stuck = cohorts[seq] = {rank: entry}
                     else:
                         stuck[rank] = entry
-        for rank in pairs:
-            entry = pairs[rank]
+        for rank, entry in calls.pairs.items():
             if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit):
                 pairwise[rank] = entry
         for report in reports:
@@ -300,7 +340,7 @@ class NcclHang(Pattern[Config]):
                 continue
             if _is_pairwise(report):
                 pairwise.setdefault(report.rank, report)
-            elif report.rank not in pairwise and (report.rank, report.seq) not in ended:
+            elif report.rank not in pairwise and not calls.ended(report.rank, report.seq):
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
         return cohorts, pairwise
 
@@ -413,31 +453,8 @@ def _is_pairwise(report: WatchdogReport) -> bool:
     return (report.op or "").upper().startswith(_PAIRWISE)
 
 
-def _latest(
-    entries: Sequence[CollectiveEntry],
-) -> tuple[dict[int, dict[int, CollectiveEntry]], dict[int, CollectiveEntry]]:
-    """The latest word on each (collective, rank), and on each rank's sends and receives.
-
-    Completed supersedes started; otherwise the later one counts, and entries come oldest first.
-    """
-    latest: dict[int, dict[int, CollectiveEntry]] = {}
-    pairs: dict[int, CollectiveEntry] = {}
-    for entry in entries:
-        rank, seq = entry.rank, entry.seq
-        if rank is None:
-            continue
-        if entry.is_p2p:
-            pairs[rank] = entry
-        elif seq not in latest:
-            latest[seq] = {rank: entry}
-        else:
-            ranks = latest[seq]
-            if rank in ranks and not (entry.state == "completed" or entry.completed is not None):
-                before = ranks[rank]
-                if before.state == "completed" or before.completed is not None:
-                    continue
-            ranks[rank] = entry
-    return latest, pairs
+def _order(entry: CollectiveEntry) -> tuple[int, str]:
+    return entry.time, entry.uid
 
 
 def _seq(fact: CollectiveEntry | WatchdogReport) -> int:
@@ -451,7 +468,9 @@ def _odd(entries: Sequence[CollectiveEntry]) -> list[CollectiveEntry]:
             break
     else:
         return []
-    latest, _ = _latest(entries)
+    calls = Calls()
+    calls.add(entries)
+    latest = calls.latest
     for seq in sorted(latest):
         sides = sides_of([entry for entry in latest[seq].values() if entry.signature is not None])
         if len(sides) > 1:

@@ -136,6 +136,7 @@ class PodEvictedPattern(Pattern[Config]):
     maturity = "experimental"
     needs = (PodEvicted, NodePressure)
     triggers = (PodEvicted,)
+    asides = (NodePressure,)
     Config = Config
 
     @property
@@ -148,6 +149,11 @@ class PodEvictedPattern(Pattern[Config]):
         if isinstance(fact, NodePressure):
             return ((fact.node,),) if fact.active and fact.condition in CONDITIONS else ()
         return ((fact.node,),) if fact.pod else ()
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A pressure matters to evictions after it."""
+        evictions = window.of(PodEvicted)
+        return bool(evictions) and fact.time <= evictions[-1].time
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return list(self._join(window))

@@ -168,6 +168,16 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         }
 
 
+class Standing:
+    """Whether some error was not overcome when last looked at; with a new one, that is not known."""
+
+    def __init__(self) -> None:
+        self.any = True
+
+    def add(self, _: Sequence[StorageError]) -> None:
+        self.any = True
+
+
 class StorageFailure(Pattern[Config]):
     """A storage error that was not overcome.
 
@@ -191,6 +201,7 @@ class StorageFailure(Pattern[Config]):
         PodReady,
     )
     triggers = (StorageError, MountEvent)
+    steady = asides = (Progress,)
     Config = Config
 
     @property
@@ -204,10 +215,16 @@ class StorageFailure(Pattern[Config]):
             return ((fact.node, ""),)
         return (("", fact.pod or ""),)
 
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A step matters while there is an error that was not overcome."""
+        return window.digest(StorageError, Standing).any
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         outcomes = Outcomes(window, self.config.window)
+        chains = self._chains(window, outcomes)
+        window.digest(StorageError, Standing).any = bool(chains)
         found: list[Verdict] = []
-        for chain in self._chains(window, outcomes):
+        for chain in chains:
             first = chain[0]
             chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
             harm = next((harm for fact in chain if (harm := outcomes.harm(fact)) is not None), None)

@@ -34,9 +34,6 @@ class Outcomes:
         self.stalls = window.of(StepStalled)
         self.statuses = window.of(ExitStatus)
         self.progress = window.of(Progress)
-        self._steps: dict[int | None, list[Progress]] = {}
-        for step in self.progress:
-            self._steps.setdefault(step.rank, []).append(step)
         self.finished = window.of(RunFinished)
         self.ready = window.of(PodReady)
 
@@ -78,17 +75,18 @@ class Outcomes:
         if codes == {0}:
             return True
         own = fact.rank is not None or fact.pod is not None
-        near = [self._steps.get(fact.rank, ()), self._steps.get(None, ())] if fact.rank is not None else [self.progress]
-        for steps in near:
-            for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
-                step = steps[place]
-                if step.time > fact.end + self.reach:
-                    break
-                if step.step is None or not self._follows(step, fact) or not _related(step, fact):
-                    continue
-                # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
-                if own or _same_stream(step, fact) or step.time - fact.end >= SETTLED:
-                    return True
+        steps, rank, latest = self.progress, fact.rank, fact.end + self.reach
+        for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
+            step = steps[place]
+            if step.time > latest:
+                break
+            if step.step is None or (rank is not None and step.rank is not None and step.rank != rank):
+                continue
+            if not self._follows(step, fact) or not _related(step, fact):
+                continue
+            # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
+            if own or _same_stream(step, fact) or step.time - fact.end >= SETTLED:
+                return True
         return False
 
     def _follows(self, later: Fact, fact: Fact) -> bool:
@@ -129,7 +127,9 @@ def _same_process(one: Fact, other: Fact) -> bool:
 
 
 def _related(one: Fact, other: Fact) -> bool:
-    return all(
-        mine is None or its is None or mine == its
-        for mine, its in ((one.rank, other.rank), (one.pod, other.pod), (one.job, other.job))
+    rank, pod, job = one.rank, one.pod, one.job
+    return (
+        (rank is None or other.rank is None or rank == other.rank)
+        and (pod is None or other.pod is None or pod == other.pod)
+        and (job is None or other.job is None or job == other.job)
     )

@@ -12,6 +12,7 @@ from tracecore.facts.training import Progress
 from tracecore.patterns.config import HOUR, MILLISECOND, Count, Duration, Factor, Fraction, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
+from tracecore.patterns.spread import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Key, Window
 
 Part: TypeAlias = Literal["data", "compute", "unknown"]
+#: Attempt, epoch and number.
+Step: TypeAlias = tuple[int, float, int]
+
+#: Phases whose steps count.
+TRAINS = frozenset({None, "train"})
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -161,6 +167,47 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects.of([lag.report for lag in self.lags] or self.arrivals)
 
 
+class Times:
+    """How far apart step times lie."""
+
+    def __init__(self) -> None:
+        self.whole = Spread()
+        self.data = Spread()
+
+    def add(self, reports: Sequence[Progress]) -> None:
+        self.whole.add([report.iter_time_s for report in reports])
+        self.data.add([report.data_time_s for report in reports])
+
+
+class Lateness:
+    """The most that anybody came late by."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def add(self, arrivals: Sequence[Arrival]) -> None:
+        self.most = max(self.most, *[arrival.lateness for arrival in arrivals])
+
+
+class Steps:
+    """The last report of each rank by step, and, as far as it was asked for, who was slow in which."""
+
+    def __init__(self) -> None:
+        self.cohorts: dict[Step, dict[int, Progress]] = {}
+        self.slow: dict[Step, dict[int, Lag]] = {}
+
+    def add(self, reports: Sequence[Progress]) -> None:
+        for report in reports:
+            if report.rank is None or report.step is None:
+                continue
+            step = (report.attempt, -1.0 if report.epoch is None else report.epoch, report.step)
+            cohort = self.cohorts.setdefault(step, {})
+            known = cohort.get(report.rank)
+            if known is None or (known.time, known.uid) < (report.time, report.uid):
+                cohort[report.rank] = report
+                self.slow.pop(step, None)
+
+
 class Straggler(Pattern[Config]):
     """The same rank is slow in several consecutive steps, or comes last to them, and few others are.
 
@@ -173,6 +220,7 @@ class Straggler(Pattern[Config]):
     role = "symptom"
     maturity = "stable"
     needs = (Progress, Arrival)
+    steady = (Progress, Arrival)
     Config = Config
     window_limit = 32_768
 
@@ -181,11 +229,15 @@ class Straggler(Pattern[Config]):
         return self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if fact.rank is None:
-            return ()
-        if isinstance(fact, Arrival):
-            return job_keys(fact) if fact.ranks >= self.config.cohort else ()
-        return job_keys(fact) if isinstance(fact, Progress) and self._counts(fact) else ()
+        return () if fact.rank is None else job_keys(fact)
+
+    def counts(self, fact: Fact) -> bool:
+        """First steps and evaluation do not count, nor do collectives of few."""
+        if type(fact) is not Progress:
+            return isinstance(fact, Arrival) and fact.ranks >= self.config.cohort
+        if fact.iter_time_s is None and fact.data_time_s is None:
+            return False
+        return fact.step is not None and fact.step >= self.config.warmup and fact.phase in TRAINS
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         named: dict[int, StragglerVerdict] = {}
@@ -194,37 +246,31 @@ class Straggler(Pattern[Config]):
             named.setdefault(verdict.rank, verdict)
         return [named[rank] for rank in sorted(named, key=lambda rank: (named[rank].time, rank))]
 
-    def _counts(self, report: Progress) -> bool:
-        """First steps and evaluation do not count."""
-        timed = report.iter_time_s is not None or report.data_time_s is not None
-        trains = report.phase is None or report.phase == "train"
-        return timed and trains and report.step is not None and report.step >= self.config.warmup
-
     # -- by what ranks say of themselves --------------------------------------------------------------------------
 
     def _by_times(self, window: Window) -> Iterator[StragglerVerdict]:
-        if not self._apart(window.of(Progress)):
+        if not self._apart(window.digest(Progress, Times)):
             return
-        steps: dict[tuple[int, float, int], dict[int, Progress]] = {}
-        for report in window.of(Progress):
-            if report.rank is not None and report.step is not None:
-                epoch = -1.0 if report.epoch is None else report.epoch
-                steps.setdefault((report.attempt, epoch, report.step), {})[report.rank] = report
+        steps = window.digest(Progress, Steps)
         runs: dict[int, list[Lag]] = {}
         named: set[int] = set()
         attempt = None
-        for step in sorted(steps):
-            cohort = steps[step]
+        for step in sorted(steps.cohorts):
+            cohort = steps.cohorts[step]
             if step[0] != attempt:
                 attempt, runs = step[0], {}
             if len(cohort) < self.config.cohort:
                 continue
-            slow = self._slow(cohort)
-            if len(slow) > self.config.crowd * len(cohort):
-                slow = {}
-            for rank in cohort.keys() - named:
-                if rank not in slow:
-                    runs.pop(rank, None)
+            slow = steps.slow.get(step)
+            if slow is None:
+                slow = self._slow(cohort)
+                if len(slow) > self.config.crowd * len(cohort):
+                    slow = {}
+                steps.slow[step] = slow
+            for rank in [rank for rank in runs if rank in cohort and rank not in slow]:
+                del runs[rank]
+            for rank in slow:
+                if rank in named:
                     continue
                 run = runs.setdefault(rank, [])
                 run.append(slow[rank])
@@ -241,17 +287,14 @@ class Straggler(Pattern[Config]):
                             lags=tuple(run),
                         )
 
-    def _apart(self, reports: Sequence[Progress]) -> bool:
+    def _apart(self, times: Times) -> bool:
         """Whether times differ so much that one can be far above a median; where not, which is nearly always, it is
         known without sorting any step."""
-        for times in (
-            [report.iter_time_s for report in reports if report.iter_time_s is not None],
-            [report.data_time_s for report in reports if report.data_time_s is not None],
-        ):
-            # A value that is no number compares with nothing, and could hide the others.
-            if times and not max(times) - min(times) < self.config.least_ms / 1000:
-                low, high = min(times), max(times)
-                if not (low > 0 and high < self.config.factor * low):
+        for spread in (times.whole, times.data):
+            if spread.odd:
+                return True
+            if spread and not spread.high - spread.low < self.config.least_ms / 1000:
+                if not (spread.low > 0 and spread.high < self.config.factor * spread.low):
                     return True
         return False
 
@@ -291,6 +334,8 @@ class Straggler(Pattern[Config]):
     # -- by when they come to collectives -------------------------------------------------------------------------
 
     def _by_arrivals(self, window: Window) -> Iterator[StragglerVerdict]:
+        if not window.digest(Arrival, Lateness).most >= self.config.least_ms * MILLISECOND:
+            return
         groups: dict[tuple[int, str], list[Arrival]] = {}
         for arrival in window.of(Arrival):
             groups.setdefault((arrival.attempt, arrival.pg), []).append(arrival)

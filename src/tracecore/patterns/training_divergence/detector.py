@@ -12,6 +12,7 @@ from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, rfc3339
 from tracecore.patterns.scope import job_keys
+from tracecore.patterns.spread import Spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,6 +154,18 @@ class Series(msgspec.Struct):
     mixed: bool = False
 
 
+class Values:
+    """How far apart losses lie, and norms of gradients."""
+
+    def __init__(self) -> None:
+        self.losses = Spread()
+        self.norms = Spread()
+
+    def add(self, reports: Sequence[Progress]) -> None:
+        self.losses.add([report.loss for report in reports])
+        self.norms.add([report.grad_norm for report in reports])
+
+
 class TrainingDivergence(Pattern[Config]):
     """A loss that is not finite on consecutive reports, a complaint of one, or a jump that stays; one for each attempt.
 
@@ -165,6 +178,7 @@ class TrainingDivergence(Pattern[Config]):
     role = "cause"
     maturity = "stable"
     needs = (NonFinite, Progress)
+    steady = (Progress,)
     Config = Config
     window_limit = 16_384
 
@@ -173,11 +187,13 @@ class TrainingDivergence(Pattern[Config]):
         return 2 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if isinstance(fact, Progress):
-            counts = fact.phase != "eval" and (fact.loss is not None or fact.grad_norm is not None)
-        else:
-            counts = isinstance(fact, NonFinite) and fact.phase != "eval"
-        return job_keys(fact) if counts else ()
+        return () if isinstance(fact, NonFinite) and fact.phase == "eval" else job_keys(fact)
+
+    def counts(self, fact: Fact) -> bool:
+        """Evaluation does not count, nor does a report without a value."""
+        if not isinstance(fact, Progress) or fact.phase == "eval":
+            return False
+        return fact.loss is not None or fact.grad_norm is not None
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         if not self._possible(window):
@@ -209,12 +225,9 @@ class TrainingDivergence(Pattern[Config]):
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
-        reports = window.of(Progress)
-        for values in (
-            [report.loss for report in reports if report.loss is not None],
-            [report.grad_norm for report in reports if report.grad_norm is not None],
-        ):
-            if values and not max(values) < self.config.factor * min(values):
+        values = window.digest(Progress, Values)
+        for spread in (values.losses, values.norms):
+            if spread and (spread.odd or not spread.high < self.config.factor * spread.low):
                 return True
         runs: dict[tuple[int, int | None, bool], int] = {}
         for value in window.of(NonFinite):

@@ -6,9 +6,11 @@ is left. All of that is loud, and none of it is the cause.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from functools import cached_property
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
 
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
@@ -25,10 +27,12 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
+
+    F = TypeVar("F", bound=Fact)
 
 #: Signals a process dies of by its own fault, or that nobody sends as a request.
 FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGIOT"})
@@ -48,6 +52,7 @@ OWN_COLLECTIVE = frozenset({"invalid_usage", "unhandled_cuda_error", "internal_e
 #: Lines of a watchdog that ends its own process.
 ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
 WORKER_KILLED = "DataLoader worker killed"
+_time = attrgetter("time")
 
 
 class Scene:
@@ -76,33 +81,37 @@ class Scene:
             *(fact for fact in window.of(WatchdogReport) if fact.report in ABORTING),
             *(fact for fact in self.exceptions if last_name(fact.type) in COLLECTIVE),
         ]
-        self.peers.sort(key=_order)
+        arrange(self.peers)
         own = [fact for fact in window.of(NcclError) if fact.error in OWN_COLLECTIVE]
         self._own_lines = _Lines([*own, *window.of(CudaError)])
         self._peer_lines = _Lines([*window.of(NcclError), *window.of(WatchdogReport), *window.of(RendezvousFailure)])
         self.cuda: dict[CudaError, WatchdogReport] = _last_words(window)
         self._lost = _times(self.peers)
-        self._ranks: dict[int | None, list[ExitStatus]] = {}
-        for status in self.statuses:
-            self._ranks.setdefault(status.rank, []).append(status)
+        self._steps = window.digest(Progress, Steps)
+        self._ranks = _by_rank(self.statuses)
+        self._launched = _by_rank(self.launchers)
+        self._done = _by_rank(self.finished)
+        self._stopped = _by_rank(self.stops)
+        self._pods: dict[str | None, list[ContainerTerminated]] = {}
+        for end in self.containers:
+            self._pods.setdefault(end.pod, []).append(end)
         self._pids: dict[int, list[Fact]] = {}
         for facts in (self.launchers, self.signals, self.exceptions, self.statuses):
             for fact in facts:
                 if fact.pid is not None and fact.rank is not None:
                     self._pids.setdefault(fact.pid, []).append(fact)
 
-    # Steps are many, and most failures are judged without them.
-
     @cached_property
-    def _heard(self) -> dict[int | None, list[int]]:
-        return _times([*self.progress, *self.exceptions, *self.signals])
+    def _complaints(self) -> dict[int | None, list[int]]:
+        return _times([*self.exceptions, *self.signals])
 
-    @cached_property
-    def _steps(self) -> dict[int | None, list[Progress]]:
-        steps: dict[int | None, list[Progress]] = {}
-        for step in self.progress:
-            steps.setdefault(step.rank, []).append(step)
-        return steps
+    def _heard(self, rank: int | None, fact: Fact) -> bool:
+        """Whether there is any output of this rank around that time."""
+        steps = self._steps.ranks.get(rank, ())
+        place = bisect_left(steps, fact.time - self.memory, key=_time)
+        if place < len(steps) and steps[place].time <= fact.time + self.memory:
+            return True
+        return self._within(self._complaints.get(rank), fact)
 
     def failures(self) -> Iterator[Fact]:
         """Every fact that says that a process failed of itself."""
@@ -119,6 +128,23 @@ class Scene:
             # Workers that are terminated were told to end, by their own process or by whoever stops it.
             if loader.error_class == WORKER_KILLED and loader.signal != "SIGTERM" and not self._ended(loader):
                 yield loader
+
+    def waits_for(self) -> set[int | None]:
+        """Ranks of which a further step may change how a failure is judged; None stands for all of them."""
+        found: set[int | None] = set()
+        for facts in (self.exceptions, self.statuses, self.cuda):
+            for fact in facts:
+                rank = fact.rank
+                steps = self._steps.ranks.get(rank)
+                last = steps[-1] if steps and rank is not None else None
+                if (
+                    last is None
+                    or last.attempt != fact.attempt
+                    or not fact.end < last.time <= fact.time + self.memory
+                    or not after(last, fact)
+                ):
+                    found.add(rank)
+        return found
 
     def rank(self, fact: Fact) -> int | None:
         """Its rank; where the line names only a process, that process's rank."""
@@ -145,7 +171,7 @@ class Scene:
         if signal not in FATAL or self._ended(fact):
             return False
         rank = self.rank(fact)
-        if signal in ABORT and isinstance(fact, ExitStatus) and not self._within(self._heard.get(rank), fact):
+        if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
             return False  # Why it aborted is in its output, which nobody has seen.
         return not self._lost_peer(fact, rank)
 
@@ -170,22 +196,26 @@ class Scene:
 
     def _ended(self, fact: Fact) -> bool:
         """Somebody had asked for the end."""
-        return any(
-            0 <= fact.time - stop.time <= self.grace + (stop.end - stop.time)
-            for stop in self.stops
-            if _same(stop.rank, fact.rank) and _same(stop.node, fact.node) and _same(stop.pod, fact.pod)
-        )
+        if not self.stops:
+            return False
+        rank, time = fact.rank, fact.time
+        known = self._stopped
+        for stops in (known.get(rank, ()), known.get(None, ())) if rank is not None else known.values():
+            for stop in stops:
+                if stop.time <= time <= stop.end + self.grace and _one_place(stop, fact):
+                    return True
+        return False
 
     def survived(self, fact: Fact) -> bool:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
-        if any(done.rank == fact.rank and after(done, fact) and self.near(done, fact) for done in self.finished):
+        if any(after(done, fact) and self.near(done, fact) for done in self._done.get(fact.rank, ())):
             return True
         own = [status.exit_code for status in self._ends(fact) if not status.alive]
         if own and not any(own) and not any(self.near(report, fact) for report in self.launchers):
             return True
         if fact.rank is None:
             return self._others_went_on(fact)
-        steps = self._steps.get(fact.rank, [])
+        steps = self._steps.ranks.get(fact.rank, ())
         for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
             step = steps[place]
             if step.time > fact.time + self.memory:
@@ -209,25 +239,26 @@ class Scene:
     def confirmed(self, fact: Fact) -> Fact | None:
         """What else says that this very process ended badly: its launcher, its exit status, its container."""
         rank, pid = self.rank(fact), getattr(fact, "pid", None)
-        found: Fact | None = None
-        for report in self.launchers:
-            if report is fact or not report.exit_code or report.signal == "SIGTERM" or report.attempt != fact.attempt:
-                continue
-            if not self.near(report, fact) or report.end < fact.time - self.grace:
-                continue
-            if report.rank is not None and report.rank == rank:
+        if rank is not None:
+            for report in self._launched.get(rank, ()):
+                if self._blames(report, fact):
+                    return report
+        for report in self._launched.get(None, ()):
+            if (pid is None or report.pid in (None, pid)) and self._blames(report, fact):
                 return report
-            if report.rank is None and (pid is None or report.pid in (None, pid)):
-                found = found or report
-        if found is not None:
-            return found
         for status in self._ends(fact):
             if status is not fact and status.exit_code:
                 return status
-        for end in self.containers:
-            if end is not fact and end.exit_code and end.pod and end.pod == fact.pod and self.near(end, fact):
+        for end in self._pods.get(fact.pod, ()) if fact.pod else ():
+            if end is not fact and end.exit_code and self.near(end, fact):
                 return end
         return None
+
+    def _blames(self, report: LauncherFailure, fact: Fact) -> bool:
+        """A launcher's report that may be of this failure: of an end that nobody asked for, and not long before it."""
+        if report is fact or not report.exit_code or report.signal == "SIGTERM" or report.attempt != fact.attempt:
+            return False
+        return report.end >= fact.time - self.grace and self.near(report, fact)
 
     def _ends(self, fact: Fact) -> list[ExitStatus]:
         """The exit statuses of the process that this fact is about."""
@@ -251,6 +282,33 @@ class Scene:
             if seen > 1:
                 return False
         return True
+
+
+class Steps:
+    """Reports of progress by rank, in order of time."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int | None, list[Progress]] = {}
+
+    def add(self, reports: Sequence[Progress]) -> None:
+        for report in reports:
+            steps = self.ranks.get(report.rank)
+            if steps is None:
+                self.ranks[report.rank] = [report]
+            elif report.time >= steps[-1].time:
+                steps.append(report)
+            else:
+                insort(steps, report, key=_time)
+
+
+class Waiting:
+    """Whose further steps may matter, as it was found at the last look; unknown again after every exception."""
+
+    def __init__(self) -> None:
+        self.ranks: set[int | None] | None = None
+
+    def add(self, _: Sequence[ExceptionRaised]) -> None:
+        self.ranks = None
 
 
 def _last_words(window: Window) -> dict[CudaError, WatchdogReport]:
@@ -303,20 +361,42 @@ def last_name(kind: str) -> str:
     return kind.rpartition(".")[2].rpartition(":")[2]
 
 
-def _same(one: object, other: object) -> bool:
-    return one is None or other is None or one == other
+def _one_place(stop: Fact, fact: Fact) -> bool:
+    """Nothing tells apart where the one and the other happened."""
+    node, pod = stop.node, stop.pod
+    return (node is None or fact.node is None or node == fact.node) and (
+        pod is None or fact.pod is None or pod == fact.pod
+    )
+
+
+def _by_rank(facts: Iterable[F]) -> dict[int | None, list[F]]:
+    ranks: dict[int | None, list[F]] = {}
+    for fact in facts:
+        ranks.setdefault(fact.rank, []).append(fact)
+    return ranks
 
 
 def _place(fact: Fact) -> tuple[str, int, str]:
     return fact.source.path, fact.source.offset, fact.source.ident
 
 
+def arrange(facts: list[Fact]) -> None:
+    """Sort by time, then by uid: uids are made up only where times do not decide."""
+    facts.sort(key=_time)
+    if any(one.time == other.time for one, other in pairwise(facts)):
+        facts.sort(key=_order)
+
+
+def first_of(facts: Iterable[Fact]) -> Fact:
+    """The earliest, of several the one with the lowest uid."""
+    known = list(facts)
+    time = min(map(_time, known))
+    known = [fact for fact in known if fact.time == time]
+    return known[0] if len(known) == 1 else min(known, key=_order)
+
+
 def _order(fact: Fact) -> tuple[int, str]:
     return fact.time, fact.uid
-
-
-def _time(fact: Fact) -> int:
-    return fact.time
 
 
 def _times(facts: Iterable[Fact]) -> dict[int | None, list[int]]:

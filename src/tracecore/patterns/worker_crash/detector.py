@@ -21,7 +21,7 @@ from tracecore.facts.wording import quote
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys, namespace, pod_name
-from tracecore.patterns.worker_crash.blame import Scene
+from tracecore.patterns.worker_crash.blame import Scene, Waiting, arrange, first_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,6 +207,16 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         }
 
 
+#: Of the failures of one rank that is cited which says most.
+TELLING: dict[type[Fact], int] = {
+    LoaderError: 0,
+    ExceptionRaised: 1,
+    CudaError: 2,
+    FatalSignal: 3,
+    LauncherFailure: 4,
+}
+
+
 class WorkerCrash(Pattern[Config]):
     """The first failure that no other failure explains.
 
@@ -235,6 +245,7 @@ class WorkerCrash(Pattern[Config]):
         RunFinished,
     )
     triggers = (ExceptionRaised, FatalSignal, ExitStatus, LauncherFailure, LoaderError, ContainerTerminated, CudaError)
+    steady = asides = (Progress,)
     Config = Config
 
     @property
@@ -244,14 +255,20 @@ class WorkerCrash(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         return job_keys(fact)
 
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A step matters to a failure of its rank that no step came after, and to one whose rank is not known."""
+        ranks = window.digest(ExceptionRaised, Waiting).ranks
+        return ranks is None or fact.rank in ranks or None in ranks
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         scene = Scene(window, self.config.memory, self.config.grace)
+        window.digest(ExceptionRaised, Waiting).ranks = scene.waits_for()
         attempts: dict[int, list[Fact]] = {}
         for fact in scene.failures():
             attempts.setdefault(fact.attempt, []).append(fact)
         found: list[Verdict] = []
         for failures in attempts.values():
-            failures.sort(key=_order)
+            arrange(failures)
             begin = 0
             for place in range(1, len(failures) + 1):
                 # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
@@ -267,15 +284,15 @@ class WorkerCrash(Pattern[Config]):
         ranked = [fact for fact in failures if scene.rank(fact) is not None]
         roots = {fact.rank for fact in failures if isinstance(fact, LauncherFailure) and fact.root} - {None}
         # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
-        named = [fact for fact in ranked if scene.rank(fact) in roots] or failures
-        first = min(named, key=_order)
+        named = ([fact for fact in ranked if scene.rank(fact) in roots] if roots else []) or failures
+        first = first_of(named)
         rank = scene.rank(first)
         if rank is not None:
             first = min((fact for fact in named if scene.rank(fact) == rank), key=_telling)
         elif isinstance(first, ExceptionRaised):
             first = min((fact for fact in named if fact.source == first.source), key=_telling)
         elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
-            first = min(ranked, key=_order)
+            first = first_of(ranked)
             rank = scene.rank(first)
         ranks = {scene.rank(fact) for fact in ranked if _alike(fact, first)} | ({rank} - {None})
         confirmation = scene.confirmed(first)
@@ -302,20 +319,14 @@ def _alike(fact: Fact, first: Fact) -> bool:
     """The same failure of another rank: everybody fails to import it, everybody is killed at once."""
     if isinstance(fact, ExceptionRaised) and isinstance(first, ExceptionRaised):
         return (fact.type, fact.file, fact.line) == (first.type, first.file, first.line) and fact.file is not None
-    if type(fact) is type(first) and getattr(fact, "signal", None) is not None:
-        together = fact.approximate or abs(fact.time - first.time) <= SECOND
-        return together and getattr(fact, "signal", None) == getattr(first, "signal", None)
-    return False
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid
+    if type(fact) is not type(first) or not (fact.approximate or abs(fact.time - first.time) <= SECOND):
+        return False
+    signal = getattr(fact, "signal", None)
+    return signal is not None and signal == getattr(first, "signal", None)
 
 
 def _telling(fact: Fact) -> tuple[int, int, str]:
-    told = (LoaderError, ExceptionRaised, CudaError, FatalSignal, LauncherFailure)
-    place = next((place for place, kind in enumerate(told) if isinstance(fact, kind)), len(told))
-    return place, fact.time, fact.uid
+    return TELLING.get(type(fact), len(TELLING)), fact.time, fact.uid
 
 
 def _count(number: int, what: str) -> str:

@@ -110,6 +110,7 @@ class XidCorrelation(Pattern[Config]):
     maturity = "experimental"
     needs = (Xid, PodEvicted)
     triggers = (PodEvicted,)
+    asides = (Xid,)
     Config = Config
 
     @property
@@ -120,6 +121,11 @@ class XidCorrelation(Pattern[Config]):
         if fact.node is None or (isinstance(fact, PodEvicted) and not fact.pod):
             return ()
         return ((fact.node,),)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """An Xid matters to evictions after it."""
+        evictions = window.of(PodEvicted)
+        return bool(evictions) and fact.time <= evictions[-1].time
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return list(self._join(window))
