@@ -1,6 +1,6 @@
 """Puts together the files of the image: an interpreter, the package, journalctl, and the libraries that they load.
 
-    python3 deploy/image/rootfs.py /rootfs
+python3 deploy/image/rootfs.py /rootfs
 """
 
 from __future__ import annotations
@@ -16,12 +16,23 @@ from pathlib import Path
 PLACE = Path("/opt/tracecore")
 PROGRAMS = (Path(os.path.realpath("/usr/bin/python3")), Path("/usr/bin/journalctl"))
 STDLIB = Path(sysconfig.get_path("stdlib"))
-#: Parts of the standard library that an agent has no use for: installers, editors, tests, windows.
-UNUSED = ("ensurepip", "idlelib", "lib2to3", "pydoc_data", "tkinter", "turtledemo", "test", "tests", "venv", "distutils")
+#: Parts of the standard library that an agent has no use for.
+UNUSED = (
+    "ensurepip",
+    "idlelib",
+    "lib2to3",
+    "pydoc_data",
+    "tkinter",
+    "turtledemo",
+    "test",
+    "tests",
+    "venv",
+    "distutils",
+)
 FILES = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/usr/share/zoneinfo"), Path("/etc/os-release"))
 USER = 65532
 ETC = {
-    "passwd": f"root:x:0:0:root:/:/sbin/nologin\ntracecore:x:{USER}:{USER}:tracecore:/var/lib/tracecore:/sbin/nologin\n",
+    "passwd": f"root:x:0:0:root:/:/sbin/nologin\ntracecore:x:{USER}:{USER}::/var/lib/tracecore:/sbin/nologin\n",
     "group": f"root:x:0:\nadm:x:4:\ntracecore:x:{USER}:\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }

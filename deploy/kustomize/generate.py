@@ -2,8 +2,8 @@
 
     python deploy/kustomize/generate.py HELM
 
-HELM is the program. The folders `deploy/alerts` and `deploy/dashboards` are copied into the chart, since a chart holds no
-links to the outside. Tests check that what is committed is what this writes.
+HELM is the program. The folders `deploy/alerts` and `deploy/dashboards` are copied into the chart, since a chart holds
+no links to the outside. Tests check that what is committed is what this writes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ kind: Namespace
 metadata:
   name: tracecore
   labels:
-    # Agents mount directories of their node, which only this level allows. Everything else they do is "restricted".
+    # Agents mount directories of their node, which only this level allows. All else they do is "restricted".
     pod-security.kubernetes.io/enforce: privileged
 """
 KUSTOMIZATION = """# Written by generate.py from the chart's defaults; changes belong into an overlay, or into the chart.

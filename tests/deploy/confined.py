@@ -1,6 +1,6 @@
 """Runs a program of another root file system as a pod's container would: read-only, another user, no capability.
 
-    unshare --mount python3 confined.py ROOT USER GROUPS [--bind FROM=TO]... -- PROGRAM [ARGUMENT...]
+unshare --mount python3 confined.py ROOT USER GROUPS [--bind FROM=TO]... -- PROGRAM [ARGUMENT...]
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What manifests may ask of a cluster: the restricted Pod Security Standard, and least rights, with named exceptions."""
+"""What manifests may ask of a cluster: "restricted" Pod Security and least rights, with named exceptions."""
 
 from __future__ import annotations
 

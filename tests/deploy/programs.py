@@ -1,4 +1,4 @@
-"""Other people's programs for these tests, built once from the Go module registry into a cache outside the repository."""
+"""Other people's programs for these tests, built once from the Go module registry into a cache."""
 
 from __future__ import annotations
 

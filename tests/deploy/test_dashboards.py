@@ -126,11 +126,15 @@ def test_every_number_exists_with_the_labels_that_are_asked_for(path: Path, numb
             allowed |= numbers.labels(name)
             exact = {}
             for label, operator, value in _MATCHER.findall(matchers):
-                assert label in numbers.labels(name) | TARGET or not numbers.series.get(name), f"{label} in {expression}"
+                assert label in numbers.labels(name) | TARGET or not numbers.series.get(name), (
+                    f"{label} in {expression}"
+                )
                 if operator == "=" and label not in TARGET:
                     exact[label] = value
             if exact:
-                assert any(exact.items() <= series.items() for series in numbers.series[name]), f"{exact} in {expression}"
+                assert any(exact.items() <= series.items() for series in numbers.series[name]), (
+                    f"{exact} in {expression}"
+                )
         for group in _GROUPING.findall(expression):
             assert {label.strip() for label in group.split(",")} <= allowed, expression
 

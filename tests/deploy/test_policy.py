@@ -103,7 +103,10 @@ BROKEN: dict[str, tuple[Callable[[Objects], Any], str]] = {
         "of the node",
     ),
     "writable logs of the node": (lambda o: _mount(o, "pods").pop("readOnly"), "may write /var/log/pods"),
-    "writable journal of the node": (lambda o: _mount(o, "kernel").update(readOnly=False), "may write /var/log/journal"),
+    "writable journal of the node": (
+        lambda o: _mount(o, "kernel").update(readOnly=False),
+        "may write /var/log/journal",
+    ),
     "propagating mounts": (lambda o: _mount(o, "pods").update(mountPropagation="HostToContainer"), "propagate"),
     "root that sees logs": (
         lambda o: _pod(o)["initContainers"][0]["volumeMounts"].append(_mount(o, "pods")),
@@ -142,7 +145,13 @@ BROKEN: dict[str, tuple[Callable[[Objects], Any], str]] = {
 
 
 def test_the_base_keeps_to_the_policy(policy: Any, base: Objects) -> None:
-    assert {one["kind"] for one in base} >= {"DaemonSet", "Deployment", "ClusterRole", "NetworkPolicy", "ServiceAccount"}
+    assert {one["kind"] for one in base} >= {
+        "DaemonSet",
+        "Deployment",
+        "ClusterRole",
+        "NetworkPolicy",
+        "ServiceAccount",
+    }
     assert policy.violations(base) == []
 
 

@@ -1,4 +1,4 @@
-"""The chart, rendered by a real helm with many values: every agent's configuration is valid, every object within the policy."""
+"""The chart, rendered by a real helm with many values: configurations are valid, objects within the policy."""
 
 from __future__ import annotations
 
@@ -52,7 +52,12 @@ TOGGLES: dict[str, list[dict[str, Any]]] = {
     ],
     "identity": [
         {"identity": {"enabled": False}},
-        {"identity": {"labels": [{"tag_name": "team", "key": "team"}], "annotations": [{"key_regex": "nvidia.com/.*"}]}},
+        {
+            "identity": {
+                "labels": [{"tag_name": "team", "key": "team"}],
+                "annotations": [{"key_regex": "nvidia.com/.*"}],
+            }
+        },
     ],
     "scope": [{"detection": {"scope": scope}} for scope in ("cluster", "node")],
     "outputs": [
@@ -249,11 +254,11 @@ def _wired(objects: list[dict[str, Any]]) -> None:
             if name := template["spec"].get("priorityClassName"):
                 assert name in by_kind["PriorityClass"]
             assert len(one["metadata"]["name"]) <= 52
-    templates = [one["spec"]["template"] for kind in ("DaemonSet", "Deployment") for one in by_kind.get(kind, {}).values()]
+    templates = [
+        one["spec"]["template"] for kind in ("DaemonSet", "Deployment") for one in by_kind.get(kind, {}).values()
+    ]
     for service in by_kind.get("Service", {}).values():
-        (pod,) = [
-            one for one in templates if service["spec"]["selector"].items() <= one["metadata"]["labels"].items()
-        ]
+        (pod,) = [one for one in templates if service["spec"]["selector"].items() <= one["metadata"]["labels"].items()]
         names = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
     for text in configurations(objects).values():
@@ -283,11 +288,17 @@ def test_the_operators_own_configuration_goes_last_as_a_second_file_would(render
             "filelog/pods": {"poll_interval": "1s", "exclude": ["/var/log/pods/a_*/*/*.log"]},
             "journald": None,
         },
-        "processors": {"batch": {"timeout": "1s"}, "filter/quiet": {"logs": {"log_record": ['IsMatch(body, "^DEBUG")']}}},
+        "processors": {
+            "batch": {"timeout": "1s"},
+            "filter/quiet": {"logs": {"log_record": ['IsMatch(body, "^DEBUG")']}},
+        },
         "exporters": {"otlp/cluster": {"sending_queue": {"queue_size": 5000}}},
         "service": {
             "pipelines": {
-                "logs": {"receivers": ["filelog/pods", "otlp"], "processors": ["memory_limiter", "filter/quiet", "batch"]}
+                "logs": {
+                    "receivers": ["filelog/pods", "otlp"],
+                    "processors": ["memory_limiter", "filter/quiet", "batch"],
+                }
             }
         },
     }
@@ -329,7 +340,9 @@ def test_rights_are_those_of_what_is_read(render: Any) -> None:
 
     reading = {"get", "list", "watch"}
     assert rights({}) == {"ClusterRole": {(what, verb) for what in ("events", "pods", "nodes") for verb in reading}}
-    assert rights({"objects": {"pods": False, "nodes": False}}) == {"ClusterRole": {("events", verb) for verb in reading}}
+    assert rights({"objects": {"pods": False, "nodes": False}}) == {
+        "ClusterRole": {("events", verb) for verb in reading}
+    }
     assert rights({"objects": {"enabled": False}}) == {}
     scoped = rights({"objects": {"namespaces": ["train"]}})
     assert scoped == {

@@ -1,4 +1,4 @@
-"""The chart and the base before a real helm, kustomize, API server and Pod Security admission; and the agents they start."""
+"""The chart and the base before a real helm, kustomize and API server; and the agents they start."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def _render(helm: Path, values: dict[str, Any], place: Path, release: str = "pro
     file = place / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     command = [str(helm), "template", release, str(CHART), "--namespace", namespace, "--values", str(file)]
-    done = subprocess.run([*command, "--kube-version", generate.KUBERNETES], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "--kube-version", generate.KUBERNETES], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -141,7 +143,9 @@ def test_kubernetes_own_types_hold_every_object(helm: Path, tmp_path: Path, valu
     judged = _judged(_render(helm, values, tmp_path))
     assert len(judged) > 10
     assert [one for one in judged if one.get("error") and one["kind"] not in FOREIGN] == []
-    violations = {one["kind"]: one.get("violations", []) for one in judged if one["kind"] in ("DaemonSet", "Deployment")}
+    violations = {
+        one["kind"]: one.get("violations", []) for one in judged if one["kind"] in ("DaemonSet", "Deployment")
+    }
     assert violations["Deployment"] == []
     if values is NOTHING_OF_THE_NODE:
         assert violations["DaemonSet"] == []
@@ -285,7 +289,7 @@ def _free() -> int:
 
 @pytest.fixture
 def agents(server: Any, helm: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
-    """Both agents of a release, as processes: the chart's configuration, the chart's accounts, this machine's places."""
+    """Both agents of a release, as processes, with the chart's configuration and accounts."""
     namespace = f"live-{os.getpid()}"
     _namespace(server, namespace)
     ports = {name: _free() for name in ("gather", "agent", "cluster", "agent-own", "cluster-own")}
@@ -373,14 +377,18 @@ def _until(condition: Any, otherwise: Any, seconds: float = 120.0) -> None:
 
 def test_what_shows_on_a_node_and_in_the_api_is_put_together(server: Any, agents: dict[str, Any]) -> None:
     server.node("node-7", Ready="True")
-    pod = server.pod("train-0", "node-7", labels={"training.kubeflow.org/job-name": "job-1", "training.kubeflow.org/replica-index": "3"})
+    pod = server.pod(
+        "train-0",
+        "node-7",
+        labels={"training.kubeflow.org/job-name": "job-1", "training.kubeflow.org/replica-index": "3"},
+    )
     folder = agents["logs"] / f"default_train-0_{pod['metadata']['uid']}" / "main"
     folder.mkdir(parents=True)
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
     oom = (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.18 GiB "
-        "of which 1.00 GiB is free. Process 1 has 78.18 GiB memory in use. Of the allocated memory 70.00 GiB is allocated "
-        "by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of "
+        "79.18 GiB of which 1.00 GiB is free. Process 1 has 78.18 GiB memory in use. Of the allocated memory 70.00 GiB is "
+        "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
     )
     (folder / "0.log").write_text(f"{now}.000000000Z stderr F {oom}\n")
     with agents["kernel"].open("a") as file:

@@ -33,7 +33,8 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+    alone = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    if os.geteuid() != 0 or alone.returncode:
         pytest.skip("a file system of its own needs root")
     if not Path("/usr/bin/python3").exists() or not Path("/usr/bin/journalctl").exists():
         pytest.skip("this is no Debian with Python and systemd, from which the image is made")
@@ -65,7 +66,13 @@ def confined(image: Path, tmp_path: Path) -> Run:
     shutil.copytree(CONFIG, config)
 
     def run(*command: str, user: int = 65532, groups: str = "0,4") -> subprocess.CompletedProcess[str]:
-        arguments = [str(image), str(user), groups, f"--bind={state}=/var/lib/tracecore", f"--bind={config}=/etc/tracecore"]
+        arguments = [
+            str(image),
+            str(user),
+            groups,
+            f"--bind={state}=/var/lib/tracecore",
+            f"--bind={config}=/etc/tracecore",
+        ]
         whole = ["unshare", "--mount", sys.executable, str(CONFINED), *arguments, "--", *command]
         return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=300)
 
@@ -83,7 +90,8 @@ def test_it_is_confined_as_the_tests_believe(confined: Run) -> None:
     program = (
         "import os\n"
         "print(os.getuid(), os.getgid(), *sorted(os.getgroups()))\n"
-        "print([line.split()[1] for line in open('/proc/self/status') if line.startswith(('CapEff', 'CapBnd', 'NoNew'))])\n"
+        "wanted = ('CapEff', 'CapBnd', 'NoNew')\n"
+        "print([line.split()[1] for line in open('/proc/self/status') if line.startswith(wanted)])\n"
         "try: open('/new', 'w')\n"
         "except OSError as error: print(error.strerror)\n"
     )
@@ -143,8 +151,21 @@ def test_the_journal_is_read_by_the_group_adm_and_by_nobody_else(image: Path) ->
 
     def read(groups: str) -> subprocess.CompletedProcess[str]:
         # The journal is mounted where the root file system, which is read-only, has a folder already.
-        confined = [sys.executable, str(CONFINED), str(image), "65532", groups, "--bind=/run/log/journal=/var/lib/tracecore"]
-        command = ["/usr/bin/journalctl", "--directory=/var/lib/tracecore", "--output=json", "--lines=1", "_TRANSPORT=kernel"]
+        confined = [
+            sys.executable,
+            str(CONFINED),
+            str(image),
+            "65532",
+            groups,
+            "--bind=/run/log/journal=/var/lib/tracecore",
+        ]
+        command = [
+            "/usr/bin/journalctl",
+            "--directory=/var/lib/tracecore",
+            "--output=json",
+            "--lines=1",
+            "_TRANSPORT=kernel",
+        ]
         whole = ["unshare", "--mount", "sh", "-c", JOURNALD, "journald", *confined, "--", *command]
         return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
 
@@ -158,7 +179,9 @@ def test_the_journal_is_read_by_the_group_adm_and_by_nobody_else(image: Path) ->
 
 
 def test_nothing_is_left_that_installs_or_is_a_shell(image: Path) -> None:
-    names = {path.name for folder in ("usr/bin", "usr/sbin", "opt/tracecore/bin") for path in (image / folder).iterdir()}
+    names = {
+        path.name for folder in ("usr/bin", "usr/sbin", "opt/tracecore/bin") for path in (image / folder).iterdir()
+    }
     assert not names & {"sh", "bash", "dash", "apt", "apt-get", "dpkg", "pip", "pip3", "perl", "busybox"}
     assert not list((image / "opt").rglob("site-packages/pip"))
     writable = [path for path in image.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o002]
