@@ -24,10 +24,8 @@ def _lines(selector: Selector, block: bytes) -> list[bytes]:
     return sorted({block[block.rfind(b"\n", 0, at) + 1 :].split(b"\n", 1)[0] for at in found})
 
 
-def test_a_frequent_word_alone_is_not_enough() -> None:
-    selector = _selector()
-    assert len(selector(CHATTER * doubts.ENOUGH) or ()) == doubts.ENOUGH
-    assert selector(CHATTER * 1000) == []
+def test_a_word_alone_is_not_enough() -> None:
+    assert _selector()(CHATTER * 1000) == []
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,16 @@
 """A second look at lines in which only a word of a guard was found.
 
 The scan of raw blocks searches for a word where a guard needs one: that is cheap, and as a rule the word is rare. In
-some logs it is not: a warning on every step has it, and each such line would be parsed for nothing. A word that is
-found again in a stream is doubted from then on: its lines have to match what its guards say as a whole.
+some logs it is not: a warning on every step has it, and each such line would be parsed for nothing. So a line with a
+word also has to match what the word's guards say as a whole, which is compiled the first time it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from tracecore.ottl.planner.database import Database, Search, compiled, search
-
-#: So many lines with a word are parsed without a second look, since its guards have to be compiled for that.
-ENOUGH: Final = 2
 
 Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
 
@@ -37,7 +34,6 @@ class Doubts:
     ) -> None:
         self._searched = searched
         self._patterns = patterns
-        self._seen = [0] * len(searched.entries)
         self._databases = known
         self._keep = keep
 
@@ -49,12 +45,7 @@ class Doubts:
             ends: the last byte of each find.
             entries: what was found, as the place in the search.
         """
-        found: list[int] = []
-        for end, entry in zip(ends, entries, strict=True):
-            self._seen[entry] += 1
-            if self._seen[entry] <= ENOUGH or self._holds(text, end, entry):
-                found.append(end)
-        return found
+        return [end for end, entry in zip(ends, entries, strict=True) if self._holds(text, end, entry)]
 
     def _holds(self, text: bytes, end: int, entry: int) -> bool:
         if entry not in self._databases:
