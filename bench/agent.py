@@ -1,0 +1,395 @@
+"""The agent on a node: detection and shipping on one core, beside a real Collector; how soon a verdict is out.
+
+Rates are for each second of processor time. The Collector is the one that `make interop` builds (it is not built
+here), with the same recipe files, on one core (`GOMAXPROCS=1`), over the same files; its time is what the kernel
+charged to its process from the start of the reading to the last line.
+"""
+
+from __future__ import annotations
+
+import http.client
+import http.server
+import importlib.util
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from bench import Measurement, overhead
+from bench.training_log import training_log
+from tracecore import recipes
+from tracecore.pipeline.agent.batch import Batch
+from tracecore.pipeline.agent.component import Setting
+from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.pipeline.processors.patterndetector import Options, PatternDetector
+from tracecore.recipes.live import LiveSelectors
+from tracecore.signals.logs.tail.config import FileLogConfig
+from tracecore.signals.logs.tail.filelog import FileLog
+
+#: Bytes of a log for the detection here, and of one for the Collector, which takes its time.
+SIZE: Final = 48 << 20
+COLLECTOR_SIZE: Final = 1 << 19
+FILES: Final = 4
+RECORDS: Final = 120_000
+RUNS: Final = 3
+CRASHES: Final = 40
+SECONDS: Final = 6.0
+PATIENCE: Final = 30.0
+LAST: Final = "an illegal memory access was encountered"
+MARK: Final = b"the last line of all"
+
+
+def measure() -> list[Measurement]:
+    rows = [*_detection(), *_shipping(), *_latency()]
+    busy = overhead.measure(SECONDS, rate=10_000, files=8, busy=8, ship=False)
+    idle = overhead.measure(SECONDS, rate=100, files=5_000, busy=10, ship=False)
+    rows += [
+        Measurement("agent.busy.core", 100 * busy[0], "% of a core", "≤ 5", "10,000 lines/s, verdicts only"),
+        Measurement("agent.busy.memory", busy[1], "MiB", "≤ 150", "the most while it ran"),
+        Measurement("agent.idle.core", 100 * idle[0], "% of a core", "≤ 2", "5,000 files, ten grow"),
+        Measurement("agent.idle.memory", idle[1], "MiB", "≤ 200", "the most while it ran"),
+    ]
+    return rows
+
+
+# -- detection -------------------------------------------------------------------------------------------------------
+
+
+def _detection() -> list[Measurement]:
+    log = training_log(SIZE)
+    with tempfile.TemporaryDirectory() as place:
+        pods = _tree(Path(place), log)
+        best, found = 0.0, 0
+        for _ in range(RUNS + 1):
+            rate, found = _detect(pods, FILES * len(log))
+            best = max(best, rate)
+    note = f"{FILES * len(log) >> 20} MiB of container logs; {found} lines are parsed"
+    rows = [Measurement("agent.detection", best / 1e6, "MB/s", "≥ 500", note)]
+    program = collector()
+    if isinstance(program, str):
+        return [*rows, Measurement("agent.detection.ratio", 0.0, "×", skipped=program)]
+    short = training_log(COLLECTOR_SIZE // FILES)
+    with tempfile.TemporaryDirectory() as place:
+        theirs = _collected(program, Path(place), short)
+    return [
+        *rows,
+        Measurement(
+            "agent.detection.collector", theirs / 1e6, "MB/s", "", f"{COLLECTOR_SIZE >> 10} KiB, the same recipes"
+        ),
+        Measurement("agent.detection.ratio", best / theirs, "×", "≥ 10", "the Collector with the same recipes"),
+    ]
+
+
+def _tree(place: Path, log: bytes) -> Path:
+    """The log as that of some pods."""
+    for number in range(FILES):
+        path = place / f"ml_trainer-{number}_0a1b2c3d-0000-4000-8000-{number:012d}" / "worker" / "0.log"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(log.replace(b"[rank0]", b"[rank%d]" % number))
+    return place
+
+
+def _detect(pods: Path, size: int) -> tuple[float, int]:
+    """Bytes for each second of processor time from files to verdicts, and how many lines were parsed."""
+    setting = Setting("p", Meter("processor", "p", "logs"), time.time_ns, {}.__getitem__, Path(), lambda: (True, {}))
+    detector = PatternDetector(Options(forward="verdicts"), setting)
+    config = FileLogConfig(
+        include=(f"{pods}/*/*/*.log",), start_at="beginning", include_file_path=True, operators=({"type": "container"},)
+    )
+    log = FileLog(config, None, time.time_ns, selector=LiveSelectors("stdout", container=True))
+    count, said = 0, []
+    begin = time.process_time()
+    while (batches := log.poll()) or log.more:
+        for found in batches:
+            count += found.count
+            said += list(detector.process(Batch("logs", source=found, count=found.count)))
+    said += list(detector.drain(time.time_ns()))
+    spent = time.process_time() - begin
+    log.close()
+    if not any(LAST in str(batch.view()) for batch in said):
+        raise AssertionError("the failure at the end of the logs was not told")
+    return size / spent, count
+
+
+def collector() -> Path | str:
+    """The Collector that was built before, or why there is none."""
+    path = Path(__file__).parents[1] / "tests" / "interop" / "otelcol" / "build.py"
+    spec = importlib.util.spec_from_file_location("otelcol_build", path)
+    if spec is None or spec.loader is None:
+        return "tests/interop/otelcol is not there"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    built = sorted(module.cache().glob("otelcol-*/otelcol-tracecore"), key=lambda found: found.stat().st_mtime_ns)
+    return built[-1] if built else "the OpenTelemetry Collector is not built: `make interop` builds it"
+
+
+def _collected(program: Path, place: Path, log: bytes) -> float:
+    """Bytes for each second of the Collector's processor time, through all recipes of worker output."""
+    pods = _tree(place / "pods", log)
+    out = place / "out.json"
+    names = [processor.name for processor in recipes.load("stdout")]
+    others = f'not IsMatch(body, "{LAST}")'
+    base: dict[str, Any] = {
+        "receivers": {"filelog": _filelog(pods)},
+        "processors": {"filter": {"logs": {"log_record": [others]}}},
+        "exporters": {"file": {"path": str(out), "flush_interval": "100ms"}},
+        "service": {
+            "telemetry": {"metrics": {"level": "none"}, "logs": {"level": "error"}},
+            "pipelines": {"logs": {"receivers": ["filelog"], "processors": [*names, "filter"], "exporters": ["file"]}},
+        },
+    }
+    (place / "base.json").write_text(json.dumps(base))
+    files = [place / "base.json", *(recipes.directory() / name for name in recipes.FILES["stdout"])]
+    command = [str(program), *(part for path in files for part in ("--config", str(path)))]
+    size = sum(path.stat().st_size for path in pods.glob("*/*/*.log"))
+    with _running(command, place) as process:
+        _until(lambda: out.exists() and out.read_bytes().count(LAST.encode()) >= FILES, process)
+        return size / _cpu(process.pid)
+
+
+def _filelog(pods: Path) -> dict[str, Any]:
+    return {
+        "include": [f"{pods}/*/*/*.log"],
+        "start_at": "beginning",
+        "include_file_path": True,
+        "operators": [{"type": "container"}],
+    }
+
+
+# -- shipping --------------------------------------------------------------------------------------------------------
+
+
+def _shipping() -> list[Measurement]:
+    sink = Sink()
+    rows: list[Measurement] = []
+    rates: dict[str, float] = {}
+    program = collector()
+    ours = [sys.executable, "-m", "tracecore", "run"]
+    for name, command in (("ours", ours), ("theirs", [str(program)])):
+        if name == "theirs" and isinstance(program, str):
+            continue
+        with tempfile.TemporaryDirectory() as place:
+            rates[name] = _shipped(command, Path(place), sink)
+    sink.close()
+    rows.append(
+        Measurement(
+            "agent.shipping", rates["ours"], "records/s", "≥ 200,000", f"{RECORDS:,} container lines to OTLP/HTTP"
+        )
+    )
+    if "theirs" in rates:
+        rows += [
+            Measurement("agent.shipping.collector", rates["theirs"], "records/s", "", "the same in the Collector"),
+            Measurement("agent.shipping.ratio", rates["ours"] / rates["theirs"], "×", "≥ 2", "the Collector"),
+        ]
+    else:
+        rows.append(Measurement("agent.shipping.ratio", 0.0, "×", skipped=str(program)))
+    return rows
+
+
+def _shipped(command: list[str], place: Path, sink: Sink) -> float:
+    """Records for each second of processor time, start-up not counted."""
+    pods = place / "pods"
+    pods.mkdir()
+    base = {
+        "receivers": {"filelog": _filelog(pods)},
+        "exporters": {"otlphttp": {"endpoint": f"http://127.0.0.1:{sink.port}", "compression": "none"}},
+        "service": {
+            "telemetry": {"metrics": {"level": "none"}, "logs": {"level": "error"}},
+            "pipelines": {"logs": {"receivers": ["filelog"], "exporters": ["otlphttp"]}},
+        },
+    }
+    (place / "base.json").write_text(json.dumps(base))
+    with _running([*command, "--config", str(place / "base.json")], place) as process:
+        # A first record shows that it runs; its start is not counted.
+        _write(place / "first", pods, 9, _lines(1, 9))
+        sink.marks.clear()
+        _until(lambda: sink.requests > 0, process)
+        before = _settled(process.pid)
+        for number in range(FILES):
+            _write(place / "staged", pods, number, _lines(RECORDS // FILES, number))
+        _until(lambda: len(sink.marks) >= FILES, process)
+        return RECORDS / (_settled(process.pid) - before)
+
+
+def _write(staged: Path, pods: Path, number: int, lines: bytes) -> None:
+    """A pod's log that is there at once, whole."""
+    folder = pods / f"ml_trainer-{number}_0a1b2c3d-0000-4000-8000-{number:012d}"
+    (staged / "worker").mkdir(parents=True)
+    (staged / "worker" / "0.log").write_bytes(lines + (_stamp(time.time()) + b" stdout F %b %d\n" % (MARK, number)))
+    shutil.move(staged, folder)
+
+
+def _lines(count: int, rank: int) -> bytes:
+    return b"".join(
+        _stamp(1_794_000_000 + n / 1000)
+        + b" stdout F [rank0]: step %d loss 2.%04d lr 3.0e-04 tokens/s 51234 grad_norm 0.%03d\n"
+        % (n, n % 9999, n % 999)
+        for n in range(count)
+    )
+
+
+def _stamp(seconds: float) -> bytes:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f000Z").encode()
+
+
+# -- latency ---------------------------------------------------------------------------------------------------------
+
+AGENT: Final = """\
+receivers:
+  filelog:
+    include: ["{pods}/*/*/*.log"]
+    include_file_path: true
+    poll_interval: 50ms
+    operators: [{{type: container}}]
+processors:
+  patterndetector: {{forward: verdicts, block_timeout: 75ms, evaluation_interval: 50ms}}
+exporters:
+  otlphttp: {{endpoint: "http://127.0.0.1:{port}", compression: none}}
+service:
+  telemetry: {{metrics: {{level: none}}}}
+  pipelines:
+    logs: {{receivers: [filelog], processors: [patterndetector], exporters: [otlphttp]}}
+"""
+
+
+def _latency() -> list[Measurement]:
+    sink = Sink()
+    chance = random.Random(7)
+    waits: list[float] = []
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        logs = []
+        for number in range(CRASHES):
+            path = place / "pods" / f"ml_job{number}-0_0a1b2c3d-0000-4000-8000-{number:012d}" / "worker" / "0.log"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(_lines(2, number))
+            logs.append(path)
+        (place / "agent.yaml").write_text(AGENT.format(pods=place / "pods", port=sink.port))
+        command = [sys.executable, "-m", "tracecore", "run", "--config", str(place / "agent.yaml")]
+        with _running(command, place) as process:
+            _until(lambda: b"running" in (place / "log").read_bytes(), process)
+            time.sleep(1.0)
+            for number, path in enumerate(logs):
+                time.sleep(chance.uniform(0.02, 0.2))
+                word = b"failure%04d" % number
+                sink.wanted = word
+                text = (
+                    b"Traceback (most recent call last):",
+                    b'  File "/app/train.py", line 7, in <module>',
+                    b"    run()",
+                )
+                with path.open("ab") as file:
+                    now = time.time()
+                    file.write(
+                        b"".join(_stamp(now) + b" stderr F " + line + b"\n" for line in (*text, b"ValueError: " + word))
+                    )
+                began = time.monotonic()
+                _until(lambda: sink.seen >= began, process, 0.002)  # noqa: B023
+                waits.append(sink.seen - began)
+    sink.close()
+    waits.sort()
+    middle, late = waits[len(waits) // 2], waits[min(int(len(waits) * 0.99), len(waits) - 1)]
+    note = f"{CRASHES} crashes in {CRASHES} pods; files are looked at every 50 ms"
+    return [
+        Measurement("agent.latency.p50", 1000 * middle, "ms", "≤ 200", note),
+        Measurement("agent.latency.p99", 1000 * late, "ms", "≤ 1000", "line written to verdict received"),
+    ]
+
+
+# -- programs --------------------------------------------------------------------------------------------------------
+
+
+class Sink:
+    """An OTLP/HTTP server that looks for a few words in what it gets."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.marks: set[bytes] = set()
+        self.wanted = b"\x00"
+        self.seen = 0.0
+        sink = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if sink.wanted in body:
+                    sink.seen, sink.wanted = time.monotonic(), b"\x00\x00never"
+                at = body.find(MARK)
+                while at >= 0:
+                    sink.marks.add(body[at + len(MARK) : at + len(MARK) + 3])
+                    at = body.find(MARK, at + 1)
+                sink.requests += 1
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def _running(command: list[str], place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (place / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=place, env={**os.environ, "GOMAXPROCS": "1"})
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _until(condition: Callable[[], object], process: subprocess.Popen[bytes], pause: float = 0.02) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if process.poll() is not None:
+            raise RuntimeError(f"{process.args!r} ended with {process.returncode}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{process.args!r} takes too long")
+        time.sleep(pause)
+
+
+def _settled(pid: int) -> float:
+    """Processor time of a process once it spends hardly any more."""
+    last, quiet, deadline = _cpu(pid), 0, time.monotonic() + PATIENCE
+    while quiet < 3 and time.monotonic() < deadline:
+        time.sleep(0.3)
+        now = _cpu(pid)
+        quiet = quiet + 1 if now - last < 0.03 else 0
+        last = now
+    return last
+
+
+def _cpu(pid: int) -> float:
+    return overhead._cpu(pid)
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(row)
