@@ -29,10 +29,10 @@ kind: Namespace
 metadata:
   name: tracecore
   labels:
-    # Agents mount directories of their node, which only this level allows. All else they do is "restricted".
+    # Agents mount directories of their node, which only this level allows.
     pod-security.kubernetes.io/enforce: privileged
 """
-KUSTOMIZATION = """# Written by generate.py from the chart's defaults; changes belong into an overlay, or into the chart.
+KUSTOMIZATION = """# Written by generate.py from the chart's defaults; changes belong into an overlay or the chart.
 apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 namespace: tracecore

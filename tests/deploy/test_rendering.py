@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -349,6 +350,21 @@ def test_rights_are_those_of_what_is_read(render: Any) -> None:
         "ClusterRole": {("nodes", verb) for verb in reading},
         "Role train": {(what, verb) for what in ("events", "pods") for verb in reading},
     }
+
+
+def test_rules_and_dashboards_arrive_as_they_are(render: Any) -> None:
+    values = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
+    objects = {one["kind"]: one for one in render(values) if "agent.yaml" not in one.get("data", {})}
+    (rules,) = (ROOT / "deploy" / "alerts").glob("*.yaml")
+    assert objects["PrometheusRule"]["spec"]["groups"] == yaml.safe_load(rules.read_text())["groups"]
+    boards = next(one["data"] for one in render(values) if one["metadata"]["name"].endswith("-dashboards"))
+    originals = {path.name: path.read_text() for path in (ROOT / "deploy" / "dashboards").glob("*.json")}
+    assert {name: json.loads(text) for name, text in boards.items()} == {
+        name: json.loads(text) for name, text in originals.items()
+    }
+    (endpoint,) = objects["PodMonitor"]["spec"]["podMetricsEndpoints"]
+    # The rules ask for a job of this name.
+    assert {"targetLabel": "job", "replacement": "tracecore"} in endpoint["relabelings"]
 
 
 def test_long_and_given_names(render: Any, policy: Any) -> None:

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "tests" / "deploy"
 CHART = ROOT / "deploy" / "helm" / "tracecore"
 BASE = ROOT / "deploy" / "kustomize" / "base"
+SERVER = ROOT / "tests" / "interop" / "kubernetes" / "server.py"
 FOREIGN = ("PodMonitor", "PrometheusRule")
 EVERYTHING: dict[str, Any] = {
     "dumps": {"enabled": True},
@@ -182,7 +183,7 @@ def test_our_policy_and_pod_security_agree(helm: Path) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    serving = _module(ROOT / "tests" / "interop" / "kubernetes" / "server.py")
+    serving = _module(SERVER)
     if reason := serving.missing():
         pytest.skip(reason)
     program = _program(_module(ROOT / "tests" / "interop" / "kubernetes" / "build.py").apiserver())
@@ -223,6 +224,38 @@ def test_the_server_takes_every_object(server: Any, helm: Path, tmp_path: Path) 
         _namespace(server, f"apply-{number}")
         text = _render(helm, values, tmp_path, f"release-{number}", f"apply-{number}")
         _apply(server, [one for one in _objects(text) if one["kind"] not in FOREIGN])
+
+
+def test_helm_installs_changes_and_removes_it(server: Any, helm: Path, tmp_path: Path) -> None:
+    kubeconfig = server.kubeconfig(tmp_path / "admin.kubeconfig", _module(SERVER).ADMIN)
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HELM_CACHE_HOME": str(tmp_path)}
+
+    def run(*arguments: str) -> str:
+        command = [str(helm), *arguments, "--namespace", "by-helm"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def kinds() -> set[str]:
+        found = set()
+        for kind, path in GROUPS.items():
+            for one in server.call("GET", path.format(namespace="by-helm"))["items"]:
+                if one["metadata"].get("labels", {}).get("app.kubernetes.io/instance") == "tracecore-by-helm":
+                    found.add(kind)
+        return found
+
+    said = run("install", "tracecore-by-helm", str(CHART), "--create-namespace")
+    assert "On every node (tracecore-by-helm-agent) it reads: logs kernel(journald)" in said
+    assert "For the cluster (tracecore-by-helm-cluster) it reads: events pods nodes" in said
+    assert "pod-security.kubernetes.io/enforce=privileged" in said
+    assert "Verdicts go to the log only." in said
+    assert kinds() >= {"DaemonSet", "Deployment", "ClusterRole", "NetworkPolicy", "PriorityClass"}
+    said = run("upgrade", "tracecore-by-helm", str(CHART), "--set", "detection.scope=node,objects.enabled=false")
+    assert "by every agent, over its own node" in said
+    assert "Deployment" not in kinds()
+    assert "DaemonSet" in kinds()
+    run("uninstall", "tracecore-by-helm")
+    assert kinds() == set()
 
 
 def test_the_server_takes_the_base(server: Any) -> None:
@@ -387,8 +420,8 @@ def test_what_shows_on_a_node_and_in_the_api_is_put_together(server: Any, agents
     now = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
     oom = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of "
-        "79.18 GiB of which 1.00 GiB is free. Process 1 has 78.18 GiB memory in use. Of the allocated memory 70.00 GiB is "
-        "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+        "79.18 GiB of which 1.00 GiB is free. Process 1 has 78.18 GiB memory in use. Of the allocated memory 70.00 GiB "
+        "is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
     )
     (folder / "0.log").write_text(f"{now}.000000000Z stderr F {oom}\n")
     with agents["kernel"].open("a") as file:

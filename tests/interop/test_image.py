@@ -38,8 +38,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("a file system of its own needs root")
     if not Path("/usr/bin/python3").exists() or not Path("/usr/bin/journalctl").exists():
         pytest.skip("this is no Debian with Python and systemd, from which the image is made")
-    made = subprocess.run(["/usr/bin/python3", "-c", "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))"],
-                          capture_output=True, check=False)  # fmt: skip
+    probe = "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))"
+    made = subprocess.run(["/usr/bin/python3", "-c", probe], capture_output=True, check=False)
     if made.returncode or not Path("/etc/debian_version").exists():
         pytest.skip("this is no Debian with Python 3.11 and python3-venv")
     place = tmp_path_factory.mktemp("image")
