@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,27 @@ from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
 
 pytestmark = pytest.mark.interop
-BUILD = Path(__file__).with_name("otelcol") / "build.py"
+HERE = Path(__file__).parent
 STAMP = "2026-11-15T01:37:04.{:09d}Z"
 Record = tuple[str, ...]
 
 
-@pytest.fixture(scope="module")
-def collector() -> Path:
-    spec = importlib.util.spec_from_file_location("otelcol_build", BUILD)
+def module(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"otelcol_{name}", HERE / "otelcol" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    found = module.collector()
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+records = module("records")
+shown, theirs = records.shown, records.theirs
+
+
+@pytest.fixture(scope="module")
+def collector() -> Path:
+    found = module("build").collector()
     if isinstance(found, str):
         pytest.skip(found)
     return Path(found)
@@ -84,54 +92,6 @@ class Both:
         _, errors = self._process.communicate(timeout=20)
         assert self._out.exists(), errors.decode()[-2000:]
         return Counter(theirs(self._out)), Counter(self._ours)
-
-
-def shown(resource: Any, record: Any) -> Record:
-    return (
-        json.dumps(resource, sort_keys=True),
-        json.dumps(record["attributes"], sort_keys=True),
-        json.dumps(record.get("body"), sort_keys=True),
-        str(record.get("time_unix_nano", "")),
-        str(record.get("severity_number", "")),
-        record.get("severity_text", ""),
-    )
-
-
-def theirs(path: Path) -> Iterator[Record]:
-    for line in path.read_text().splitlines():
-        for resource in json.loads(line)["resourceLogs"]:
-            attributes = entries(resource["resource"].get("attributes", []))
-            for scope in resource["scopeLogs"]:
-                for record in scope["logRecords"]:
-                    found = {
-                        "attributes": entries(record.get("attributes", [])),
-                        "body": value(record.get("body")),
-                        "severity_text": record.get("severityText", ""),
-                    }
-                    if "timeUnixNano" in record and record["timeUnixNano"] != "0":
-                        found["time_unix_nano"] = record["timeUnixNano"]
-                    if record.get("severityNumber"):
-                        found["severity_number"] = record["severityNumber"]
-                    yield shown(attributes, found)
-
-
-def entries(found: list[dict[str, Any]]) -> dict[str, Any]:
-    return {entry["key"]: value(entry["value"]) for entry in found}
-
-
-def value(found: dict[str, Any] | None) -> Any:
-    if not found:
-        return None
-    ((kind, held),) = found.items()
-    if kind == "doubleValue":
-        return float(held)
-    if kind == "intValue":
-        return int(held)
-    if kind == "kvlistValue":
-        return entries(held.get("values", []))
-    if kind == "arrayValue":
-        return [value(item) for item in held.get("values", [])]
-    return held
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ STALLED_TIME: Final = 30 * SECOND
 class Place:
     """A path that matches, and which file was found there."""
 
-    __slots__ = ("changed", "file", "gone", "path", "status", "unreadable")
+    __slots__ = ("changed", "file", "gone", "path", "skip", "status", "unreadable")
 
     def __init__(self, path: str, now: int) -> None:
         self.path = path
@@ -47,6 +47,7 @@ class Place:
         self.changed = now
         self.unreadable = False
         self.gone = False
+        self.skip: tuple[int, int, int] | None = None  # device, inode and size of what was here at the first look
 
 
 class Places:
@@ -257,6 +258,8 @@ class Places:
         twin = self._known.equal(fingerprint.of(data))
         if twin is not None and not self._differs(twin, fd, len(data)):
             # A copy, made to truncate the original. Once that happens, the copy takes its place.
+            if not self._from_beginning:
+                place.skip = (status.st_dev, status.st_ino, status.st_size)
             os.close(fd)
             return
         file = self._known.match(data, status.st_dev, status.st_ino) if twin is None else None
@@ -268,6 +271,10 @@ class Places:
             self._known.add(file)
             if not self._from_beginning:
                 self._start_at_end(file, status.st_size)
+            elif place.skip is not None and place.skip[:2] == (status.st_dev, status.st_ino):
+                # It began like another file at the first look, and was not read for that.
+                self._start_at_end(file, min(place.skip[2], status.st_size))
+            place.skip = None
         else:
             self._adopt(file, data, compressed)
         file.close()
