@@ -187,8 +187,8 @@ def test_nobody_rotates(tmp_path: Path, until: Any) -> None:
         file.truncate(11 << 20)
     now = [time.time_ns()]
     meter = Meter("receiver", "filelog")
-    setting = Setting("filelog", meter, lambda: now[0], {}.__getitem__, tmp_path, lambda: (True, {}))
-    options = FileLogConfig(include=[str(path)], start_at="end", poll_interval=10_000_000)
+    setting = Setting("filelog", meter, lambda: now[0], lambda id: None, tmp_path, lambda: (True, {}))
+    options = FileLogConfig(include=(str(path),), start_at="end", poll_interval=10_000_000)
     receiver = FileLogReceiver(options, setting)
     stop = threading.Event()
     thread = threading.Thread(target=receiver.run, args=(lambda batch: batch.done(), stop))

@@ -150,7 +150,7 @@ def test_an_endpoint_cannot_make_us_wait_for_ever_or_read_without_end(peer_kind:
 
 
 def _setting(kind: str, base: Path) -> Setting:
-    return Setting(f"{kind}/x", Meter(kind, f"{kind}/x"), lambda: 0, {}.__getitem__, base, lambda: (True, {}))
+    return Setting(f"{kind}/x", Meter(kind, f"{kind}/x"), lambda: 0, lambda id: None, base, lambda: (True, {}))
 
 
 def test_what_others_say_is_printed_so_that_it_does_nothing() -> None:

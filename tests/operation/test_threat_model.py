@@ -7,10 +7,14 @@ import re
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tracecore.engine.engine import Limits, Stats
 from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.numbers import Numbers
 from tracecore.pipeline.processors.patterndetector.detection import LIMITS
+from tracecore.signals.record import Resource, Source
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "threat-model.md").read_text()
@@ -65,3 +69,26 @@ def test_what_detectors_forget_under_a_flood_is_counted() -> None:
     assert meter.events["facts_evicted"] == 6
     numbers.verdict("cuda_oom")
     assert meter.verdicts == {"cuda_oom": 1}
+
+
+def test_open_blocks_are_bounded_whoever_opens_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many streams, each in the middle of a long traceback: the oldest are closed early."""
+    monkeypatch.setattr("tracecore.pipeline.processors.blocks.MAX_OPEN", 100_000)
+    blocks, resource = Blocks(quiet=10**9), Resource(attributes={})
+    closed = 0
+
+    def feed(stream: int, text: str) -> int:
+        record = {"body": text, "attributes": {}, "time_unix_nano": 1}
+        return sum(1 for _ in blocks.feed((stream,), resource, record, Source("x"), 0))
+
+    for stream in range(50):
+        closed += feed(stream, "Traceback (most recent call last):")
+    for _ in range(30):
+        for stream in range(50):
+            if blocks.expects((stream,)):
+                closed += feed(stream, f'  File "{"a" * 200}.py", line 1, in f')
+        assert blocks._open <= 100_000
+    assert blocks.evicted == closed > 0
+    rest = list(blocks.finish())
+    assert len(rest) + closed == 50
+    assert blocks._open == 0

@@ -18,6 +18,8 @@ from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 MAX_FOREIGN: Final = 400
 #: A block's text, in bytes; what comes after is left out, and counted.
 MAX_BODY: Final = 1 << 18
+#: The text of all open blocks; beyond it those of the stream untouched for longest are closed.
+MAX_OPEN: Final = 64 << 20
 #: Streams whose blocks are followed; beyond it the one untouched for longest is closed.
 STREAMS: Final = 10_000
 
@@ -74,6 +76,7 @@ class Blocks:
     def __init__(self, quiet: int) -> None:
         self._quiet = quiet
         self._streams: OrderedDict[StreamKey, _Stream] = OrderedDict()
+        self._open = 0
         #: Bytes of blocks that were left out.
         self.left_out = 0
         #: Streams closed because there were too many.
@@ -109,15 +112,16 @@ class Blocks:
                     block.held += 1
                     return
                 if taken in (Take.TAKE, Take.LAST):
-                    self.left_out += block.append(line.text, now)
+                    self._append(block, line.text, now)
                     if taken is Take.LAST:
                         del stream.blocks[line.lane]
-                        yield block.finish()
+                        yield self._finish(block)
                         self._tidy(key, stream)
+                    yield from self._bounded()
                     return
                 if taken is Take.CLOSE:
                     del stream.blocks[line.lane]
-                    yield block.finish()
+                    yield self._finish(block)
             for other in stream.blocks.values():
                 other.foreign += 1
             if (message := stream.message) is not None:
@@ -126,18 +130,17 @@ class Blocks:
                     message.held += 1
                     return
                 if taken is Take.TAKE:
-                    self.left_out += message.append(line.text, now)
+                    self._append(message, line.text, now)
+                    yield from self._bounded()
                     return
                 stream.message = None
-                yield message.finish()
+                yield self._finish(message)
         if source is not None and line.text:
             if stream is None:
                 stream = self._streams[key] = _Stream()
             self._begin(stream, resource, log, source, line, now)
             self._streams.move_to_end(key)
-            if len(self._streams) > STREAMS:
-                self.evicted += 1
-                yield from self._closed(self._streams.popitem(last=False)[1])
+            yield from self._bounded()
         elif stream is not None:
             self._tidy(key, stream)
 
@@ -150,14 +153,32 @@ class Blocks:
         record: Any = {**log, "attributes": attributes}
         signal: LogSignal = {"resource": resource, "log": record, "source": source}
         shape = opens(line.text, line.lane.endswith(b"]: "))
+        made = _Open(signal, line, Message() if shape is None else shape, now)
+        before = stream.message if shape is None else stream.blocks.get(line.lane)
+        self._open += made.size - (before.size if before is not None else 0)
         if shape is None:
-            stream.message = _Open(signal, line, Message(), now)
+            stream.message = made
         else:
-            stream.blocks[line.lane] = _Open(signal, line, shape, now)
+            stream.blocks[line.lane] = made
+
+    def _bounded(self) -> Iterator[LogSignal]:
+        """What has to be closed because there is too much of it."""
+        while len(self._streams) > STREAMS or (self._open > MAX_OPEN and self._streams):
+            self.evicted += 1
+            yield from self._closed(self._streams.popitem(last=False)[1])
+
+    def _append(self, block: _Open, text: bytes, now: int) -> None:
+        before = block.size
+        self.left_out += block.append(text, now)
+        self._open += block.size - before
+
+    def _finish(self, block: _Open) -> LogSignal:
+        self._open -= block.size
+        return block.finish()
 
     def _foreign(self, stream: _Stream) -> Iterator[LogSignal]:
         for lane in [lane for lane, block in stream.blocks.items() if block.foreign > MAX_FOREIGN]:
-            yield stream.blocks.pop(lane).finish()
+            yield self._finish(stream.blocks.pop(lane))
 
     def _tidy(self, key: StreamKey, stream: _Stream) -> None:
         if stream.message is None and not stream.blocks:
@@ -165,18 +186,18 @@ class Blocks:
 
     def _closed(self, stream: _Stream) -> Iterator[LogSignal]:
         for block in stream.blocks.values():
-            yield block.finish()
+            yield self._finish(block)
         if stream.message is not None:
-            yield stream.message.finish()
+            yield self._finish(stream.message)
 
     def expire(self, now: int) -> Iterator[LogSignal]:
         """Blocks whose stream has been quiet; all of them when the clock was set back."""
         for key, stream in list(self._streams.items()):
             for lane in [lane for lane, block in stream.blocks.items() if self._old(block, now)]:
-                yield stream.blocks.pop(lane).finish()
+                yield self._finish(stream.blocks.pop(lane))
             if stream.message is not None and self._old(stream.message, now):
                 message, stream.message = stream.message, None
-                yield message.finish()
+                yield self._finish(message)
             self._tidy(key, stream)
 
     def _old(self, block: _Open, now: int) -> bool:

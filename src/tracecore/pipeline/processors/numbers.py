@@ -7,6 +7,7 @@ from typing import Final
 
 from tracecore.engine.engine import Stats
 from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.hints import UNPROJECTED, WRAPPED
 
 #: Events, and the counters of the engine that make them.
@@ -16,6 +17,9 @@ EVENTS: Final = {
     "facts_evicted": ("evicted_window", "evicted_total", "refused_windows", "future"),
 }
 ERRORS: Final = "evaluation_failed"
+#: Of blocks of lines: closed because there were too many, and bytes of one that was too long.
+CLOSED: Final = "block_closed_early"
+LEFT_OUT: Final = "block_bytes_left_out"
 
 
 class Numbers:
@@ -31,13 +35,16 @@ class Numbers:
         self._meter = meter
         self._stats = stats
         self._seen: dict[str, int] = {}
-        meter.declare(events=(*EVENTS, ERRORS, WRAPPED, UNPROJECTED))
+        meter.declare(events=(*EVENTS, ERRORS, CLOSED, LEFT_OUT, WRAPPED, UNPROJECTED))
         for name in patterns:
             meter.verdicts.setdefault(name, 0)
         meter.gauges |= {"engine_facts": lambda: stats.held, "engine_windows": lambda: stats.windows}
 
-    def update(self) -> None:
+    def update(self, blocks: Blocks | None = None) -> None:
         """Count what came since the last time."""
+        if blocks is not None:
+            self._note(CLOSED, blocks.evicted)
+            self._note(LEFT_OUT, blocks.left_out)
         for event, names in EVENTS.items():
             self._note(event, sum(getattr(self._stats, name) for name in names))
         if self._stats.errors:

@@ -248,7 +248,7 @@ class Detection:
         facts += self._bridged(facts, instant)
         self._engine.add(facts)
         said = [e for e in self._engine.advance(instant) if self._tells(e)]
-        self._numbers.update()
+        self._numbers.update(self._blocks)
         if now - self._expired > 10 * SECOND:
             self._expired = now
             self._fold.expire(instant)
