@@ -184,12 +184,8 @@ class LayerPlan:
                 Selector(self._database("events", prepared.events), escaped=escaped),
                 Selector(self._database("progress", prepared.progress), escaped=escaped),
             )
-        every = prepared.every
-        if every is None and prepared.guarded and "every" not in self._databases:
-            every = _of_lines(prepared.patterns)[1]
-        if every is not None:
-            self._database("every", every)
-        return Selector(self._databases.get("every"), escaped=escaped)
+        every = None if prepared.every is None else self._database("every", prepared.every)
+        return Selector(every, escaped=escaped)
 
     def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         return make() if self._name is None else kept.keep(f"{self._name}-{name}", make)
