@@ -202,6 +202,13 @@ def test_listeners_are_on_loopback_unless_told_otherwise() -> None:
     }
 
 
+def test_listening_to_everybody_is_warned_about() -> None:
+    from tracecore.pipeline.receivers.otlp import _is_loopback
+
+    assert [_is_loopback(one) for one in ("localhost:1", "127.0.0.9:1", "[::1]:1")] == [True] * 3
+    assert [_is_loopback(one) for one in (":4317", "0.0.0.0:4317", "[::]:4317", "10.0.0.1:4317")] == [False] * 4
+
+
 # -- an endpoint that was taken over -----------------------------------------------------------------------------------
 
 

@@ -116,6 +116,12 @@ def address(endpoint: str) -> tuple[str, int] | None:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
+def _is_loopback(endpoint: str) -> bool:
+    found = address(endpoint)
+    assert found is not None
+    return found[0] in ("localhost", "::1") or found[0].startswith("127.")
+
+
 class Otlp:
     """Listens until it is told to stop."""
 
@@ -141,6 +147,12 @@ class Otlp:
                 http_server.start()
             for protocol, port in self.ports.items():
                 log.info("%s: listening for OTLP over %s on port %d", self._setting.id, protocol, port)
+            for options in (grpc, http):
+                if options is not None and options.tls is None and not _is_loopback(options.endpoint):
+                    text = (
+                        "%s: %s takes records from anybody who can reach it, unencrypted; set tls, or a network policy"
+                    )
+                    log.warning(text, self._setting.id, options.endpoint)
             stop.wait()
         finally:
             if http_server is not None:
