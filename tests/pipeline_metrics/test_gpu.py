@@ -286,7 +286,9 @@ def test_from_the_driver_to_facts(library: Load, tmp_path: Path) -> None:
     assert not facts.dropped
     assert meter.degraded_reason == ""
     samples = [fact for fact in found if isinstance(fact, FramebufferSample)]
-    assert [(fact.node, fact.gpu, fact.total_bytes) for fact in samples] == [("node-7", "0000:00:06.0", 150_754_820_096)] * 3
+    assert [(fact.node, fact.gpu, fact.total_bytes) for fact in samples] == [
+        ("node-7", "0000:00:06.0", 150_754_820_096)
+    ] * 3
     throttles = [fact for fact in found if isinstance(fact, ThrottleSample)]
     assert {fact.reason for fact in throttles} == {"none"}
     states = [(fact.device, fact.port, fact.state) for fact in found if isinstance(fact, PortState)]

@@ -155,6 +155,20 @@ def test_a_scrape(exporter: Exporter, scraper: Make) -> None:
     assert exporter.requests[0]["x-prometheus-scrape-timeout-seconds"] == "1"
 
 
+def test_a_target_does_not_say_whether_it_is_up(exporter: Exporter, scraper: Make) -> None:
+    exporter.answer = (200, {}, b'up 7\nup{of="another"} 3\nscrape_samples_scraped 9\n')
+    taken = Taken()
+    scraper(exporter.address, taken).scrape()
+    points = [
+        point
+        for metric in taken.payloads[0]["resource_metrics"][0]["scope_metrics"][0]["metrics"]
+        if metric["name"] == "up"
+        for point in metric["gauge"]["data_points"]
+    ]
+    assert sorted((len(point["attributes"]), point["as_double"]) for point in points) == [(0, 1.0), (1, 3.0)]
+    assert taken.last["scrape_samples_scraped"] == 3.0
+
+
 def test_gzip_and_open_metrics(exporter: Exporter, scraper: Make) -> None:
     body = gzip.compress(b"# TYPE a counter\na_total 1\n") + gzip.compress(b"# EOF\n")
     exporter.answer = (200, {"Content-Encoding": "gzip", "Content-Type": "application/openmetrics-text"}, body)

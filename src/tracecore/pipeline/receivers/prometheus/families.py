@@ -150,6 +150,7 @@ class Group:
         "last",
         "parts",
         "scrape",
+        "shown",
         "start",
         "sum",
         "time",
@@ -167,6 +168,8 @@ class Group:
         self.last = 0.0
         self.scrape = 0
         self.time = 0
+        #: The answer before had enough of it.
+        self.shown = False
 
     def begin(self, scrape: int, time: int) -> None:
         """A new answer has it."""
@@ -176,6 +179,7 @@ class Group:
     def point(self) -> dict[str, Any] | None:
         """What the answer says; None without a count, which is the one thing it needs."""
         count = self.count
+        self.shown = False
         if count is None or not 0 <= count < 2**64:
             return None
         if count < self.last or not self.start:
@@ -192,6 +196,7 @@ class Group:
             made["sum"] = self.sum
         if self.kind == "summary":
             made["quantile_values"] = [{"quantile": bound, "value": value} for bound, value in self.parts]
+            self.shown = True
             return made
         finite = [(bound, value) for bound, value in self.parts if bound != math.inf]
         made["explicit_bounds"] = [bound for bound, _ in finite]
@@ -200,6 +205,7 @@ class Group:
         if not all(0 <= step < 2**64 for step in steps):
             return None  # buckets that fall are none
         made["bucket_counts"] = [int(step) for step in steps]
+        self.shown = True
         if self.exemplars:
             made["exemplars"] = self.exemplars
         return made

@@ -139,6 +139,7 @@ class SeriesMemory:
         self._aside = 0
         self._scrape = 0
         self._touched: list[Family] = []
+        self.tally = Tally()
 
     # -- one answer --------------------------------------------------------------------------------------------------
 
@@ -152,7 +153,9 @@ class SeriesMemory:
             ExpositionError: it is none, or has too much; nothing of it counts.
         """
         self._begin()
-        tally, live = Tally(), []
+        #: Of an answer that fails half-way, what was read until then.
+        tally = self.tally = Tally()
+        live: list[Entry] = []
         known, scrape, touched = self._known, self._scrape, self._touched
         most = self._limits.samples or MOST_SAMPLES
         ended = False
@@ -251,7 +254,7 @@ class SeriesMemory:
     def _mark(self, entry: Entry, time: int) -> None:
         """The series is no more, or not known for now."""
         group, family = entry.group, entry.family
-        if entry.role == _CREATED or (group is not None and group.scrape == self._scrape):
+        if entry.role == _CREATED or (group is not None and (group.scrape == self._scrape or not group.shown)):
             return
         if family.scrape != self._scrape:
             family.begin(self._scrape)
@@ -404,6 +407,8 @@ class SeriesMemory:
     def _inform(self, entry: Entry, tally: Tally) -> None:
         """`target_info` is no series: its labels are its resource's."""
         tally.kept += 1
+        tally.added += not entry.scrape
+        entry.scrape = self._scrape
         entry.family.place.information = entry.attributes
 
 

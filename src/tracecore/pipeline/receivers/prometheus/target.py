@@ -225,6 +225,8 @@ class Scraper:
             if self._stop.is_set():
                 return
             wrong = str(error)
+            if isinstance(error, ExpositionError):
+                tally = self._memory.tally
             families = self._memory.fail(now)
         self._say(wrong)
         for reason, count in (("repeated_sample", tally.repeated), ("unfit_sample", tally.unfit)):
@@ -239,7 +241,13 @@ class Scraper:
         if self._extra:
             extra = (self.target.timeout / _SECOND, self.target.config.sample_limit, size)
             values |= dict(zip(_EXTRA, extra, strict=True))
-        self._hand_on(families + self._report(values, now), until)
+        report = self._report(values, now)
+        for family in families:
+            # What a target says of itself under these names is not what was asked.
+            if family.name in values and family.place is report[0].place:
+                about = report[0].points[0]["attributes"]
+                family.points = [point for point in family.points if point["attributes"] != about]
+        self._hand_on(families + report, until)
 
     def end(self) -> None:
         """It is no longer a target: its series are marked as ended, and so are those about it."""
