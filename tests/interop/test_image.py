@@ -114,6 +114,31 @@ def test_the_state_directory_of_a_fresh_node_is_opened_by_the_init_container(con
     assert after.returncode == 0, after.stderr
 
 
+def test_an_agent_of_a_node_runs_in_it(confined: Run, tmp_path: Path) -> None:
+    """With the chart's configuration; only ports and times are of this test. There is no API server: it says so."""
+    (tmp_path / "config" / "own.yaml").write_text(
+        "extensions: {health_check: {endpoint: '127.0.0.1:0'}}\n"
+        "service: {telemetry: {metrics: {readers: [{pull: {exporter: {prometheus: {host: 127.0.0.1, port: 0}}}}]}}}\n"
+    )
+    (tmp_path / "state").chmod(0o770)
+    program = (
+        "import os, signal, subprocess, sys\n"
+        "command = ['tracecore', 'run', '--drain', '1', '--config', '/etc/tracecore/agent.yaml']\n"
+        "agent = subprocess.Popen([*command, '--config', '/etc/tracecore/own.yaml'], stderr=subprocess.PIPE, text=True)\n"
+        "signal.alarm(120)\n"
+        "for line in agent.stderr:\n"
+        "    print(line, end='')\n"
+        "    if 'pods are not known' in line or 'k8sattributes' in line and 'WARNING' in line:\n"
+        "        agent.terminate()\n"
+        "print(agent.wait(), os.listdir('/var/lib/tracecore/state'), os.stat('/var/lib/tracecore/state').st_uid)\n"
+    )
+    done = confined("/opt/tracecore/bin/python3", "-I", "-c", program)
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("0 ["), done.stdout + done.stderr
+    assert last.endswith("65532")
+    assert "running logs: filelog/pods, journald → memory_limiter" in done.stdout
+
+
 def test_the_catalogue_is_in_it(confined: Run) -> None:
     done = confined("/opt/tracecore/bin/tracecore", "patterns", "list")
     assert done.returncode == 0, done.stderr
