@@ -271,7 +271,7 @@ def _latency() -> list[Measurement]:
         place = Path(name)
         logs = []
         for number in range(CRASHES):
-            path = place / "pods" / f"ml_job{number}-0_0a1b2c3d-0000-4000-8000-{number:012d}" / "worker" / "0.log"
+            path = place / "pods" / f"ml{number}_job-0_0a1b2c3d-0000-4000-8000-{number:012d}" / "worker" / "0.log"
             path.parent.mkdir(parents=True)
             path.write_bytes(_lines(2, number))
             logs.append(path)
