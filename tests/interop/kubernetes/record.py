@@ -96,7 +96,7 @@ def play(server: Any) -> None:
     time.sleep(1.1)
     note = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 81Mi."
     server.event(pods[0], "Evicted", note, "gpu-7")
-    server.status("llama-worker-0", {"phase": "Failed", "reason": "Evicted", "message": note}, "ml")
+    server.status("llama-worker-0", serving.evicted(note), "ml")
     event = server.event(pods[2], "FailedMount", 'MountVolume.SetUp failed for volume "data"', "gpu-7")
     path = f"/api/v1/namespaces/ml/events/{event['metadata']['name']}"
     server.call("PATCH", path, {"count": 5, "lastTimestamp": serving.stamp()})

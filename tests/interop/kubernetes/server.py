@@ -254,6 +254,11 @@ class Server:
         }  # fmt: skip
         return self.call("POST", f"/api/v1/namespaces/{meta['namespace']}/events", body)
 
+    @staticmethod
+    def evicted(message: str) -> dict[str, Any]:
+        """What a kubelet reports of a pod that it evicted."""
+        return evicted(message)
+
     def namespace(self, name: str) -> None:
         self.call("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
 
@@ -261,6 +266,18 @@ class Server:
 def stamp(seconds: float = 0.0) -> str:
     """The time so many seconds from now, as the API writes it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + seconds))
+
+
+def evicted(message: str) -> dict[str, Any]:
+    """The status of a pod that a kubelet evicted."""
+    now = stamp()
+    conditions = [
+        {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message,
+         "lastTransitionTime": now},
+        {"type": "Ready", "status": "False", "reason": "PodFailed", "lastTransitionTime": now},
+        {"type": "ContainersReady", "status": "False", "reason": "PodFailed", "lastTransitionTime": now},
+    ]  # fmt: skip
+    return {"phase": "Failed", "reason": "Evicted", "message": message, "conditions": conditions}
 
 
 def _certificates(place: Path) -> None:

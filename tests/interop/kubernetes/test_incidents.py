@@ -130,7 +130,7 @@ def test_an_eviction_under_memory_pressure(server: Any, agent: Agent, until: Unt
     time.sleep(1.1)  # conditions have a resolution of a second, and the eviction comes after
     note = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 81Mi."
     server.event(pod, "Evicted", note, "gpu-1")
-    server.status("evicted-0", {"phase": "Failed", "reason": "Evicted", "message": note})
+    server.status("evicted-0", server.evicted(note))
     verdict = until(lambda: agent.named("pod_evicted", "evicted-0"))[-1]
     full = until(lambda: [v for v in agent.named("pod_evicted", "evicted-0") if v["pattern.confidence"] == "full"])
     assert "default/evicted-0 was evicted from gpu-1" in full[-1]["pattern.headline"]

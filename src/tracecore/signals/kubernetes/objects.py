@@ -260,7 +260,11 @@ def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSi
             yield record(
                 stream, clock, identity, ready, "pod became ready", _time(at), f"{uid}/ready" if uid else "", index
             )
-        elif condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
+        elif (
+            condition.get("type") == "DisruptionTarget"
+            and condition.get("status") == "True"
+            and not status.get("reason")  # which says the same, and is told below
+        ):
             reason, message = _text(condition.get("reason")), _text(condition.get("message"))
             ended: Attributes = {**about, "k8s.event.reason": reason, "k8s.event.note": message, "k8s.event.count": 1}
             when = _time(condition.get("lastTransitionTime"))
@@ -269,13 +273,29 @@ def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSi
     if reason := _text(status.get("reason")):
         message = _text(status.get("message"))
         stopped: Attributes = {**about, "k8s.event.reason": reason, "k8s.event.note": message, "k8s.event.count": 1}
-        ends = [_time(_dict(c).get("lastTransitionTime")) or 0 for c in _list(status.get("conditions"))]
-        when = max(ends, default=0) or _time(status.get("startTime"))
+        when = _stopped(status)
         body = f"{reason}: {message}"
         yield record(stream, clock, identity, stopped, body, when, f"{uid}/{reason}" if uid else "", index)
     for group in ("initContainerStatuses", "containerStatuses"):
         for container in map(_dict, _list(status.get(group))):
             yield from _container(container, identity, about, stream, clock, uid, index)
+
+
+def _stopped(status: Json) -> int | None:
+    """When a pod was ended: as its conditions, else its containers say; of one that never ran, when it came."""
+    conditions = [_dict(c) for c in _list(status.get("conditions"))]
+    ends = [
+        _time(c.get("lastTransitionTime")) or 0
+        for c in conditions
+        if (c.get("type"), c.get("status"))
+        in (("DisruptionTarget", "True"), ("Ready", "False"), ("ContainersReady", "False"))
+    ]
+    if not ends:
+        states = [_dict(_dict(c).get("state")) for c in _list(status.get("containerStatuses"))]
+        ends = [_time(_dict(state.get("terminated")).get("finishedAt")) or 0 for state in states]
+    if not any(ends):
+        ends = [_time(c.get("lastTransitionTime")) or 0 for c in conditions]
+    return max(ends, default=0) or _time(status.get("startTime"))
 
 
 def _container(
