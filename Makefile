@@ -15,6 +15,7 @@ $(READY): requirements/lock.txt pyproject.toml
 	@echo "installing the locked dependencies (first time only)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/lock.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 demo: $(READY)   ## diagnose a real recorded incident

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import difflib
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import re2
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
+from tracecore.recipes import prepared
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+MAX_NODES = 100_000
+_OURS = Path(__file__).resolve().parent
 _BOOLS = {"true": True, "false": False}
 
 
@@ -18,31 +24,51 @@ class FileError(ValueError):
     """A file that cannot be used; the text begins with `file:line:column`."""
 
 
+class Node(msgspec.Struct, array_like=True):
+    """A node as it was read.
+
+    Args:
+        id: mapping, sequence or scalar.
+        tag: of a scalar.
+        text: of a scalar.
+        items: of a sequence; keys and values in turn of a mapping.
+        line: from 0.
+        column: from 0.
+    """
+
+    id: str
+    tag: str
+    text: str
+    items: list[Node]
+    line: int
+    column: int
+
+
 class At:
     """A node of a file: its value, and where it stands."""
 
     __slots__ = ("_node", "path")
 
-    def __init__(self, node: Any, path: str) -> None:
+    def __init__(self, node: Node, path: str) -> None:
         self._node = node
         self.path = path
 
     @property
     def line(self) -> int:
-        return int(self._node.start_mark.line) + 1
+        return self._node.line + 1
 
     def error(self, problem: str) -> FileError:
         """A complaint about this place."""
-        mark = self._node.start_mark
-        return FileError(f"{self.path}:{mark.line + 1}:{mark.column + 1}: {problem}")
+        return FileError(f"{self.path}:{self._node.line + 1}:{self._node.column + 1}: {problem}")
 
     def mapping(self, known: Collection[str] | None = None, *, needs: Collection[str] = ()) -> dict[str, At]:
         """Its entries by name; a name that is not known, given twice or missing is an error."""
         if self._node.id != "mapping":
             raise self.error("expected a mapping")
         found: dict[str, At] = {}
-        for key, value in self._node.value:
-            name = str(key.value)
+        items = self._node.items
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            name = key.text
             here = At(key, self.path)
             if name in found:
                 raise here.error(f"{name!r} is given twice")
@@ -58,13 +84,13 @@ class At:
     def items(self) -> list[At]:
         if self._node.id != "sequence":
             raise self.error("expected a list")
-        return [At(item, self.path) for item in self._node.value]
+        return [At(item, self.path) for item in self._node.items]
 
     def is_mapping(self) -> bool:
-        return bool(self._node.id == "mapping")
+        return self._node.id == "mapping"
 
     def is_list(self) -> bool:
-        return bool(self._node.id == "sequence")
+        return self._node.id == "sequence"
 
     def text(self) -> str:
         """A string that is not empty."""
@@ -77,7 +103,7 @@ class At:
         """A plain value, typed as YAML does."""
         if self._node.id != "scalar":
             raise self.error("expected a plain value")
-        tag, value = str(self._node.tag).rpartition(":")[2], str(self._node.value)
+        tag, value = self._node.tag, self._node.text
         try:
             if tag == "int":
                 return int(value, 0)
@@ -130,17 +156,24 @@ class At:
 
 
 def load(path: Path) -> At:
-    """The file's root node.
+    """The file's root node. What was read of a file that ships with tracecore is kept on disk for the next process.
 
     Raises:
         FileError: it is no YAML, or empty.
     """
+    text = path.read_bytes()
+    if not path.is_relative_to(_OURS):
+        return At(_read(path, text), str(path))
+    data = prepared.keep(prepared.key(b"yaml", text), lambda: msgspec.msgpack.encode(_read(path, text)))
+    return At(msgspec.msgpack.decode(data, type=Node), str(path))
+
+
+def _read(path: Path, text: bytes) -> Node:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        with path.open(encoding="utf-8") as stream:
-            root = YAML(typ="safe").compose(stream)
+        root = YAML(typ="safe").compose(text.decode())
     except MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -149,4 +182,18 @@ def load(path: Path) -> At:
         raise FileError(f"{path}:1:1: {error}") from None
     if root is None:
         raise FileError(f"{path}:1:1: the file is empty")
-    return At(root, str(path))
+    return _node(root, path, count())
+
+
+def _node(node: Any, path: Path, counted: Iterator[int]) -> Node:
+    mark = node.start_mark
+    if next(counted) >= MAX_NODES:
+        # Aliases of aliases of aliases are few lines, too.
+        raise FileError(f"{path}:{mark.line + 1}:{mark.column + 1}: more than {MAX_NODES} values")
+    items: list[Node] = []
+    if node.id == "mapping":
+        items = [_node(part, path, counted) for pair in node.value for part in pair]
+    elif node.id == "sequence":
+        items = [_node(part, path, counted) for part in node.value]
+    text = "" if items or node.id != "scalar" else str(node.value)
+    return Node(node.id, str(node.tag).rpartition(":")[2], text, items, mark.line, mark.column)
