@@ -124,7 +124,8 @@ def test_an_agent_of_a_node_runs_in_it(confined: Run, tmp_path: Path) -> None:
     program = (
         "import os, signal, subprocess, sys\n"
         "command = ['tracecore', 'run', '--drain', '1', '--config', '/etc/tracecore/agent.yaml']\n"
-        "agent = subprocess.Popen([*command, '--config', '/etc/tracecore/own.yaml'], stderr=subprocess.PIPE, text=True)\n"
+        "command += ['--config', '/etc/tracecore/own.yaml']\n"
+        "agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)\n"
         "signal.alarm(120)\n"
         "for line in agent.stderr:\n"
         "    print(line, end='')\n"
