@@ -8,7 +8,7 @@ from typing import Any, Final
 import re2
 
 from tracecore.signals.logs.operators.base import Failures
-from tracecore.signals.logs.operators.entry import Entry, Field, OperatorError
+from tracecore.signals.logs.operators.entry import MAX_TIME, Entry, Field, OperatorError
 from tracecore.signals.logs.operators.expression import ExpressionError
 from tracecore.signals.logs.operators.options import Options
 from tracecore.signals.logs.operators.parsers import Parser, json_object
@@ -24,7 +24,7 @@ _PATH = re2.compile(
     r"^.*[/\\](?P<namespace>[^_]+)_(?P<pod>[^_]+)_(?P<uid>[a-f0-9\-]+)[/\\](?P<container>[^\._]+)[/\\]"
     r"(?P<restarts>\d+)\.log(?:\.\d{8}-\d{6})?$"
 )
-_TIME = re2.compile(r"^(\d{4})-(\d{2})-(\d{2})T(\d{2}):(\d{2}):(\d{2})(?:[.,](\d+))?(Z|[+-]\d{2}:\d{2})$")
+_TIME = re2.compile(r"^(\d{4})-(\d{2})-(\d{2})T(\d{1,2}):(\d{2}):(\d{2})(?:[.,](\d+))?(Z|[+-]\d{2}:\d{2})$")
 _NAMES: Final = {
     "container": "k8s.container.name",
     "namespace": "k8s.namespace.name",
@@ -57,7 +57,8 @@ def runtime_time(text: str) -> int | None:
     if zone != "Z":
         offset = int(zone[1:3]) * 3600 + int(zone[4:6]) * 60
         seconds -= -offset if zone[0] == "-" else offset
-    return seconds * 1_000_000_000 + int((fraction or "0")[:9].ljust(9, "0"))
+    # OTLP has 64 bits for it and no sign: years far away wrap around, here as in the Collector.
+    return (seconds * 1_000_000_000 + int((fraction or "0")[:9].ljust(9, "0"))) & MAX_TIME
 
 
 class Container(Parser):

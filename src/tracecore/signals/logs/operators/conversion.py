@@ -41,6 +41,13 @@ class Converter(Protocol):
     ) -> tuple[list[LogBatch], int | None]:
         """Batches of these lines, and where in the file the first thing held back begins."""
 
+    def released(self) -> list[tuple[Watched, int | None]]:
+        """Other files of which something was held back that has gone out with the last lines.
+
+        A line that began in a file and ended in the one that came in its place. With each where the next thing
+        begins that is still held back.
+        """
+
     def due(self, now: int) -> list[Converted]:
         """What has been held back for long enough."""
 
@@ -110,6 +117,8 @@ class Every:
         self._trim = trimmer(config)
         self._raw = config.encoding in NOP
         self._codec = codec(config.encoding)
+        self._holding: dict[int, tuple[Watched, int]] = {}
+        self._released: list[tuple[Watched, int | None]] = []
 
     def convert(
         self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
@@ -129,7 +138,27 @@ class Every:
                 attributes["log.file.record_offset"] = start + starts[n]
             body: Any = token if self._raw else token.decode(self._codec, "replace")
             entries.append(Entry(body, attributes, dict(config.resource), now, file, start + starts[n]))
-        return self.entries(file, entries, now), self._chain.held(file)
+        found = self.entries(file, entries, now)
+        return found, self._hold(file)
+
+    def _hold(self, file: Watched) -> int | None:
+        """Where the first thing begins that is held back of a file; notes what was let go of others."""
+        self._holding.pop(file.ident, None)
+        for other, before in list(self._holding.values()):
+            start = self._chain.held(other)
+            if start != before:
+                self._released.append((other, start))
+                del self._holding[other.ident]
+                if start is not None:
+                    self._holding[other.ident] = (other, start)
+        held = self._chain.held(file)
+        if held is not None:
+            self._holding[file.ident] = (file, held)
+        return held
+
+    def released(self) -> list[tuple[Watched, int | None]]:
+        found, self._released = self._released, []
+        return found
 
     def entries(self, file: Watched, entries: list[Entry], now: int) -> list[LogBatch]:
         """What becomes of entries of a file."""
@@ -149,7 +178,7 @@ class Every:
         files: dict[int, tuple[Watched, list[Entry]]] = {}
         for entry in entries:
             files.setdefault(id(entry.source), (entry.source, []))[1].append(entry)
-        return [(file, Entries(file.path, held), self._chain.held(file)) for file, held in files.values()]
+        return [(file, Entries(file.path, held), self._hold(file)) for file, held in files.values()]
 
 
 class Lines:
@@ -184,6 +213,9 @@ class Lines:
             template = file.templates[""] = (Template(self._config.resource, attributes),)
         return [Columns(file.path, template, None, bodies, None, now, skipped)], None
 
+    def released(self) -> list[tuple[Watched, int | None]]:
+        return []
+
     def due(self, now: int) -> list[Converted]:
         return []
 
@@ -203,10 +235,10 @@ class _Docker(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 class Pieces:
     """Parts of a line that the runtime cut, waiting for the last one."""
 
-    __slots__ = ("kind", "parts", "since", "size", "start", "time")
+    __slots__ = ("parts", "since", "size", "start", "template", "time")
 
-    def __init__(self, kind: int, time: int, start: int, since: int) -> None:
-        self.kind = kind
+    def __init__(self, template: Template, time: int, start: int, since: int) -> None:
+        self.template = template
         self.time = time
         self.start = start
         self.since = since
@@ -232,7 +264,9 @@ class Runtime:
         self._select = _Selection(selector)
         self._trim = trimmer(config)
         self._docker = msgspec.json.Decoder(_Docker)
-        self._pieces: dict[int, tuple[Watched, Pieces]] = {}
+        # By path, as the Collector has it: what begins in a file may end in the one that takes its place.
+        self._pieces: dict[str | int, tuple[Watched, Pieces]] = {}
+        self._released: list[tuple[Watched, int | None]] = []
         self._seconds: dict[bytes, int] = {}
 
     def convert(
@@ -246,8 +280,7 @@ class Runtime:
         state = file.templates.get("")
         if state is None:
             state = file.templates[""] = _Kinds(self, file)
-        held = self._pieces.get(file.ident)
-        pieces = held[1] if held is not None else None
+        owner, pieces = self._pieces.get(state.path) or (file, None)
         bodies: list[bytes] = []
         times: list[int] = []
         kinds: list[int] = []
@@ -300,37 +333,48 @@ class Runtime:
                 kinds.append(kind)
                 continue
             if pieces is None:
-                pieces = Pieces(kind, time, start + starts[n], now)
-                self._pieces[file.ident] = (file, pieces)
+                pieces = Pieces(state.templates[kind], time, start + starts[n], now)
+                self._pieces[state.path] = (owner, pieces) = (file, pieces)
             pieces.parts.append(body)
             pieces.size += len(body)
             if tag == b"F" or (most and pieces.size > most):
                 bodies.append(b"".join(pieces.parts))
                 times.append(pieces.time)
-                kinds.append(pieces.kind)
+                kinds.append(state.of(pieces.template))
                 pieces = None
-                del self._pieces[file.ident]
+                del self._pieces[state.path]
+                if owner is not file:
+                    self._released.append((owner, self._held(owner)))
         self._columns(file, state, bodies, times, kinds, now, batches)
-        return batches, pieces.start if pieces is not None else None
+        return batches, self._held(file)
+
+    def _held(self, file: Watched) -> int | None:
+        if not self._pieces:
+            return None
+        return min((pieces.start for owner, pieces in self._pieces.values() if owner is file), default=None)
+
+    def released(self) -> list[tuple[Watched, int | None]]:
+        found, self._released = self._released, []
+        return found
 
     def due(self, now: int) -> list[Converted]:
-        return self._flush([f for f, pieces in self._pieces.values() if now - pieces.since >= FLUSH], now)
+        if not self._pieces:
+            return []
+        return self._flush([path for path, (_, pieces) in self._pieces.items() if now - pieces.since >= FLUSH])
 
     def flush(self, file: Watched, now: int) -> list[Converted]:
-        return self._flush([file], now) if file.ident in self._pieces else []
+        return self._flush([path for path, (owner, _) in self._pieces.items() if owner is file])
 
     def drain(self, now: int) -> list[Converted]:
-        return self._flush([f for f, _ in self._pieces.values()], now)
+        return self._flush(list(self._pieces))
 
-    def _flush(self, files: list[Watched], now: int) -> list[Converted]:
+    def _flush(self, paths: list[str | int]) -> list[Converted]:
         found: list[Converted] = []
-        for file in files:
-            _, pieces = self._pieces.pop(file.ident)
-            batches: list[LogBatch] = []
-            state = file.templates.get("") or _Kinds(self, file)
-            kind = pieces.kind if pieces.kind < len(state.templates) else 0
-            self._columns(file, state, [b"".join(pieces.parts)], [pieces.time], [kind], pieces.since, batches)
-            found += [(file, batch, None) for batch in batches]
+        for path in paths:
+            file, pieces = self._pieces.pop(path)
+            body = b"".join(pieces.parts)
+            batch = Columns(file.path, [pieces.template], None, [body], [pieces.time], pieces.since)
+            found.append((file, batch, self._held(file)))
         return found
 
     def _time(self, stamp: bytes) -> int | None:
@@ -379,8 +423,13 @@ class Runtime:
         """What the path says; None where that is asked for and it says nothing."""
         if not self._container.add_metadata:
             return {}
+        path = self.path(file)
+        return pod_of(path) if path is not None else None
+
+    def path(self, file: Watched) -> str | None:
+        """What the attribute says, if it is there."""
         path = {**file.attributes, **self._config.attributes}.get("log.file.path")
-        return pod_of(path) if isinstance(path, str) else None
+        return path if isinstance(path, str) else None
 
 
 class _Kinds:
@@ -394,12 +443,22 @@ class _Kinds:
         self._file = file
         self._pod = runtime.pod(file)
         self.usable = self._pod is not None
+        #: What lines that were cut are kept by.
+        self.path: str | int = runtime.path(file) or file.ident
         self.kinds: dict[tuple[bytes, bytes], int] = {}
         self.templates: list[Template] = []
 
     def add(self, stream: bytes, tag: bytes) -> int:
         """The number of a template; -1 where there are too many."""
         return self._added((stream, tag), {"log.iostream": stream.decode(), "logtag": tag.decode("utf-8", "replace")})
+
+    def of(self, template: Template) -> int:
+        """The number of a template, which may come from a file that was here before."""
+        for number, known in enumerate(self.templates):
+            if known is template or known == template:
+                return number
+        self.templates.append(template)
+        return len(self.templates) - 1
 
     def docker(self, stream: str) -> int:
         key = (stream.encode("utf-8", "replace"), b"\x00docker")

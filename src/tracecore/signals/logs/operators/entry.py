@@ -65,7 +65,7 @@ class Entry:
         if self.body is not None:
             log["body"] = self.body
         if self.time is not None:
-            log["time_unix_nano"] = self.time
+            log["time_unix_nano"] = self.time & MAX_TIME
         if self.severity:
             log["severity_number"] = self.severity
         if text := self.severity_text or SEVERITIES[self.severity]:
@@ -73,6 +73,8 @@ class Entry:
         return self.resource, self.scope, log
 
 
+#: The latest time that OTLP can tell.
+MAX_TIME = (1 << 64) - 1
 #: Texts of OTLP's severity numbers.
 SEVERITIES = (
     "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+import re2
 
 from tracecore.signals.logs.operators.base import Failures, Operator
 from tracecore.signals.logs.operators.entry import MISSING, SEVERITIES, Entry, Field, OperatorError
@@ -227,6 +228,12 @@ class JsonParser(Parser):
         return json_object(value, self._ints)
 
 
+#: An escape in JSON; the group is half of a surrogate pair without the other. What is whole is tried first.
+_ESCAPE = re2.compile(
+    r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
+)
+
+
 def json_object(text: str, ints: bool = False) -> dict[str, Any]:
     """A JSON object; numbers are floats unless whole ones are asked for.
 
@@ -234,7 +241,12 @@ def json_object(text: str, ints: bool = False) -> dict[str, Any]:
         OperatorError: it is none.
     """
     try:
-        found = msgspec.json.decode(text.encode("utf-8", "replace"))
+        try:
+            found = msgspec.json.decode(text.encode("utf-8", "replace"))
+        except msgspec.DecodeError:
+            if (repaired := _paired(text)) == text:
+                raise
+            found = msgspec.json.decode(repaired.encode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError) as error:
         raise OperatorError(f"no JSON: {error}") from None
     if found is None:
@@ -242,6 +254,12 @@ def json_object(text: str, ints: bool = False) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise OperatorError("no JSON object")
     return {name: _numbers(value, ints) for name, value in found.items()}
+
+
+def _paired(text: str) -> str:
+    """JSON in which halves of surrogate pairs that stand alone became the sign for what cannot be read."""
+    repaired: str = _ESCAPE.sub(lambda found: "\\ufffd" if found[1] else found[0], text)
+    return repaired
 
 
 def _numbers(value: Any, ints: bool) -> Any:

@@ -222,6 +222,7 @@ class FileLogConfig(msgspec.Struct, frozen=True, kw_only=True):
 NOP: Final = ("nop",)
 _ENCODINGS: Final = {
     "": "utf-8", "utf8": "utf-8", "utf-8": "utf-8", "utf8-raw": "utf-8", "utf-8-raw": "utf-8", "nop": "latin-1",
+    "ascii": "utf-8", "us-ascii": "utf-8",
     "utf-16": "utf-16-le", "utf16": "utf-16-le", "utf-16le": "utf-16-le", "utf16le": "utf-16-le",
     "utf-16be": "utf-16-be", "utf16be": "utf-16-be",
 }  # fmt: skip
