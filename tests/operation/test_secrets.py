@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,41 @@ def test_an_endpoint_cannot_make_us_wait_for_ever_or_read_without_end(peer_kind:
     endpoint.close()
     assert said.value.after <= 600
     assert len(str(said.value)) < 400
+
+
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_an_endpoint_that_answers_a_byte_now_and_then_is_given_up(tmp_path: Path, part: str) -> None:
+    from tracecore.pipeline.agent.batch import Batch
+    from tracecore.pipeline.exporters.otlp_http import Options, OtlpHttp
+    from tracecore.pipeline.exporters.sending import Retry
+
+    done = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            one, _ = server.accept()
+            with one:
+                one.recv(65536)
+                one.sendall(
+                    b"HTTP/1.1 200 OK\r\n" + (b"Content-Length: 100000\r\n\r\n" if part == "body" else b"X-A: ")
+                )
+                while not done.wait(0.1):
+                    try:
+                        one.sendall(b"a")
+                    except OSError:
+                        return
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        where = f"http://127.0.0.1:{server.getsockname()[1]}"
+        exporter = OtlpHttp(Options(endpoint=where, timeout=1_000_000_000), _setting("exporter", tmp_path))
+        try:
+            with pytest.raises(Retry):
+                exporter._send(Batch("logs", {"resource_logs": []}))
+        finally:
+            done.set()
+            thread.join()
+            exporter._hang_up()
 
 
 def _setting(kind: str, base: Path) -> Setting:

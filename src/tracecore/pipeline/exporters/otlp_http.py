@@ -17,6 +17,7 @@ from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration, Secret
 from tracecore.pipeline.agent.tls import ClientTls
 from tracecore.pipeline.exporters.jsonlines import document
+from tracecore.pipeline.exporters.patience import Patience
 from tracecore.pipeline.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 from tracecore.signals.otlp.responses import error_message, rejected
 
@@ -106,6 +107,7 @@ class OtlpHttp:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._local = threading.local()
+        self._patience = Patience(options.timeout / SECOND or None)
         self._setting = setting
         self._sender = Sender(
             self._send, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
@@ -132,9 +134,10 @@ class OtlpHttp:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
             connection = self._connection(parts)
-            connection.request("POST", path, body, headers)
-            answer = connection.getresponse()
-            content = answer.read(MAX_ANSWER)
+            with self._patience(connection):
+                connection.request("POST", path, body, headers)
+                answer = connection.getresponse()
+                content = answer.read(MAX_ANSWER)
         except (OSError, http.client.HTTPException) as error:
             self._hang_up()
             raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None

@@ -16,6 +16,7 @@ from tracecore.pipeline.agent.options import SECOND, Duration, Secret
 from tracecore.pipeline.agent.printing import visible
 from tracecore.pipeline.agent.tls import ClientTls
 from tracecore.pipeline.exporters.otlp_http import credentials, wrong_headers, wrong_url
+from tracecore.pipeline.exporters.patience import Patience
 from tracecore.pipeline.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 
 #: The scope of what `patterndetector` says; no operator of a log can set it.
@@ -71,6 +72,7 @@ class Webhook:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
+        self._patience = Patience(options.timeout / SECOND or None)
         self._sender = Sender(
             self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
         )
@@ -104,9 +106,10 @@ class Webhook:
         headers |= {**credentials(parts), **self._options.headers}
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
-            connection.request("POST", path, msgspec.json.encode(document), headers)
-            with connection.getresponse() as answer:
-                status = answer.status
+            with self._patience(connection):
+                connection.request("POST", path, msgspec.json.encode(document), headers)
+                with connection.getresponse() as answer:
+                    status = answer.status
         except (OSError, http.client.HTTPException) as error:
             raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None
         finally:
