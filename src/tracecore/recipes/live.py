@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracecore.recipes.plan import LayerPlan, plan
 from tracecore.signals.logs import reader
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Take, opens
+from tracecore.signals.logs.selector import ALWAYS
 from tracecore.signals.stream import Stream
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class LiveSelector:
         self._open: dict[bytes, list[Any]] = {}
         self._message: tuple[bytes, Message] | None = None
         self._detailed = False
+        #: The same, not looked into yet: nearly always nothing follows that could belong to it.
+        self._alone = b""
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
         picked = self._pick(block)
@@ -95,7 +98,7 @@ class LiveSelector:
             return None
         if self._ranks:
             picked = self._with_rank(block, picked)
-        if not picked and not self._open and self._message is None:
+        if not picked and self._idle():
             return picked
         return self._completed(block, picked)
 
@@ -119,7 +122,7 @@ class LiveSelector:
         while position < size:
             while index < count and picked[index] < position:
                 index += 1
-            if not self._open and self._message is None:
+            if self._idle():
                 if index == count:
                     break
                 # The place may be the line's own newline.
@@ -128,16 +131,30 @@ class LiveSelector:
             if end < 0:
                 end = size
             candidate = index < count and picked[index] <= end
-            if not candidate and self._alone() and MAY_CONTINUE.search(data, position, end) is None:
-                self._message = None
-            elif self._belongs(data[position:end], candidate) or candidate:
+            if self._look(data, position, end, candidate) or candidate:
                 out.append(position)
             position = end + 1
         return out
 
-    def _alone(self) -> bool:
-        """Nothing is open but a line that stands alone so far."""
-        return self._message is not None and not self._open and not self._detailed
+    def _idle(self) -> bool:
+        """Nothing is open that a line could belong to."""
+        return not self._open and not self._alone and self._message is None
+
+    def _look(self, data: bytes, begin: int, end: int, candidate: bool) -> bool:
+        """Whether a line is part of what is open, found out with as little work as will do."""
+        if not self._open and (self._alone or self._message is None or not self._detailed):
+            if MAY_CONTINUE.search(data, begin, end) is None:
+                self._alone, self._message = b"", None
+                if not candidate:
+                    return False
+            raw = data[begin:end]
+            if candidate and self._idle() and not any(opener in raw for opener in ALWAYS):
+                self._alone = raw
+                return False
+        if self._alone:
+            alone, self._alone = self._alone, b""
+            self._belongs(alone, True)
+        return self._belongs(data[begin:end], candidate)
 
     def _belongs(self, raw: bytes, candidate: bool) -> bool:
         """Whether a line is part of an open block; a candidate that is not may open one."""

@@ -56,9 +56,9 @@ LIVE_BLOCK: Final = 64 << 10
 LIVE_END: Final = 4 << 10
 LIVE_FULL: Final = 3 << 18
 #: There, so many first lines of each second; and so many last lines, once and then for each second that passes.
-LIVE_LINES: Final = 4
+LIVE_LINES: Final = 3
 LIVE_BURST: Final = 96
-LIVE_RATE: Final = 4
+LIVE_RATE: Final = 2
 #: With spans: lines at the end of a stream that are handed on for each lane, fewer of each where there are many.
 TAIL: Final = 32
 LEAST_TAIL: Final = 4
