@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import http.server
 import importlib.util
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -320,9 +322,55 @@ def _free() -> int:
         return port
 
 
+#: A process with the files of a service account where a pod has them.
+AS_POD = """
+set -eu
+mount -t tmpfs none /run
+mkdir -p /run/secrets/kubernetes.io/serviceaccount
+cp "$1/ca.crt" "$1/token" /run/secrets/kubernetes.io/serviceaccount
+shift
+exec "$@"
+"""
+
+
+class Exporter(http.server.BaseHTTPRequestHandler):
+    """A GPU with one counter, as dcgm-exporter tells it."""
+
+    errors = 0
+
+    def do_GET(self) -> None:
+        labels = 'gpu="0",UUID="GPU-1",pci_bus_id="00000000:3B:00.0",device="nvidia0",Hostname="node-7"'
+        body = (
+            "# TYPE DCGM_FI_DEV_ECC_DBE_VOL_TOTAL counter\n"
+            f"DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{{labels}}} {Exporter.errors}\n"
+        ).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
 @pytest.fixture
-def agents(server: Any, helm: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
+def exporter() -> Iterator[int]:
+    """Its port."""
+    serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Exporter)
+    thread = threading.Thread(target=serving.serve_forever, args=(0.1,), daemon=True)
+    thread.start()
+    yield serving.server_address[1]
+    serving.shutdown()
+    serving.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def agents(server: Any, helm: Path, exporter: int, tmp_path: Path) -> Iterator[dict[str, Any]]:
     """Both agents of a release, as processes, with the chart's configuration and accounts."""
+    alone = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
+    if os.geteuid() != 0 or alone.returncode:
+        pytest.skip("a place for the files of an account needs root")
     namespace = f"live-{os.getpid()}"
     _namespace(server, namespace)
     ports = {name: _free() for name in ("gather", "agent", "cluster", "agent-own", "cluster-own")}
@@ -343,11 +391,17 @@ def agents(server: Any, helm: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
     values = {
         "logs": {"hostPath": str(logs), "startAt": "beginning"},
         "kernel": {"source": "file"},
+        "metrics": {
+            "scrape": {
+                "enabled": True,
+                "interval": "1s",
+                "jobs": [{"name": "dcgm", "port": exporter, "path": "/metrics", "labels": {"app": "dcgm"}}],
+            }
+        },
         "agent": {
             "config": {
                 **own("agent"),
                 "receivers": {"filelog/kernel": {"include": [str(kernel)]}},
-                "processors": {"k8sattributes": {"auth_type": "kubeConfig"}},
                 "exporters": {"otlp/cluster": {"endpoint": f"127.0.0.1:{ports['gather']}"}},
             }
         },
@@ -355,7 +409,6 @@ def agents(server: Any, helm: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
             "config": {
                 **own("cluster"),
                 "receivers": {
-                    "k8sobjects": {"auth_type": "kubeConfig"},
                     "otlp": {"protocols": {"grpc": {"endpoint": f"127.0.0.1:{ports['gather']}"}}},
                 },
                 "exporters": {"file": {"path": str(tmp_path / "verdicts.json")}},
@@ -375,17 +428,23 @@ def agents(server: Any, helm: Path, tmp_path: Path) -> Iterator[dict[str, Any]]:
         environment = {
             **os.environ,
             "K8S_NODE_NAME": "node-7",
-            "KUBECONFIG": str(server.kubeconfig(tmp_path / f"{name}.kubeconfig", token)),
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(server.port),
         }
+        account_files = tmp_path / f"{name}-account"
+        account_files.mkdir()
+        (account_files / "token").write_text(token)
+        (account_files / "ca.crt").write_bytes(server.authority.read_bytes())
         log = (tmp_path / f"{name}.log").open("w")
-        command = ["-c", "from tracecore.cli.main import main; import sys; sys.exit(main())"]
+        command = ["unshare", "--mount", "sh", "-c", AS_POD, "pod", str(account_files), sys.executable]
+        command += ["-c", "from tracecore.cli.main import main; import sys; sys.exit(main())"]
         command += ["run", "--config", str(tmp_path / f"{name}.yaml")]
-        started.append(subprocess.Popen([sys.executable, *command], stderr=log, stdout=log, env=environment))
+        started.append(subprocess.Popen(command, stderr=log, stdout=log, env=environment))
         log.close()
     try:
         for name in ("cluster", "agent"):
             _until(lambda name=name: _ready(ports[name]), lambda name=name: (tmp_path / f"{name}.log").read_text())
-        yield {"logs": logs, "kernel": kernel, "place": tmp_path}
+        yield {"logs": logs, "kernel": kernel, "place": tmp_path, "metrics": ports["agent-own"]}
     finally:
         for process in started:
             process.terminate()
@@ -399,6 +458,13 @@ def _ready(port: int) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def _number(port: int, beginning: str) -> float:
+    """The largest of the numbers at `/metrics` whose lines begin so."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    return max((float(line.rpartition(" ")[2]) for line in lines if line.startswith(beginning)), default=0.0)
 
 
 def _until(condition: Any, otherwise: Any, seconds: float = 120.0) -> None:
@@ -424,9 +490,18 @@ def test_what_shows_on_a_node_and_in_the_api_is_put_together(server: Any, agents
         "is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
     )
     (folder / "0.log").write_text(f"{now}.000000000Z stderr F {oom}\n")
+    found = server.pod("dcgm-0", "node-7", labels={"app": "dcgm"})
+    server.status(
+        found["metadata"]["name"], {"phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]}
+    )
+    scraped = 'tracecore_component_emitted_total{kind="receiver",component="prometheus"'
+    _until(lambda: _number(agents["metrics"], scraped) >= 3, lambda: (agents["place"] / "agent.log").read_text())
+    Exporter.errors = 1
     with agents["kernel"].open("a") as file:
         local = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime()) + ".000000+00:00"
+        file.write(f"{local} node-7 kernel: NVRM: Xid (PCI:0000:3b:00): 48, pid=1234, DBE (double bit error) at FBPA\n")
         file.write(f"{local} node-7 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.\n")
+    # The eviction comes after the Xid, by clocks that count in seconds.
     time.sleep(1.5)
     server.event(pod, "Evicted", "The node was low on resource: memory.", host="node-7")
     verdicts = agents["place"] / "verdicts.json"
@@ -442,7 +517,7 @@ def test_what_shows_on_a_node_and_in_the_api_is_put_together(server: Any, agents
                                       if a["key"] == "pattern.name"}  # fmt: skip
         return found
 
-    wanted = {"cuda_oom", "gpu_fault", "pod_evicted", "xid_correlation"}
+    wanted = {"cuda_oom", "gpu_fault", "hbm_ecc", "pod_evicted", "xid_correlation"}
     _until(
         lambda: wanted <= told(),
         lambda: f"{told()}\n" + "".join((agents["place"] / f"{name}.log").read_text() for name in ("agent", "cluster")),
