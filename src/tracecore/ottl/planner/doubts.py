@@ -45,19 +45,23 @@ class Doubts:
             ends: the last byte of each find.
             entries: what was found, as the place in the search.
         """
-        return [end for end, entry in zip(ends, entries, strict=True) if self._holds(text, end, entry)]
-
-    def _holds(self, text: bytes, end: int, entry: int) -> bool:
-        if entry not in self._databases:
-            self._databases[entry] = self._whole(entry)
-        database = self._databases[entry]
-        if database is None:
-            return True
-        start = text.rfind(b"\n", 0, end) + 1
-        stop = text.find(b"\n", end)
-        matched: list[int] = []
-        database.scan(text[start : stop if stop >= 0 else len(text)], _collect, matched)
-        return bool(matched)
+        found: list[int] = []
+        doubted: dict[int, list[int]] = {}
+        for end, entry in zip(ends, entries, strict=True):
+            if entry not in self._databases:
+                self._databases[entry] = self._whole(entry)
+            if self._databases[entry] is None:
+                found.append(end)
+            else:
+                doubted.setdefault(entry, []).append(end)
+        for entry, places in doubted.items():
+            database = self._databases[entry]
+            assert database is not None
+            lines = [_line(text, end) for end in places]
+            # As a rule none of them holds, and then one look says so.
+            if len(lines) == 1 or _matches(database, b"\n".join(lines)):
+                found += [end for end, line in zip(places, lines, strict=True) if _matches(database, line)]
+        return found
 
     def _whole(self, entry: int) -> Database | None:
         """A database of the guards behind a word; None where nothing more than the word is known of one of them."""
@@ -72,6 +76,17 @@ class Doubts:
 
         dumped = make() if self._keep is None else self._keep(str(entry), make)
         return Database((), once=True, serialised=dumped) if dumped else None
+
+
+def _line(text: bytes, end: int) -> bytes:
+    start, stop = text.rfind(b"\n", 0, end) + 1, text.find(b"\n", end)
+    return text[start : stop if stop >= 0 else len(text)]
+
+
+def _matches(database: Database, text: bytes) -> bool:
+    matched: list[int] = []
+    database.scan(text, _collect, matched)
+    return bool(matched)
 
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> bool:
