@@ -249,6 +249,26 @@ def test_a_stored_queue_survives_a_kill(agent: Start, sink: Any, tmp_path: Path,
         again.close()
 
 
+def test_what_is_sent_again_is_called_the_same(agent: Start, sink: Any, tmp_path: Path, wait_for: Wait) -> None:
+    options = f'endpoint: "http://127.0.0.1:{sink.port}", sending_queue: {{storage: file_storage}}, {FAST}'
+    running = agent(text(f"otlphttp: {{{options}}}").replace("service:\n", STORAGE))
+    # The connection breaks before an answer; the process ends; and then it works.
+    sink.answers += [(503, {}, b"")] * 1000
+    assert running.send(["one"])[0] == 200
+    wait_for(lambda: len(sink.requests) >= 2)
+    running.process.kill()
+    running.process.wait()
+    sink.answers.clear()
+    running.start()
+    wait_for(lambda: sink.bodies == ["one"])
+    assert running.send(["two"])[0] == 200
+    wait_for(lambda: sink.bodies == ["one", "two"])
+    names = [request["idempotency-key"] for request in sink.requests]
+    assert len(set(names[:-1])) == 1
+    assert names[-1] not in names[:-1]
+    assert running.stop() == 0
+
+
 def test_a_storage_that_is_not_enabled_is_a_mistake(tmp_path: Path) -> None:
     from tracecore.pipeline.agent.configuration import ConfigurationError, read
 

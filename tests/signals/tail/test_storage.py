@@ -148,6 +148,67 @@ journal.set("small", b"fits")
     assert dict(Journal(tmp_path / "x").items()) == {"k": b"old", "small": b"fits"}
 
 
+def test_a_change_stands_although_the_file_cannot_be_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(tmp_path / "x")
+
+    def full(directory: Path | None = None) -> None:
+        raise StorageError("no room")
+
+    monkeypatch.setattr(journal, "compact", full)
+    for n in range(4):
+        journal.set("k", bytes([n]) * (1 << 20))
+    assert journal.failed_compactions
+    assert journal.get("k") == b"\x03" * (1 << 20)
+    journal.close()
+    assert dict(Journal(tmp_path / "x").items()) == {"k": b"\x03" * (1 << 20)}
+
+
+def test_an_empty_file_becomes_short_where_it_is(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "x")
+    journal.set("k", b"v" * (2 << 20))
+    inode = os.stat(tmp_path / "x").st_ino
+    journal.delete("k")
+    assert (os.stat(tmp_path / "x").st_size, os.stat(tmp_path / "x").st_ino) == (journal.size, inode)
+    assert journal.size < 100
+
+
+def test_on_a_full_disk_what_was_done_can_still_be_noted(tmp_path: Path) -> None:
+    script = f"""
+from pathlib import Path
+from tracecore.signals.storage.journal import Journal, StorageError
+place = Path({str(tmp_path)!r})
+journal = Journal(place / "x")
+for n in range(5):
+    journal.set(f"batch/{{n}}", bytes(100_000))
+with (place / "ballast").open("wb", 0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        pass
+try:
+    for n in range(5, 100):
+        journal.set(f"batch/{{n}}", bytes(100_000))
+except StorageError:
+    print("refused")
+for n in range(1000):
+    journal.set("position", str(n).encode())
+for name, _ in list(journal.items("batch/")):
+    journal.delete(name)
+journal.close()
+print(dict(Journal(place / "x").items()))
+"""
+    mounted = f'mount -t tmpfs -o size=8m x "{tmp_path}" && exec "$0" -c "$1"'
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted, sys.executable, script]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("no unshare here: no small file system can be mounted")
+    if "mount" in run.stderr or "unshare" in run.stderr:
+        pytest.skip(f"no small file system can be mounted: {run.stderr.strip()}")
+    assert run.stdout.split("\n")[:2] == ["refused", "{'position': b'999'}"], run.stderr
+
+
 def test_the_file_stays_small(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "x")
     for n in range(3000):
