@@ -216,6 +216,39 @@ def test_of_a_fast_run_few_lines_are_read_and_of_a_slow_one_all(tmp_path: Path) 
     assert len(records(fast, tmp_path, 50)) < len(fast) // 20
 
 
+def test_who_asks_for_ranks_hears_of_them() -> None:
+    block = b"".join(wrapped(lines_start + n, f"[rank3]: loading shard {n}") for n in range(100))
+    assert list(LiveSelectors("stdout", container=True).of(1)(block) or ()) == []
+    (place,) = LiveSelectors("stdout", container=True, ranks=True).of(1)(block) or ()
+    assert block[place:].startswith(wrapped(lines_start, "[rank3]: loading shard 0"))
+
+
+def test_lines_of_docker_are_selected_too() -> None:
+    lines = [
+        b'{"log":"loading shard 1\\n","stream":"stderr","time":"2026-11-15T01:37:04.1Z"}\n',
+        b'{"log":"Traceback (most recent call last):\\n","stream":"stderr","time":"2026-11-15T01:37:04.2Z"}\n',
+        b'{"log":"  File \\"a.py\\", line 1, in f\\n","stream":"stderr","time":"2026-11-15T01:37:04.2Z"}\n',
+        b'{"log":"ValueError: no\\n","stream":"stderr","time":"2026-11-15T01:37:04.2Z"}\n',
+        b'{"log":"loading shard 2\\n","stream":"stderr","time":"2026-11-15T01:37:04.3Z"}\n',
+    ]
+    picked = LiveSelectors("stdout", container=True).of(1)(b"".join(lines))
+    assert picked is not None
+    starts = [sum(map(len, lines[:n])) for n in range(len(lines))]
+    assert list(picked) == starts[1:4]
+
+
+def test_each_file_is_sampled_by_itself_and_shapes_are_learned_once() -> None:
+    selectors = LiveSelectors("stdout", container=True)
+    one, other = selectors.of(1), selectors.of(2)
+    assert selectors.of(1) is one
+    assert other is not one
+    block = b"".join(wrapped(lines_start + n * 1000, f"step {n} loss 2.5 iter_time 0.1") for n in range(2000))
+    first = len(one(block) or ())
+    assert 0 < first < 300
+    assert len(one(block.replace(b"step 1", b"step 9")) or ()) < first, "what was seen is remembered"
+    assert len(other(block) or ()) == first, "of another file nothing was seen"
+
+
 CONFIG = """
 receivers:
   filelog: {{include: [/var/log/pods/*/*/*.log], {filelog}}}
