@@ -16,8 +16,8 @@ is left to settle, and the accounts are made. What is printed for each era:
     doubled     lines that came again although nobody asked for them
     asked       lines that came again because the server took them and never said so
     bound       what may be doubled, for each kill and each stop that left something unsent: a checkpoint is written for
-                each piece of a file that was read (256 KiB) when it has arrived; so it is what was under way, a piece
-                for each connection and for each exporter one that is being noted
+                each piece of a file that was read (128 KiB) when it has arrived, and for each stored request; so it is
+                what was under way: one of them for each connection, and one that is being noted
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from server import GrpcServer, Hanging, HttpServer, Line, Taken
 
 HERE = Path(__file__).parent
 CONSUMERS = 2
-#: Lines of a piece of a file that is read at once, and for which a position is written: 256 KiB.
-PIECE = 2600
+#: Lines of a request, and of a piece of a file that is read at once, and for which a position is written: 128 KiB.
+REQUEST, PIECE = 500, 1300
 #: Seconds without a new line after which nothing more is expected.
 PATIENCE = float(os.environ.get("SOAK_PATIENCE") or 60.0)
 AGENT = """\
 receivers:
 {receivers}
 processors:
-  batch: {{send_batch_size: 500, timeout: 20ms, send_batch_max_size: 500}}
+  batch: {{send_batch_size: {request}, timeout: 20ms, send_batch_max_size: {request}}}
 exporters:
   otlphttp:
     endpoint: http://127.0.0.1:{http}
@@ -103,7 +103,7 @@ def configuration(place: Path, http: int, grpc: int) -> str:
         other = f', "{place}/{tree}/pod/*"'
         receivers += RECEIVER.format(name=tree, place=place, glob=f"{tree}/**/*.log*", other=other)
         receivers += RECEIVER.format(name=f"{tree}-pods", place=place, glob=f"{tree}/pod/*.log*", other="") + POD
-    return AGENT.format(place=place, receivers=receivers, http=http, grpc=grpc, consumers=CONSUMERS)
+    return AGENT.format(place=place, receivers=receivers, http=http, grpc=grpc, consumers=CONSUMERS, request=REQUEST)
 
 
 class Wrong(Exception):
@@ -344,7 +344,7 @@ class Soak:
             process = self._agent.process
             if process is not None and process.poll() is not None:
                 raise Wrong(f"the agent ended by itself with status {process.returncode}")
-            time.sleep(0.05)
+            time.sleep(0.2)
         if again:
             # From the notes alone: what has arrived does not arrive again.
             self._clean_stop()
@@ -368,7 +368,7 @@ class Soak:
             again = Counter({line: count - 1 for line, count in taken.lines.items() if count > 1})
             again.update(line for line in taken.lines if line[1] < self._base.get(line[0], 0))
             doubled = again - taken.unanswered
-            bound = (kills + unsent) * (2 * CONSUMERS + 2) * PIECE
+            bound = (kills + unsent) * (CONSUMERS + 1) * (REQUEST + PIECE)
             found = {
                 "era": "killed" if kill else "stopped",
                 "lines": sum(end - self._base.get(stream, 0) for stream, end in self._written.items()),

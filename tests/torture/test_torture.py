@@ -15,7 +15,7 @@ SOAK = Path(__file__).with_name("soak.py")
 
 @pytest.mark.integration
 def test_nothing_is_lost_and_little_is_doubled() -> None:
-    environment = {**os.environ, "SOAK_SECONDS": "5", "SOAK_SEED": "3", "SOAK_RATE": "8000"}
+    environment = {**os.environ, "SOAK_SECONDS": "4", "SOAK_SEED": "3", "SOAK_RATE": "8000"}
     done = subprocess.run([sys.executable, str(SOAK)], env=environment, capture_output=True, text=True, timeout=540)
     # What a full disk was, and the seed: where it fails, they are wanted.
     print(done.stderr)
