@@ -342,7 +342,8 @@ def test_tls(tmp_path: Path, scraper: Make) -> None:
 
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     made = subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1", "-subj", "/CN=gpu.example",
+        ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-days", "1",
+         "-pkeyopt", "ec_paramgen_curve:prime256v1", "-subj", "/CN=gpu.example",
          "-addext", "subjectAltName=DNS:gpu.example", "-keyout", str(key), "-out", str(cert)],
         capture_output=True,
         check=False,

@@ -55,7 +55,8 @@ class ThrottleBridge:
     )  # fmt: skip
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self._counters: Memory[tuple[float, int]] = Memory(limits or Limits())
+        #: Value and time; and what it was before it fell to nothing, while it stands there.
+        self._counters: Memory[tuple[float, int, float]] = Memory(limits or Limits())
         self._looks: dict[tuple[str, str], _Look] = {}
 
     @property
@@ -100,9 +101,14 @@ class ThrottleBridge:
         last = self._counters.get(sample.series.key)
         if last is not None and sample.time <= last[1]:
             return
-        self._counters.put(sample.series.key, (sample.value, sample.time), sample.time)
+        before = 0.0
+        if last is not None and sample.value == 0:
+            before = last[0] or last[2]
+        self._counters.put(sample.series.key, (sample.value, sample.time, before), sample.time)
         if last is None or sample.time - last[1] > STALE or sample.value < last[0]:
             return  # first seen, unseen for long, or counted anew: what happened in between is not known
+        if last[2] and sample.value >= last[2]:
+            return  # an exporter that had just started said nothing for a moment
         look.asked.add(reason)
         delta = sample.value - last[0]
         if delta <= 0:
