@@ -7,6 +7,7 @@ import http.server
 import importlib.util
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -375,7 +376,9 @@ def agents(server: Any, helm: Path, exporter: int, tmp_path: Path) -> Iterator[d
     _namespace(server, namespace)
     ports = {name: _free() for name in ("gather", "agent", "cluster", "agent-own", "cluster-own")}
     logs, kernel = tmp_path / "pods", tmp_path / "kern.log"
+    dumps = tmp_path / "dumps"
     logs.mkdir()
+    dumps.mkdir()
     kernel.touch()
 
     def own(name: str) -> dict[str, Any]:
@@ -391,6 +394,7 @@ def agents(server: Any, helm: Path, exporter: int, tmp_path: Path) -> Iterator[d
     values = {
         "logs": {"hostPath": str(logs), "startAt": "beginning"},
         "kernel": {"source": "file"},
+        "dumps": {"enabled": True, "hostPath": str(dumps)},
         "metrics": {
             "scrape": {
                 "enabled": True,
@@ -444,7 +448,7 @@ def agents(server: Any, helm: Path, exporter: int, tmp_path: Path) -> Iterator[d
     try:
         for name in ("cluster", "agent"):
             _until(lambda name=name: _ready(ports[name]), lambda name=name: (tmp_path / f"{name}.log").read_text())
-        yield {"logs": logs, "kernel": kernel, "place": tmp_path, "metrics": ports["agent-own"]}
+        yield {"logs": logs, "dumps": dumps, "kernel": kernel, "place": tmp_path, "metrics": ports["agent-own"]}
     finally:
         for process in started:
             process.terminate()
@@ -517,7 +521,9 @@ def test_what_shows_on_a_node_and_in_the_api_is_put_together(server: Any, agents
                                       if a["key"] == "pattern.name"}  # fmt: skip
         return found
 
-    wanted = {"cuda_oom", "gpu_fault", "hbm_ecc", "pod_evicted", "xid_correlation"}
+    for path in (ROOT / "examples" / "incidents" / "nccl_hang_one_rank_missing" / "fr").glob("nccl_trace_rank_*"):
+        shutil.copy(path, agents["dumps"])
+    wanted = {"cuda_oom", "gpu_fault", "hbm_ecc", "nccl_hang", "pod_evicted", "xid_correlation"}
     _until(
         lambda: wanted <= told(),
         lambda: f"{told()}\n" + "".join((agents["place"] / f"{name}.log").read_text() for name in ("agent", "cluster")),

@@ -137,7 +137,8 @@ def test_an_agent_of_a_node_runs_in_it(confined: Run, tmp_path: Path) -> None:
     last = done.stdout.splitlines()[-1]
     assert last.startswith("0 ["), done.stdout + done.stderr
     assert last.endswith("65532")
-    assert "running logs: filelog/pods, journald → memory_limiter" in done.stdout
+    assert "running logs: filelog/pods → memory_limiter" in done.stdout
+    assert "logs/kernel: journald → memory_limiter" in done.stdout
 
 
 def test_the_catalogue_is_in_it(confined: Run) -> None:

@@ -131,6 +131,18 @@ filelog/pods:
       type: container
       add_metadata_from_filepath: true
 {{- end }}
+{{- if $v.otlp.enabled }}
+otlp:
+  protocols:
+    grpc:
+      endpoint: {{ printf "%s:4317" (include "tracecore.listen" .) | quote }}
+    http:
+      endpoint: {{ printf "%s:4318" (include "tracecore.listen" .) | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "tracecore.config.agent.kernel" -}}
+{{- $v := .Values }}
 {{- if $v.kernel.enabled }}
 {{- if eq $v.kernel.source "journald" }}
 journald:
@@ -155,14 +167,6 @@ filelog/kernel:
 kmsg:
   storage: file_storage
 {{- end }}
-{{- end }}
-{{- if $v.otlp.enabled }}
-otlp:
-  protocols:
-    grpc:
-      endpoint: {{ printf "%s:4317" (include "tracecore.listen" .) | quote }}
-    http:
-      endpoint: {{ printf "%s:4318" (include "tracecore.listen" .) | quote }}
 {{- end }}
 {{- end }}
 
@@ -259,6 +263,7 @@ pod_association:
 {{- $v := .Values }}
 {{- $gathers := include "tracecore.gathers" . }}
 {{- $sources := include "tracecore.config.agent.receivers" . | fromYaml }}
+{{- $kernel := include "tracecore.config.agent.kernel" . | fromYaml }}
 {{- $meters := include "tracecore.config.agent.metrics" . | fromYaml }}
 {{- $outputs := include "tracecore.config.outputs" . | fromYaml }}
 {{- $first := list "memory_limiter" }}
@@ -274,6 +279,10 @@ pod_association:
 {{- if $logs }}
 {{- $_ := set $pipelines "logs" (dict "receivers" $logs "processors" (concat $first (ternary (list "rankjoin") (list) (not (empty $gathers))) $detectors) "exporters" $exporters) }}
 {{- end }}
+{{- if $kernel }}
+{{- /* Of its own: a pod whose rank is waited for does not hold the kernel back. */}}
+{{- $_ := set $pipelines "logs/kernel" (dict "receivers" (keys $kernel) "processors" (concat (list "memory_limiter" "resource/node") (ternary (list "batch") (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
+{{- end }}
 {{- if $v.dumps.enabled }}
 {{- /* A dump is one large record: not collected with others, so that it fits into one message. */}}
 {{- $_ := set $pipelines "logs/dumps" (dict "receivers" (list "ncclfr") "processors" (concat (list "memory_limiter" "resource/node") (ternary (list) (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
@@ -281,17 +290,17 @@ pod_association:
 {{- if $points }}
 {{- $_ := set $pipelines "metrics" (dict "receivers" $points "processors" (concat $first (ternary (list "batch") (list "patterndetector") (not (empty $gathers)))) "exporters" (list (ternary "otlp/cluster" "debug/metrics" (not (empty $gathers))))) }}
 {{- end }}
-{{- if and (not $gathers) (not $logs) (not $v.dumps.enabled) }}
+{{- if and (not $gathers) (not $logs) (not $kernel) (not $v.dumps.enabled) }}
 {{- /* Verdicts leave by a pipeline of logs: where there is none otherwise, one that nobody sends to. */}}
 {{- $_ := set $sources "otlp/none" (dict "protocols" (dict "http" (dict "endpoint" "127.0.0.1:0"))) }}
 {{- $_ := set $pipelines "logs" (dict "receivers" (list "otlp/none") "processors" (list "memory_limiter" "patterndetector") "exporters" $exporters) }}
 {{- end }}
 {{- if $all }}
-{{- if $logs }}{{ $_ := set $pipelines "logs/records" (dict "receivers" $logs "processors" (concat $first (list "batch")) "exporters" (list "otlphttp")) }}{{ end }}
+{{- if or $logs $kernel }}{{ $_ := set $pipelines "logs/records" (dict "receivers" (concat $logs (keys $kernel)) "processors" (concat $first (list "batch")) "exporters" (list "otlphttp")) }}{{ end }}
 {{- if $points }}{{ $_ := set $pipelines "metrics/records" (dict "receivers" $points "processors" (concat $first (list "batch")) "exporters" (list "otlphttp")) }}{{ end }}
 {{- end }}
 {{- $config := dict }}
-{{- $receivers := merge (deepCopy $sources) $meters }}
+{{- $receivers := merge (deepCopy $sources) $kernel $meters }}
 {{- if $v.dumps.enabled }}{{ $_ := set $receivers "ncclfr" (include "tracecore.config.agent.dumps" . | fromYaml) }}{{ end }}
 {{- $_ := set $config "receivers" $receivers }}
 {{- $processors := dict "memory_limiter" (include "tracecore.config.memory" $v.agent.resources.limits.memory | fromYaml) }}
