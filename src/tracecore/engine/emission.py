@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Status: TypeAlias = Literal["active", "cleared"]
 
 
-class Emission(msgspec.Struct, frozen=True):
+class Emission(msgspec.Struct, frozen=True, gc=False):
     """A verdict that is new, has changed, or no longer holds.
 
     An episode whose evidence merely grows old ends in silence: what it said stays true of its time. `cleared` means

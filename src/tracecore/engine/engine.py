@@ -47,7 +47,7 @@ SMALL = 1024
 GROWTH = 8
 PAUSE = SECOND
 #: A window may hold one in so many more than its limit, so that it is not cut at every look.
-SLACK = 16
+SLACK = 8
 #: Identities of one fact type whose windows are remembered.
 SPOTS = 65_536
 
@@ -533,9 +533,9 @@ class Engine:
                 standing = Known(verdict, self._past.pop((shelf.index, window.key, episode), 0) + 1)
                 out.append(self._emit(standing, "active", instant))
             elif standing.verdict != verdict and min(_begin(verdict), _begin(standing.verdict)) >= settled:
-                before_document = standing.document or standing.verdict.document()
-                standing.verdict, standing.document = verdict, verdict.document()
-                if standing.document != before_document:
+                before_print = _print(standing.verdict) if standing.print is None else standing.print
+                standing.verdict, standing.print = verdict, _print(verdict)
+                if standing.print != before_print:
                     standing.revision += 1
                     out.append(self._emit(standing, "active", instant))
             known[episode] = standing
@@ -571,6 +571,11 @@ def _ripe(window: FactWindow, instant: int) -> bool:
         return True
     size = len(window)
     return size <= SMALL or (size - window.size) * GROWTH >= size
+
+
+def _print(verdict: Verdict) -> int:
+    """Tells documents apart at the size of a number: they are long, and rendering them is dear."""
+    return hash(repr(verdict.document()))
 
 
 def _begin(verdict: Verdict) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -28,14 +27,14 @@ def _order(fact: Fact) -> tuple[int, str]:
 
 
 class Known:
-    """A verdict that was emitted and stands; its document, once it had to be compared with that of another."""
+    """A verdict that was emitted and stands; `print` tells its document from others, once that was asked for."""
 
-    __slots__ = ("document", "revision", "verdict")
+    __slots__ = ("print", "revision", "verdict")
 
     def __init__(self, verdict: Verdict, revision: int) -> None:
         self.verdict = verdict
         self.revision = revision
-        self.document: dict[str, Any] | None = None
+        self.print: int | None = None
 
 
 class Kept:
@@ -52,8 +51,8 @@ class FactWindow:
     """Implements `patterns.contract.Window`.
 
     `floor` is the time before which facts were dropped for a limit: what depended on them can no longer be judged.
-    What the engine needs to know when to look: its `state`, whether its deadline `called` or a fact so late came that it
-    cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`).
+    What the engine needs to know when to look: its `state`, whether its deadline `called` or a fact came so late that
+    it cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`).
     """
 
     __slots__ = (
@@ -166,11 +165,19 @@ class FactWindow:
         excess = len(self) - limit
         if excess <= 0:
             return 0
-        oldest = heapq.nsmallest(excess, (f for facts in self.facts.values() for f in facts[:excess]), key=_order)
-        for kind in {type(fact) for fact in oldest}:
-            del self.facts[kind][: sum(type(fact) is kind for fact in oldest)]
-            self._undigest(kind)
-        self.raise_floor(oldest[-1].time + 1)
+        last = sorted(fact.time for facts in self.facts.values() for fact in facts[:excess])[excess - 1]
+        left = excess
+        for kind, facts in self.facts.items():
+            if place := bisect_left(facts, last, key=_time):
+                del facts[:place]
+                left -= place
+                self._undigest(kind)
+        # Of those that are all of the last time, the first by uid.
+        ties = [facts[place] for facts in self.facts.values() for place in range(bisect_right(facts, last, key=_time))]
+        for fact in sorted(ties, key=_order)[:left]:
+            self.facts[type(fact)].remove(fact)
+            self._undigest(type(fact))
+        self.raise_floor(last + 1)
         return excess
 
     def raise_floor(self, time: int) -> None:

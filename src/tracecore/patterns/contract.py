@@ -70,7 +70,7 @@ def tolerance(one: Fact, other: Fact, skew: int) -> int:
     return 0 if one.node is not None and one.node == other.node else skew
 
 
-class Evidence(msgspec.Struct, frozen=True):
+class Evidence(msgspec.Struct, frozen=True, gc=False):
     """One entry of a trail: what was seen, where, when."""
 
     kind: str
@@ -79,7 +79,7 @@ class Evidence(msgspec.Struct, frozen=True):
     description: str
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a detector concludes.
 
     A pattern subclasses this with references to the facts it joined (not with prose): the words are rendered by
@@ -169,7 +169,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return attributes
 
 
-class Suspects(msgspec.Struct, frozen=True):
+class Suspects(msgspec.Struct, frozen=True, gc=False):
     """Entities to look at first, each sorted and without repeats."""
 
     ranks: tuple[int, ...] = ()

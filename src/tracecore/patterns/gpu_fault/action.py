@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid
@@ -51,17 +52,23 @@ def faulty(fact: Fact) -> bool:
         return fact.error in DRIVER
     if not isinstance(fact, Xid):
         return False
-    known = entry(fact.code)
-    if known is None or fact.code == LINK:
-        return False
-    if fact.code in LINK_UNITS:
+    if fact.code in LINK_UNITS and entry(fact.code) is not None:
         row = _row(fact)
         return fact.fatal is True or (row is not None and row.severity != "nonfatal")
-    if fact.code == 154:
+    if fact.code == 154 and entry(154) is not None:
         return (fact.recovery or "").lower() in RECOVERY
+    return _faulty(fact.code)
+
+
+@lru_cache(maxsize=1024)
+def _faulty(code: int) -> bool:
+    """The same for a code that says everything by itself."""
+    known = entry(code)
+    if known is None or code == LINK:
+        return False
     if known.fault == "link" and known.action is None:
-        return fact.code == 173
-    return fact.code in ALSO or ((known.hardware or known.fault == "driver") and known.action != "IGNORE")
+        return code == 173
+    return code in ALSO or ((known.hardware or known.fault == "driver") and known.action != "IGNORE")
 
 
 def action_of(fact: Fact) -> str | None:

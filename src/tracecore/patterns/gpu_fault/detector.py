@@ -189,17 +189,21 @@ class GpuFault(Pattern[Config]):
         links = [xid for xid in window.of(Xid) if xid.code == LINK]
         if not links:
             return []
-        others: tuple[Fact, ...] = (*window.of(Xid), *window.of(GpuLost), *window.of(Sxid))
+        others: tuple[Sequence[Fact], ...] = (window.of(Xid), window.of(GpuLost), window.of(Sxid))
         found: list[Verdict] = []
         for gpu in sorted({xid.gpu or "" for xid in links}):
             own = [xid for xid in links if (xid.gpu or "") == gpu]
             for chain in _chains(own, self.config.window):
-                first = chain[0]
-                near = [other for other in others if other.gpu != first.gpu and self._near(other, first)]
-                peer = min(near, key=_order) if len(near) > 1 else near[0] if near else None
+                peers = [peer for facts in others if (peer := self._peer(facts, chain[0])) is not None]
+                peer = min(peers, key=_order, default=None)
                 if peer is not None:
                     found.append(self._verdict(window, chain, "full", peer))
         return found
+
+    def _peer(self, facts: Sequence[Fact], link: Fact) -> Fact | None:
+        """The first of these that is near, and of another GPU."""
+        gpu = link.gpu
+        return next((fact for fact in facts if fact.gpu != gpu and self._near(fact, link)), None)
 
     def _near(self, one: Fact, other: Fact) -> bool:
         return one.time - other.end <= self.config.window and other.time - one.end <= self.config.window
@@ -210,7 +214,7 @@ class GpuFault(Pattern[Config]):
         first = worst = chain[0]
         if len(chain) > 1:
             chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
-            worst = max(chain, key=lambda fact: (drastic(fact), -fact.time, fact.uid))
+            worst = _worst(chain)
         return GpuFaultVerdict(
             key=window.key,
             episode=first.uid,
@@ -222,6 +226,16 @@ class GpuFault(Pattern[Config]):
             codes=tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)})),
             reports=sum(max(fact.count, 1) for fact in chain),
         )
+
+
+def _worst(chain: Sequence[Fact]) -> Fact:
+    """The most drastic of them, of several the earliest."""
+    worst, most = chain[0], drastic(chain[0])
+    for fact in chain:
+        much = drastic(fact)
+        if much > most or (much == most and fact.time == worst.time and fact.uid > worst.uid):
+            worst, most = fact, much
+    return worst
 
 
 def _chains(facts: Sequence[Fact], gap: int) -> list[Sequence[Fact]]:

@@ -322,19 +322,21 @@ class NcclHang(Pattern[Config]):
     ) -> tuple[dict[int, dict[int, CollectiveEntry | WatchdogReport]], dict[int, CollectiveEntry | WatchdogReport]]:
         """Stuck ranks by sequence, and those stuck in a send or receive."""
         cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
-        pairwise: dict[int, CollectiveEntry | WatchdogReport] = {}
         limit = now - self.config.threshold
         for seq, ranks in calls.open.items():
             stuck: dict[int, CollectiveEntry | WatchdogReport] | None = None
-            for rank, entry in ranks.items():
+            for rank in ranks:
+                entry = ranks[rank]
                 if entry.final or (entry.started or entry.created or entry.time) < limit:
                     if stuck is None:
                         stuck = cohorts[seq] = {rank: entry}
                     else:
                         stuck[rank] = entry
-        for rank, entry in calls.pairs.items():
-            if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit):
-                pairwise[rank] = entry
+        pairwise: dict[int, CollectiveEntry | WatchdogReport] = {
+            rank: entry
+            for rank, entry in calls.pairs.items()
+            if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit)
+        }
         for report in reports:
             if report.seq is None or report.rank is None or report.report not in ("timeout", "exception"):
                 continue

@@ -291,11 +291,10 @@ class Straggler(Pattern[Config]):
         """Whether times differ so much that one can be far above a median; where not, which is nearly always, it is
         known without sorting any step."""
         for spread in (times.whole, times.data):
-            if spread.odd:
+            near = spread.high - spread.low < self.config.least_ms / 1000
+            alike = spread.low > 0 and spread.high < self.config.factor * spread.low
+            if spread and (spread.odd or not (near or alike)):
                 return True
-            if spread and not spread.high - spread.low < self.config.least_ms / 1000:
-                if not (spread.low > 0 and spread.high < self.config.factor * spread.low):
-                    return True
         return False
 
     def _slow(self, cohort: Mapping[int, Progress]) -> dict[int, Lag]:

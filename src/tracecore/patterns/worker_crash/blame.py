@@ -168,12 +168,14 @@ class Scene:
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
 
     def _died(self, fact: Fact, signal: str | None) -> bool:
-        if signal not in FATAL or self._ended(fact):
+        if signal not in FATAL:
             return False
         rank = self.rank(fact)
+        if rank in self._lost and self._lost_peer(fact, rank):
+            return False
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
             return False  # Why it aborted is in its output, which nobody has seen.
-        return not self._lost_peer(fact, rank)
+        return not self._ended(fact)
 
     def _reported(self, fact: LauncherFailure) -> bool:
         if fact.signal is not None:
