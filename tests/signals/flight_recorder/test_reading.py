@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -231,3 +232,13 @@ def test_the_screen_lets_only_data_through(opcode: bytes) -> None:
     data = pickle.dumps(ring(0, 1, 3, 3), 2)
     cut = len(data) - 3
     assert screened.loads(data[:cut] + b"N" + opcode + b"0" + data[cut:], Limits()) is None
+
+
+def test_a_pipe_is_never_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nccl_trace_rank_0")
+    assert find([tmp_path]) == []
+    loaded = load([str(tmp_path / "nccl_trace_rank_0")])
+    assert loaded.dumps == []
+    assert [(item.path, item.detail) for item in loaded.skipped] == [
+        (str(tmp_path / "nccl_trace_rank_0"), "not a regular file")
+    ]

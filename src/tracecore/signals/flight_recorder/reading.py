@@ -133,6 +133,8 @@ def read_file(path: str, limits: Limits | None = None, *, expendable: bool = Fal
     """One dump from a file; raises `DumpError`. Arguments as of `read_dump`."""
     limits = limits or Limits()
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise DumpError("unreadable", "not a regular file")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size > limits.file_bytes:
@@ -155,7 +157,8 @@ def find(paths: Iterable[str | Path]) -> list[str]:
             folders.sort()
             for file in sorted(files):
                 full = os.path.join(folder, file)
-                if not file.endswith(_NOT_DUMPS) and looks_like_dump(full):
+                # A pipe or a device would be waited for.
+                if not file.endswith(_NOT_DUMPS) and os.path.isfile(full) and looks_like_dump(full):
                     found[full] = None
     return list(found)
 
