@@ -94,11 +94,11 @@ class Stamper:
 
     def sample(self, point: Point) -> Sample | None:
         """The point under its `hw.*` name; None where no bridge reads it or where it was not measured."""
-        if float(point.value) in BLANK and point.name.startswith(("DCGM_", "dcgm_")):
-            self.blank += 1
-            return None
         if point.name in self._useless:
             self.unused += 1
+            return None
+        if float(point.value) in BLANK and point.name.startswith(("DCGM_", "dcgm_")):
+            self.blank += 1
             return None
         key = (point.name, point.declared, *point.labels.items())
         try:

@@ -12,7 +12,8 @@ from tracecore.signals.record import Source
 DELTA: Final = (1, "AGGREGATION_TEMPORALITY_DELTA")
 _NO_VALUE: Final = 1
 #: Values as the protocol names them, and as OTTL does.
-_VALUES: Final = ("as_double", "as_int", "value_double", "value_int")
+_VALUES: Final = ("as_int", "value_double", "value_int")
+_TEXT: Final = frozenset({str})
 #: What the resource of a scrape says about an exporter's series: the machine.
 _WHERE: Final = ("host.name", "k8s.node.name", "service.instance.id")
 #: Series of a training program about itself.
@@ -43,18 +44,24 @@ def points(payload: Mapping[str, Any], path: str = "otlp") -> Iterator[Point]:
                 data = metric[kind] or {}
                 if data.get("aggregation_temporality") in DELTA:
                     continue
-                shared = whole if str(metric.get("name", "")).startswith(_OWN) else where
+                name = str(metric.get("name", ""))
+                shared = whole if name.startswith(_OWN) else where
                 declared = "counter" if kind == "sum" and data.get("is_monotonic") else "gauge"
                 for point in data.get("data_points") or ():
                     place += 1
-                    value = next((point[name] for name in _VALUES if point.get(name) is not None), None)
-                    time = point.get("time_unix_nano")
-                    if value is None or not time or int(point.get("flags") or 0) & _NO_VALUE:
+                    get = point.get
+                    value = get("as_double")
+                    if value is None:
+                        value = next((point[other] for other in _VALUES if get(other) is not None), None)
+                    time = get("time_unix_nano")
+                    if value is None or not time or int(get("flags") or 0) & _NO_VALUE:
                         continue
-                    labels = {**shared, **(point.get("attributes") or {})}
+                    labels = {**shared, **(get("attributes") or {})}
+                    if not _TEXT.issuperset(map(type, labels.values())):
+                        labels = {str(label): str(given) for label, given in labels.items() if given is not None}
                     yield Point(
-                        name=str(metric.get("name", "")),
-                        labels={str(name): str(given) for name, given in labels.items() if given is not None},
+                        name=name,
+                        labels=labels,
                         value=float(value),
                         time=int(time),
                         source=Source(path, place, ident=f"{path}@{time}#{place}"),
