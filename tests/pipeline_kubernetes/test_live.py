@@ -165,3 +165,29 @@ def test_live_and_offline_name_the_same(lines: Lines, recorded: Callable[[str], 
     offline = {(e.verdict.pattern_name, e.verdict.confidence) for e in diagnose([tmp_path]).verdicts}
     assert live - offline <= {("planned_stop", "full"), ("planned_stop", "partial")}
     assert offline <= live
+
+
+def test_events_that_say_nothing_are_passed_over_and_none_that_says_something(lines: Lines) -> None:
+    note = "The node was low on resource: memory."
+    now = 1_794_706_624 * SECOND
+
+    def event(number: int, reason: str, message: str) -> dict[str, Any]:
+        about = {"kind": "Pod", "namespace": "ml", "name": f"w-{number}", "uid": f"p-{number}"}
+        at = "2026-11-15T01:37:04Z"
+        return {
+            "kind": "Event", "metadata": {"uid": f"{reason}-{number}"}, "involvedObject": about, "reason": reason,
+            "message": message, "source": {"component": "kubelet", "host": "node-7"}, "count": 1, "lastTimestamp": at,
+        }  # fmt: skip
+
+    meter = Meter("processor", "patterndetector")
+    setting = Setting("patterndetector", meter, lambda: now, {}.__getitem__, Path(), lambda: (True, {}))
+    detector = PatternDetector(Options(forward="verdicts"), setting)
+    bodies = [event(n, "Pulled", f"Successfully pulled image in {n}s") for n in range(50)]
+    # Told twice: the second time there is nothing new in it, which does not make its like dull.
+    bodies += [event(0, "Evicted", note), event(0, "Evicted", note), event(1, "Evicted", note)]
+    records = [{"body": {"type": "ADDED", "object": body}, "observed_time_unix_nano": now} for body in bodies]
+    entry = {"resource": {"attributes": {}}, "scope_logs": [{"log_records": records}]}
+    found = [*detector.process(Batch("logs", {"resource_logs": [entry]})), *detector.drain(now)]
+    evicted = {v["k8s.pod.name"] for v in verdicts(found) if v["pattern.name"] == "pod_evicted"}
+    assert evicted == {"w-0", "w-1"}
+    assert len(detector.detection._dull) == 1

@@ -20,6 +20,7 @@ REMEMBERED: Final = 131_072
 PODS: Final = 50_000
 KINDS: Final = frozenset({"Event", "Pod", "Node"})
 #: What an event gets of its pod.
+_NO_DIGITS: Final = str.maketrans("", "", "0123456789")
 _INHERITED: Final = ("k8s.node.name", "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id", "k8s.job.name")
 
 
@@ -32,6 +33,29 @@ def unwrapped(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
     if isinstance(found, dict) and found.get("kind") in KINDS and "metadata" in found:
         return kind, found
     return None
+
+
+def likeness(item: Mapping[str, Any]) -> tuple[object, ...] | None:
+    """What an event has in common with those that say the same of another pod or at another time.
+
+    A busy cluster tells thousands of events a second that mean nothing to anybody here: whoever has seen that one of
+    them does need not look at the next. None for what is no event.
+    """
+    if item.get("kind") != "Event":
+        return None
+    about = item.get("involvedObject") or item.get("regarding")
+    origin = item.get("source") or item.get("deprecatedSource")
+    note = item.get("message") or item.get("note")
+    reason = item.get("reason")
+    if not isinstance(about, dict) or not isinstance(note, str) or not isinstance(reason, str) or len(note) > 1024:
+        return None
+    component = origin.get("component") if isinstance(origin, dict) else None
+    by = component or item.get("reportingComponent") or item.get("reportingController")
+    where = bool(origin.get("host")) if isinstance(origin, dict) else False
+    kind = about.get("kind")
+    if not isinstance(kind, str) or (by is not None and not isinstance(by, str)):
+        return None
+    return reason, note.translate(_NO_DIGITS), kind, by, where or bool(item.get("reportingInstance")), "name" in about
 
 
 class Live:

@@ -30,7 +30,7 @@ from tracecore.pipeline.processors.numbers import Numbers
 from tracecore.pipeline.processors.patterndetector.lines import Lines, by_layer, layer_of_resource, layer_of_signal
 from tracecore.pipeline.processors.patterndetector.options import Options
 from tracecore.pipeline.processors.patterndetector.stalls import Stalls
-from tracecore.signals.kubernetes.live import Live, unwrapped
+from tracecore.signals.kubernetes.live import Live, likeness, unwrapped
 from tracecore.signals.record import LogSignal, Resource, Source
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ TOLD: Final = 65_536
 LIMITS: Final = Limits(window=16_384, total=250_000, windows=50_000, future=10_000, past=16_384)
 #: Records that are known again when they come twice.
 KNOWN: Final = 65_536
+#: Kinds of Kubernetes events that were found to mean nothing.
+DULL: Final = 8_192
 #: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
 AHEAD: Final = 60 * SECOND
 #: Attributes of a record that say which stream it is of, beside its resource.
@@ -77,6 +79,7 @@ class Detection:
         #: Recipes take a moment to compile: those of the usual layers are ready before the first record.
         self._lines = {layer: Lines(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
         self._live = Live()
+        self._dull: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._metrics: MetricFacts | None = None
         self._dumps: DumpFacts | None = None
         self._told: OrderedDict[str, None] = OrderedDict()
@@ -139,6 +142,8 @@ class Detection:
             self._records("flight_recorder", resource, others, now)
 
     def _records(self, layer: str, resource: Resource, records: Any, now: int) -> None:
+        if any(type(record.get("body")) is dict for record in records):
+            records = self._objects(records, now)
         if not records:
             return
         self._hints.look(records)
@@ -158,9 +163,6 @@ class Detection:
             self._see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
             attributes = record.get("attributes")
             body = record.get("body")
-            if type(body) is dict and (told := unwrapped(body)) is not None:
-                self._object(*told, now)  # the reading of the whole object says more than what a recipe stamped
-                continue
             candidate = picked is None or number in picked
             if attributes and not TRIGGERS.isdisjoint(attributes):
                 stamped: Any = _timed(record, now)
@@ -178,15 +180,40 @@ class Detection:
                 for signal in self._blocks.feed(streams[number], resource, timed, source, now):
                     self._stamp(layer, signal)
 
+    def _objects(self, records: Any, now: int) -> list[Any]:
+        """Take what are objects of the Kubernetes API; gives the others.
+
+        The reading of a whole object says more than what a recipe may have stamped on its record.
+        """
+        others = []
+        for record in records:
+            body = record.get("body")
+            told = unwrapped(body) if type(body) is dict else None
+            if told is None:
+                others.append(record)
+                continue
+            self._see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
+            self._object(*told, now)
+        return others
+
     def _object(self, change: str, item: dict[str, Any], now: int) -> None:
         """Take an object of the Kubernetes API, as `k8sobjects` gives it."""
+        like = likeness(item)
+        if like is not None and like in self._dull:
+            return
+        told = fruitful = False
         for signal in self._live.signals(change, item, now):
+            told = True
             if not self._options.recipes:
-                self._state(signal)
+                fruitful |= self._state(signal)
                 continue
             if "kubernetes" not in self._lines:
                 self._lines["kubernetes"] = Lines("kubernetes")
-            self._stamp("kubernetes", signal)
+            fruitful |= self._stamp("kubernetes", signal)
+        if like is not None and told and not fruitful:
+            self._dull[like] = None
+            if len(self._dull) > DULL:
+                self._dull.popitem(last=False)
 
     def _source(self, record: dict[str, Any], origin: str) -> Source:
         """A name for a record that sorts by its time and its arrival; the same for a record that comes twice."""
@@ -201,18 +228,21 @@ class Detection:
         where = path if isinstance(path, str) else "otlp"
         return Source(where, length=len(body) if type(body) is str else 0, ident=f"otlp:{time:019d}-{number:09d}")
 
-    def _stamp(self, layer: str, signal: LogSignal) -> None:
+    def _stamp(self, layer: str, signal: LogSignal) -> bool:
         self._lines[layer].plan.run(signal)
-        self._state(signal)
+        return self._state(signal)
 
-    def _state(self, signal: LogSignal) -> None:
-        if not TRIGGERS.isdisjoint(signal["log"]["attributes"]):
-            facts = project(signal)
-            for fact in facts:
-                self._fold.add(fact)
-            if not facts:
-                stamped = {**signal["resource"]["attributes"], **signal["log"]["attributes"]}
-                self._hints.unprojected(stamped, TRIGGERS, "gpu.id" in stamped)
+    def _state(self, signal: LogSignal) -> bool:
+        """Take the facts of a record that is stamped; whether there were any."""
+        if TRIGGERS.isdisjoint(signal["log"]["attributes"]):
+            return False
+        facts = project(signal)
+        for fact in facts:
+            self._fold.add(fact)
+        if not facts:
+            stamped = {**signal["resource"]["attributes"], **signal["log"]["attributes"]}
+            self._hints.unprojected(stamped, TRIGGERS, "gpu.id" in stamped)
+        return bool(facts)
 
     def _see(self, time: int, now: int) -> None:
         """The clock of the engine follows what records say, and never runs ahead of ours."""
