@@ -37,7 +37,8 @@ CUTS = 3
 def pod(number: int) -> dict[str, Any]:
     """A training pod of eight kilobytes, most of which nobody needs."""
     job, rank = divmod(number, 64)
-    fields: dict[str, Any] = {f"f:{name}": {} for name in ("image", "name", "resources", "env", "ports", "volumeMounts", "command")}
+    names = ("image", "name", "resources", "env", "ports", "volumeMounts", "command")
+    fields: dict[str, Any] = {f"f:{name}": {} for name in names}
     owned = {f"f:spec{n}": fields for n in range(8)}
     managed = {"manager": "training-operator", "operation": "Update", "fieldsV1": owned}
     labels = {
