@@ -3,9 +3,9 @@
     python -m bench.overhead [SECONDS]
 
 The cases: no lines at all; 10,000 lines in each second in detection mode (verdicts leave, nothing else); the same
-with every record sent by OTLP to a server on this machine; 5,000 files of which none or ten grow. Time is what the kernel
-charged to the process (`utime + stime`), so that it does not matter what else the machine does; memory is the highest
-resident size. The writer and the server are other processes and not counted.
+with every record sent by OTLP to a server on this machine; 5,000 files of which none or ten grow. Time is what the
+kernel charged to the process (`utime + stime`), so that it does not matter what else the machine does; memory is the
+highest resident size. The writer and the server are other processes and not counted.
 """
 
 from __future__ import annotations
