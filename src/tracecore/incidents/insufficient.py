@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import signal_name
 from tracecore.facts.training import StepStalled
@@ -58,6 +59,8 @@ def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
     everybody = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
     suspects = Suspects.of([first]) if ranks < everybody else msgspec.structs.replace(Suspects.of([first]), ranks=())
     headline = f"Something failed, and nothing read here says why: {first.describe()}"
+    if isinstance(first, PodEvicted):
+        headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
     others = [fact for fact in run.trouble if fact is not first]
     jobs = run.jobs()
     return _incident(headline, suspects, [first, *others], "failed", jobs[0] if jobs else "", 0, run, layers)

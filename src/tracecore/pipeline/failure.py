@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.actions.classify import classify
+from tracecore.facts.kubernetes import PodEvicted
 from tracecore.signals.bundle import archive
 
 if TYPE_CHECKING:
@@ -48,11 +49,17 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
         status.signal if status is not None else None,
         words,
         verdict,
+        reason=_reason(incident) if verdict is None else None,
     )
     document = info.document()
     # The log is in the bundle; the evidence cites it.
     document.pop("log_tail", None)
     return document
+
+
+def _reason(incident: Incident) -> str | None:
+    """What Kubernetes calls the end, where only that is known."""
+    return next((fact.reason for fact in incident.evidence if isinstance(fact, PodEvicted)), None)
 
 
 def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:

@@ -26,6 +26,8 @@ _NODE_FILE = re2.compile(
     r"([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)|([a-z0-9][a-z0-9.-]*\d[a-z0-9-]*)[-_.](?:dmesg|kern|kernel|messages|syslog|journal"
     r"|journalctl|kmsg|nvidia-smi(?:-q)?|metrics|dcgm))(?:\.[a-z]+){0,2}$"
 )
+# `dmesg-20261115.txt`, `journal-2026-11-15T02-03-04.log`: when, not where.
+_DATE = re2.compile(r"^\d{4}-?\d\d-?\d\d(?:[T._-]?\d[\dZ._-]*)?$|^1\d{9}$")
 
 
 def of(path: str) -> Attributes:
@@ -52,7 +54,9 @@ def of(path: str) -> Attributes:
     if match := _SLURM.match(name):
         found["gen_ai.training.job_id"] = match.group(1)
     if match := _NODE_FILE.match(name):
-        found["host.name"] = match.group(1) or match.group(2)
+        host = match.group(1) or match.group(2)
+        if not _DATE.match(host):
+            found["host.name"] = host
     for part in [name, *parts[-2:-4:-1]]:
         if "gen_ai.training.rank" in found or "gen_ai.training.local_rank" in found:
             break

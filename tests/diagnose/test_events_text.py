@@ -1,0 +1,41 @@
+"""`kubectl get events` as text: less than JSON has, and not nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracecore.pipeline.offline import diagnose
+from tracecore.signals.bundle import identity
+
+EVENTS = """\
+LAST SEEN   TYPE      REASON      OBJECT            MESSAGE
+2m          Warning   Evicted     pod/train-3       The node was low on resource: ephemeral-storage.
+2m          Normal    Killing     pod/train-3       Stopping container train
+"""
+
+
+def test_an_eviction_on_a_node_that_is_not_named(tmp_path: Path) -> None:
+    (tmp_path / "events.txt").write_text(EVENTS)
+    (incident,) = diagnose([tmp_path]).document()["incidents"]
+    assert incident["status"] == "insufficient_evidence"
+    assert "low on resource: ephemeral-storage" in incident["headline"]
+    assert "kubectl get events -o json" in incident["headline"]
+    assert incident["suspects"]["pods"] == ["default/train-3"]
+    assert incident["failure"]["class"] == "infrastructure"
+    assert incident["failure"]["retry"]["decision"] == "retry"
+
+
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [
+        ("dmesg-20261115.txt", None),
+        ("journal-2026-11-15T02-03-04.log", None),
+        ("dmesg-gpu07.txt", "gpu07"),
+        ("dmesg-10.0.0.7.txt", "10.0.0.7"),
+        ("node12.dmesg", "node12"),
+    ],
+)
+def test_a_date_in_a_name_is_no_host(name: str, host: str | None) -> None:
+    assert identity.of(f"bundle/{name}").get("host.name") == host
