@@ -68,9 +68,8 @@ def numbers(tmp_path_factory: pytest.TempPathFactory) -> Numbers:
     place = tmp_path_factory.mktemp("agent")
     (place / "a.log").write_text("RuntimeError: boom\nstep 1\n" * 50)
     (place / "agent.yaml").write_text(CONFIG.replace("LOGS", str(place)))
-    command = [sys.executable, "-m", "tracecore", "run", "--config", str(place / "agent.yaml"), "--drain", "0"]
-    if subprocess.run([sys.executable, "-c", "import tracecore.__main__"], capture_output=True, check=False).returncode:
-        command[1:3] = ["-c", "from tracecore.cli.main import main; import sys; sys.exit(main())"]
+    command = [sys.executable, "-c", "from tracecore.cli.main import main; import sys; sys.exit(main())"]
+    command += ["run", "--config", str(place / "agent.yaml"), "--drain", "0"]
     agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=place)
     giving_up = threading.Timer(120, agent.kill)
     giving_up.start()
@@ -157,12 +156,6 @@ def test_boards_are_whole(path: Path) -> None:
 
 def test_there_is_one_for_verdicts_one_for_the_pipeline_one_for_the_engine() -> None:
     assert [path.stem for path in DASHBOARDS] == ["tracecore-engine", "tracecore-pipeline", "tracecore-verdicts"]
-
-
-def test_all_that_an_agent_says_about_itself_is_shown(numbers: Numbers) -> None:
-    shown = {re.sub(r"_(bucket|sum|count)$", "", name) for path in DASHBOARDS for e in _expressions(path)
-             for name, _ in _SELECTOR.findall(e)}  # fmt: skip
-    assert set(numbers.types) - shown == set()
 
 
 def test_the_uids_are_different() -> None:
