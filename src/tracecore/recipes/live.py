@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracecore.recipes.plan import LayerPlan, plan
 from tracecore.signals.logs import reader
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Take, opens
-from tracecore.signals.logs.selector import ALWAYS
+from tracecore.signals.logs.selector import ALWAYS, Picked
 from tracecore.signals.stream import Stream
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class LiveSelector:
             picked = self._with_rank(block, picked)
         if not picked and self._idle():
             return picked
-        return self._completed(block, picked)
+        found = self._completed(block, picked)
+        return Picked(found, picked.newlines) if isinstance(picked, Picked) else found
 
     def _pick(self, block: bytes) -> Sequence[int] | None:
         if self._container and block[:1] == b"{":
@@ -113,7 +114,7 @@ class LiveSelector:
     def _with_rank(self, block: bytes, picked: Sequence[int]) -> Sequence[int]:
         """Also a line that names its rank."""
         at = block.find(_PREFIX)
-        return picked if at < 0 else sorted({*picked, at})
+        return picked if at < 0 else Picked(sorted({*picked, at}), getattr(picked, "newlines", None))
 
     def _completed(self, data: bytes, picked: Sequence[int]) -> list[int]:
         """Where the picked lines begin, and those that complete them."""

@@ -17,9 +17,11 @@ from tracecore.signals.logs.operators.chain import Chain
 from tracecore.signals.logs.operators.container import Container, pod_of, runtime_time
 from tracecore.signals.logs.operators.entry import SEVERITIES, Entry
 from tracecore.signals.logs.operators.recombine import FLUSH
-from tracecore.signals.logs.selector import Selector, Selectors
+from tracecore.signals.logs.selector import Picked, Selector, Selectors
 from tracecore.signals.logs.tail.batch import Columns, LogBatch, Template, grouped
 from tracecore.signals.logs.tail.config import NOP, FileLogConfig, codec
+from tracecore.signals.logs.tail.lines import Lines as Cut
+from tracecore.signals.logs.tail.lines import Starts
 from tracecore.signals.logs.tail.splitting import trimmer
 from tracecore.signals.logs.tail.watched import Watched
 from tracecore.signals.otlp import encoding
@@ -490,8 +492,12 @@ class _Selection:
         after = 0
         if file.partial:
             after = self._follow(file, tokens, 0, chosen)
+        if isinstance(positions, Picked) and positions.newlines is not None and isinstance(tokens, Cut):
+            tokens.ends = positions.newlines
         for position in positions:
-            number = bisect.bisect_right(starts, position) - 1
+            number = (
+                starts.holding(position) if isinstance(starts, Starts) else bisect.bisect_right(starts, position) - 1
+            )
             if number >= after and number < len(tokens):
                 after = self._follow(file, tokens, number, chosen)
         return chosen

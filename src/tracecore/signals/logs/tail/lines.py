@@ -7,43 +7,33 @@ from typing import overload
 
 import numpy as np
 
-Ends = np.ndarray[tuple[int], np.dtype[np.intp]]
-
-
-class Starts(Sequence[int]):
-    """Where lines begin; the last number is where the next will."""
-
-    def __init__(self, ends: Ends) -> None:
-        self._ends = ends
-
-    def __len__(self) -> int:
-        return len(self._ends) + 1
-
-    @overload
-    def __getitem__(self, place: int) -> int: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> list[int]: ...
-
-    def __getitem__(self, place: int | slice) -> int | list[int]:
-        if isinstance(place, slice):
-            return [self[n] for n in range(*place.indices(len(self)))]
-        place = place + len(self) if place < 0 else place
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        return int(self._ends[place - 1]) + 1 if place else 0
+Ends = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Lines(Sequence[bytes]):
-    """Lines without their ends."""
+    """Whole lines of a block, without their ends."""
 
-    def __init__(self, data: bytes, ends: Ends) -> None:
-        self._data = data
-        self._ends = ends
-        self._returns = b"\r" in data
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._count = -1
+        self._ends: Ends | None = None
+
+    @property
+    def ends(self) -> Ends:
+        """Where the newlines are; whoever knows may say so."""
+        if self._ends is None:
+            self._ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == 10)
+        return self._ends
+
+    @ends.setter
+    def ends(self, known: Ends) -> None:
+        if len(known) == len(self):
+            self._ends = known
 
     def __len__(self) -> int:
-        return len(self._ends)
+        if self._count < 0:
+            self._count = self.data.count(b"\n")
+        return self._count
 
     @overload
     def __getitem__(self, place: int) -> bytes: ...
@@ -57,17 +47,46 @@ class Lines(Sequence[bytes]):
         place = place + len(self) if place < 0 else place
         if not 0 <= place < len(self):
             raise IndexError(place)
-        line = self._data[int(self._ends[place - 1]) + 1 if place else 0 : int(self._ends[place])]
-        return line[:-1] if self._returns and line.endswith(b"\r") else line
+        line = self.data[int(self.ends[place - 1]) + 1 if place else 0 : int(self.ends[place])]
+        return line[:-1] if line.endswith(b"\r") else line
+
+
+class Starts(Sequence[int]):
+    """Where lines begin; the last number is where the next will."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines) + 1
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[int]: ...
+
+    def __getitem__(self, place: int | slice) -> int | list[int]:
+        if isinstance(place, slice):
+            return [self[n] for n in range(*place.indices(len(self)))]
+        if place == -1:
+            return self._lines.data.rfind(b"\n") + 1
+        place = place + len(self) if place < 0 else place
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        return int(self._lines.ends[place - 1]) + 1 if place else 0
+
+    def holding(self, position: int) -> int:
+        """The number of the line that holds this place."""
+        return int(np.searchsorted(self._lines.ends, position))
 
 
 def lines(data: bytes) -> tuple[Lines, Starts]:
     """The whole lines of a block, and where they begin."""
-    ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-    return Lines(data, ends), Starts(ends)
+    found = Lines(data)
+    return found, Starts(found)
 
 
-def longest(starts: Starts) -> int:
-    """The length of the longest line, its end included."""
-    ends = starts._ends
-    return int(np.diff(ends, prepend=-1).max()) if len(ends) else 0
+def longest(found: Lines) -> int:
+    """The length of the longest line."""
+    return int(np.diff(found.ends, prepend=-1).max()) - 1 if len(found) else 0

@@ -69,7 +69,7 @@ def on_demand(data: bytes, most: int) -> tuple[Sequence[bytes], Sequence[int]]:
     from tracecore.signals.logs.tail.lines import lines, longest
 
     tokens, starts = lines(data)
-    return at_newlines(data, most) if len(data) > most and longest(starts) > most else (tokens, starts)
+    return at_newlines(data, most) if len(data) > most and longest(tokens) > most else (tokens, starts)
 
 
 def pieces(tokens: list[bytes], starts: list[int], most: int) -> tuple[list[bytes], list[int]]:
