@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import ClassVar
 
 import pytest
 
-from tracecore.engine.emission import standing
+from tracecore.engine.emission import Emission, standing
 from tracecore.engine.engine import Engine, Limits
+from tracecore.engine.windows import FactWindow
 from tracecore.facts.fact import Fact
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Key, Pattern, Verdict, Window, tolerance
@@ -299,3 +301,158 @@ def test_tolerance_is_for_two_nodes_and_the_trail_says_when_it_mattered() -> Non
     assert "clock" not in trail[0]["description"]
     assert "n2's clock" in trail[1]["description"]
     assert "2 s" in trail[1]["description"]
+
+
+# -- what many facts cost ---------------------------------------------------------------------------------------------
+
+
+class Smokes:
+    """A digest that counts how often it was made and how many facts it was given."""
+
+    made = 0
+    given = 0
+
+    def __init__(self) -> None:
+        Smokes.made += 1
+        self.times: set[int] = set()
+
+    def add(self, facts: Sequence[Smoke]) -> None:
+        Smokes.given += len(facts)
+        self.times.update(fact.time for fact in facts)
+
+
+class DigestPattern(FirePattern):
+    """Says how many smokes there are, as the digest and as the window know it."""
+
+    name = "digest"
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        smokes = window.of(Smoke)
+        assert window.digest(Smoke, Smokes).times == {smoke.time for smoke in smokes}
+        return [Fire(key=window.key, episode="all", time=smokes[0].time, spark=smokes[0], smokes=tuple(smokes))]
+
+
+def test_a_digest_is_given_each_fact_once_whatever_the_order() -> None:
+    Smokes.made = Smokes.given = 0
+    engine = Engine([DigestPattern()])
+    rng = random.Random(3)
+    for second in range(50):
+        engine.add([smoke(second - rng.random() * 20, uid=f"{second}-{i}") for i in range(4)])
+        engine.advance(at(second))
+    assert (Smokes.made, Smokes.given) == (1, 200)
+
+
+def test_a_digest_forgets_what_its_window_forgets_and_knows_what_grew() -> None:
+    engine = Engine([DigestPattern()])
+    for second in range(0, 2000, 7):
+        engine.add([smoke(second, uid=str(second)), smoke(second, uid=str(second), count=3, last_time=at(second + 3))])
+        engine.advance(at(second + 1))
+    assert engine.stats.held < 60
+    assert engine.stats.duplicates == 0
+
+
+class CarefulPattern(FirePattern):
+    """Sparks matter only to smoke after them."""
+
+    name = "careful"
+    asides = (Spark,)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        smokes = window.of(Smoke)
+        return bool(smokes) and fact.time <= smokes[-1].time
+
+
+def test_facts_that_cannot_matter_cost_no_look_and_are_there_when_needed() -> None:
+    engine = Engine([CarefulPattern()])
+    engine.add([smoke(0)])
+    engine.advance(at(0))
+    for second in range(1, 20):
+        engine.add([spark(second)])
+        assert engine.advance(at(second)) == []
+    assert engine.stats.evaluations == 1
+    engine.add([smoke(21)])
+    assert len(engine.advance(at(21))) == 19
+    engine.add([spark(20)])
+    assert len(engine.advance(at(22))) == 1
+    assert engine.stats.evaluations == 3
+
+
+class SteadyPattern(FirePattern):
+    """Asked for keys once for each identity; of sparks only those count that were folded."""
+
+    name = "steady"
+    steady = (Spark, Smoke)
+    asked: ClassVar[list[Fact]] = []
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        self.asked.append(fact)
+        return super().keys(fact)
+
+    def counts(self, fact: Fact) -> bool:
+        return isinstance(fact, Smoke) or fact.count > 1
+
+
+def test_windows_of_steady_types_are_remembered_by_identity() -> None:
+    SteadyPattern.asked.clear()
+    engine = Engine([SteadyPattern()])
+    facts = [smoke(i / 10, f"n{i % 3}") for i in range(90)]
+    facts += [spark(0, "n1"), spark(0.5, "n2", count=2, last_time=at(1))]
+    found = engine.replay(facts)
+    assert len(SteadyPattern.asked) == 5
+    assert [emission.verdict.key for emission in found] == [("n2",)]
+    assert engine.stats.unneeded == 1
+
+
+def test_an_identity_that_was_silent_until_its_window_was_dropped_is_seen_again() -> None:
+    engine = Engine([SteadyPattern()])
+    for begin in (0, 5000):
+        engine.add([spark(begin, count=2, last_time=at(begin + 1))])
+        engine.advance(at(begin))
+        engine.add([smoke(begin + 2)])
+        assert len(engine.advance(at(begin + 2))) == 1
+        engine.advance(at(begin + 2000))
+        assert (engine.stats.held, engine.stats.windows) == (0, 0)
+
+
+@pytest.mark.parametrize("tick", [0.05, 0.2, 1.0])
+def test_a_verdict_of_a_large_window_waits_no_longer_than_a_second(tick: float) -> None:
+    engine = Engine([FirePattern()])
+    engine.add([smoke(i / 100, uid=f"s{i}") for i in range(5000)])
+    engine.advance(at(50))
+    engine.add([smoke(50.01)])
+    engine.advance(at(50.02))
+    looks = engine.stats.evaluations
+    engine.add([spark(50)])
+    said: list[Emission] = []
+    now = 50.02
+    while not said and now < 60:
+        now += tick
+        said = engine.advance(at(now))
+    assert said
+    assert now <= 51.03 + tick
+    for _ in range(40):
+        now += tick / 40
+        engine.add([smoke(now, uid=f"t{now}")])
+        engine.advance(at(now))
+    assert engine.stats.evaluations - looks <= 4
+
+
+def test_a_fact_at_the_lateness_bound_is_judged_at_once_however_large_the_window() -> None:
+    engine = Engine([FirePattern()])
+    engine.add([spark(0)])
+    engine.add([smoke(60 + i / 1000, uid=f"s{i}") for i in range(5000)])
+    engine.advance(at(89.5))
+    engine.add([smoke(89.5)])
+    engine.advance(at(89.6))
+    engine.add([smoke(60)])
+    (emission,) = engine.advance(at(89.7))
+    assert (emission.verdict.evidence()[0].time, emission.at) == (at(0), at(89.7))
+
+
+def test_of_facts_of_one_time_a_full_window_drops_the_first_by_uid() -> None:
+    window = FactWindow(("n1",), 0)
+    for fact in [smoke(1, uid="c"), spark(1, uid="b"), smoke(1, uid="a"), spark(0, uid="z"), smoke(2, uid="d")]:
+        window.add(fact)
+    assert window.trim(2) == 3
+    assert [fact.uid for kind in (Spark, Smoke) for fact in window.of(kind)] == ["c", "d"]
+    assert window.floor == at(1) + 1

@@ -323,20 +323,20 @@ class Engine:
                 unneeded += 1
                 continue
             time = fact.time
-            spots: list[Spot] = []
             if routes.steady:
                 who = _who(fact)
-                remembered = routes.spots.get(who)
-                spots = self._remember_spots(fact, routes, who) if remembered is None else remembered
-            if routes.others:
-                spots = spots.copy()
-                for route in routes.others:
-                    for key in route.keys(fact):
-                        window = route.windows.get(key)
-                        if window is not None:
-                            spots.append((window.facts.get(kind), window, route))
-                        elif (window := self._open(route.shelf, key)) is not None:
-                            spots.append((None, window, route))
+                spots = routes.spots.get(who) or self._remember_spots(fact, routes, who)
+                if routes.others:
+                    spots = spots.copy()
+            else:
+                spots = []
+            for route in routes.others:
+                for key in route.keys(fact):
+                    window = route.windows.get(key)
+                    if window is not None:
+                        spots.append((window.facts.get(kind), window, route))
+                    elif (window := self._open(route.shelf, key)) is not None:
+                        spots.append((None, window, route))
             needed = False
             age = clock - (time if fact.last_time is None else fact.last_time)
             if age > hurry:

@@ -196,47 +196,44 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 class Calls:
     """The latest word on each collective of each rank, and on each rank's sends and receives.
 
-    Completed supersedes started; otherwise the later one counts. What has not ended is in `open` as well.
+    Completed supersedes started; otherwise the later one counts. `open` says how many ranks have not ended it, where
+    there are any.
     """
 
     def __init__(self) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
-        self.open: dict[int, dict[int, CollectiveEntry]] = {}
+        self.open: dict[int, int] = {}
         self.pairs: dict[int, CollectiveEntry] = {}
 
     def add(self, entries: Sequence[CollectiveEntry]) -> None:
+        latest, open_, pairs = self.latest, self.open, self.pairs
+        # No calls in here but where an entry takes the place of another: this runs for every entry.
         for entry in entries:
             rank, seq = entry.rank, entry.seq
             if rank is None:
                 continue
             if entry.is_p2p:
-                before = self.pairs.get(rank)
-                if before is None or _order(before) < _order(entry):
-                    self.pairs[rank] = entry
+                if rank not in pairs or _order(pairs[rank]) < _order(entry):
+                    pairs[rank] = entry
                 continue
-            ranks = self.latest.get(seq)
-            if ranks is None:
-                ranks = self.latest[seq] = {}
-            done = entry.state == "completed" or entry.completed is not None
-            before = ranks.get(rank)
-            if before is not None:
-                ended = before.state == "completed" or before.completed is not None
-                if (ended and not done) or (ended == done and _order(before) >= _order(entry)):
-                    continue
-            ranks[rank] = entry
-            if not done:
-                if seq in self.open:
-                    self.open[seq][rank] = entry
-                else:
-                    self.open[seq] = {rank: entry}
-            elif seq in self.open:
-                self.open[seq].pop(rank, None)
-                if not self.open[seq]:
-                    del self.open[seq]
+            left = 0 if entry.state == "completed" or entry.completed is not None else 1
+            if seq not in latest:
+                latest[seq] = {rank: entry}
+            else:
+                ranks = latest[seq]
+                if rank in ranks:
+                    if not _supersedes(entry, ranks[rank]):
+                        continue
+                    left -= not ranks[rank].done
+                ranks[rank] = entry
+            if left:
+                open_[seq] = open_[seq] + left if seq in open_ else left
+                if not open_[seq]:
+                    del open_[seq]
 
     def ended(self, rank: int, seq: int) -> bool:
         """Whether the rank is known to have finished this collective."""
-        return rank in self.latest.get(seq, ()) and rank not in self.open.get(seq, ())
+        return seq in self.latest and rank in self.latest[seq] and self.latest[seq][rank].done
 
 
 class NcclHang(Pattern[Config]):
@@ -308,7 +305,7 @@ class NcclHang(Pattern[Config]):
         after = now - wait
         soonest: int | None = None
         calls = window.digest(CollectiveEntry, Calls)
-        for ranks in (*calls.open.values(), calls.pairs):
+        for ranks in (*(calls.latest[seq] for seq in calls.open), calls.pairs):
             for entry in ranks.values():
                 if entry.final or entry.state == "completed" or entry.completed is not None:
                     continue
@@ -323,10 +320,13 @@ class NcclHang(Pattern[Config]):
         """Stuck ranks by sequence, and those stuck in a send or receive."""
         cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
         limit = now - self.config.threshold
-        for seq, ranks in calls.open.items():
+        for seq in calls.open:
+            ranks = calls.latest[seq]
             stuck: dict[int, CollectiveEntry | WatchdogReport] | None = None
             for rank in ranks:
                 entry = ranks[rank]
+                if entry.state == "completed" or entry.completed is not None:
+                    continue
                 if entry.final or (entry.started or entry.created or entry.time) < limit:
                     if stuck is None:
                         stuck = cohorts[seq] = {rank: entry}
@@ -453,6 +453,10 @@ def _different(entry: CollectiveEntry) -> Culprit:
 
 def _is_pairwise(report: WatchdogReport) -> bool:
     return (report.op or "").upper().startswith(_PAIRWISE)
+
+
+def _supersedes(entry: CollectiveEntry, before: CollectiveEntry) -> bool:
+    return entry.done if entry.done != before.done else _order(before) < _order(entry)
 
 
 def _order(entry: CollectiveEntry) -> tuple[int, str]:
