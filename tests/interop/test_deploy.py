@@ -97,6 +97,24 @@ def test_every_pair_of_toggles(helm: Path, tmp_path: Path) -> None:
         rendering.check_row(values, lambda chosen: _objects(_render(helm, chosen, tmp_path)), policy, tmp_path)
 
 
+def test_prometheus_understands_every_expression_of_the_dashboards(tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: prometheus)")
+    rules = []
+    for path in sorted((ROOT / "deploy" / "dashboards").glob("*.json")):
+        for panel in json.loads(path.read_text())["panels"]:
+            for target in panel.get("targets", ()):
+                expression = target["expr"].replace("$__rate_interval", "5m").replace("$__range", "1h")
+                rules.append({"record": f"dashboard:panel:{len(rules)}", "expr": expression.replace("$pod", ".*")})
+    assert len(rules) > 30
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboards", "rules": rules}]}))
+    done = subprocess.run([promtool, "check", "rules", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{len(rules)} rules found" in done.stdout
+
+
 # -- kustomize ------------------------------------------------------------------------------------------------------
 
 
