@@ -55,6 +55,8 @@ class FileLogReceiver:
         wanted = self._setting.wanted
         if wanted is not None:
             log.info("%s: lines that no detector can use are not read any further", self._setting.id)
+        # Not before it counts as running: what is said earlier is taken back then.
+        self._next_look = time.monotonic() + 1.5 * LOOK
         tail = self._tail = FileLog(
             self._options, store, self._setting.clock, self._report, confirmed=True, selector=wanted
         )
