@@ -49,3 +49,59 @@ def test_what_was_not_measured_is_no_point(point: dict[str, Any]) -> None:
 @pytest.mark.parametrize("given", [{}, {"resource_metrics": [{}]}, payload({"name": "x", "histogram": {}})])
 def test_nothing_to_read(given: dict[str, Any]) -> None:
     assert list(points(given)) == []
+
+
+def scraped(name: str, attributes: dict[str, Any], resource: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
+    metric = {
+        "name": name,
+        "gauge": {"data_points": [{"attributes": attributes, "time_unix_nano": 5, "as_double": 1.0}]},
+    }
+    return {
+        "resource_metrics": [
+            {"resource": {"attributes": resource}, "scope_metrics": [{"scope": {}, "metrics": [metric, *more]}]}
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("as_double", 2.5), ("as_int", 7), ("value_double", 2.5), ("value_int", 7)]
+)
+def test_values_by_any_of_their_names(name: str, value: float) -> None:
+    payload = {"resource_metrics": [{"scope_metrics": [{"metrics": [
+        {"name": "m", "gauge": {"data_points": [{"time_unix_nano": 5, name: value}]}}]}]}]}  # fmt: skip
+    assert [point.value for point in points(payload)] == [float(value)]
+
+
+def test_zero_is_a_value() -> None:
+    payload = {"resource_metrics": [{"scope_metrics": [{"metrics": [
+        {"name": "m", "gauge": {"data_points": [{"time_unix_nano": 5, "as_double": 0.0}]}}]}]}]}  # fmt: skip
+    assert [point.value for point in points(payload)] == [0.0]
+
+
+TARGET = {
+    "service.instance.id": "10.1.2.3:9400",
+    "service.name": "dcgm",
+    "k8s.node.name": "node-7",
+    "k8s.pod.name": "dcgm-exporter-x",
+    "k8s.namespace.name": "gpu-operator",
+}
+
+
+def test_an_exporters_pod_is_not_the_gpus() -> None:
+    (point,) = points(scraped("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}, TARGET))
+    assert point.labels == {"k8s.node.name": "node-7", "service.instance.id": "10.1.2.3:9400", "gpu": "0"}
+
+
+def test_a_training_programs_pod_is_its_own() -> None:
+    (point,) = points(scraped("gen_ai_training_step", {"rank": "3"}, TARGET))
+    assert point.labels["k8s.pod.name"] == "dcgm-exporter-x"
+
+
+def test_node_exporter_names_its_machine() -> None:
+    uname = {"name": "node_uname_info", "gauge": {"data_points": [
+        {"attributes": {"nodename": "node-9"}, "time_unix_nano": 5, "as_double": 1.0}]}}  # fmt: skip
+    local = {"service.instance.id": "localhost:9100"}
+    first = next(points(scraped("node_infiniband_state_id", {"device": "mlx5_0"}, local, uname)))
+    assert first.labels["host.name"] == "node-9"
+    known = next(points(scraped("node_infiniband_state_id", {}, {**local, "k8s.node.name": "node-7"}, uname)))
+    assert "host.name" not in known.labels

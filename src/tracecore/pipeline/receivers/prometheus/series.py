@@ -20,7 +20,7 @@ _MILLISECOND: Final = 1_000_000
 _RESERVED: Final = frozenset({"__name__", "job", "instance", "__scheme__", "__metrics_path__"})
 
 # What a line is, seen from its metric.
-_NUMBER, _BUCKET, _SUM, _COUNT, _CREATED, _INFO, _DROPPED = range(7)
+_NUMBER, _BUCKET, _SUM, _COUNT, _CREATED, _INFO, _DROPPED, _TWIN = range(8)
 _SUFFIXES: Final = {"_sum": _SUM, "_count": _COUNT, "_created": _CREATED}
 
 Labels: TypeAlias = dict[str, str]
@@ -133,7 +133,7 @@ class SeriesMemory:
         self._comments: dict[str, str] = {}
         self._families: dict[tuple[Any, ...], Family] = {}
         self._groups: dict[tuple[Any, ...], Group] = {}
-        self._counters: dict[tuple[Any, ...], Entry] = {}
+        self._numbers: dict[tuple[Any, ...], Entry] = {}
         self._live: list[Entry] = []
         #: Lines that are known and are no series.
         self._aside = 0
@@ -183,6 +183,8 @@ class SeriesMemory:
             if role >= _INFO:
                 if role == _INFO:
                     self._inform(entry, tally)
+                elif role == _TWIN:
+                    tally.repeated += 1
                 continue
             if entry.scrape == scrape:
                 tally.repeated += 1
@@ -240,9 +242,11 @@ class SeriesMemory:
     def _forget(self) -> None:
         """Series that were not in this answer."""
         scrape = self._scrape
-        for key in [k for k, e in self._known.items() if e.scrape != scrape and e.role < _INFO]:
-            del self._known[key]
-        self._counters = {key: entry for key, entry in self._counters.items() if entry.scrape == scrape}
+        # A line that made the same series as another one is looked at again: the other may be gone.
+        gone = [k for k, e in self._known.items() if e.role == _TWIN or (e.scrape != scrape and e.role < _INFO)]
+        for key in gone:
+            self._aside -= self._known.pop(key).role >= _INFO
+        self._numbers = {key: entry for key, entry in self._numbers.items() if entry.scrape == scrape}
         self._groups = {key: group for key, group in self._groups.items() if group.scrape == scrape}
         self._families = {
             key: family for key, family in self._families.items() if family.scrape == scrape or not family.idle
@@ -270,7 +274,7 @@ class SeriesMemory:
     def _part(self, entry: Entry, value: float, at: int, exemplar: Exemplar | None, tally: Tally) -> None:
         group = entry.group
         if group is None:  # when a counter began
-            peer = self._counters.get((entry.family, *sorted(entry.attributes.items())))
+            peer = self._numbers.get((entry.family, *sorted(entry.attributes.items())))
             if peer is not None and 0 < value < 1e11:
                 peer.created = int(value * 1000) * _MILLISECOND
                 if peer.scrape == self._scrape:
@@ -324,7 +328,7 @@ class SeriesMemory:
         self._known.clear()
         self._families.clear()
         self._groups.clear()
-        self._counters.clear()
+        self._numbers.clear()
         self._live = []
         self._aside = 0
 
@@ -384,9 +388,13 @@ class SeriesMemory:
             entry.group = group
         elif family.kind == "sum" and suffix == "_created" and name == f"{metadata.name}_created":
             entry.role = _CREATED
-        elif family.kind == "sum":
+        else:
             entry.counts = family.monotonic
-            self._counters[(family, *sorted(attributes.items()))] = entry
+            whose = (family, *sorted(attributes.items()))
+            other = self._numbers.setdefault(whose, entry)
+            if other is not entry and self._known.get(other.key) is other:
+                return Entry(key, _TWIN)  # rules have made the same of two
+            self._numbers[whose] = entry
         return entry
 
     def _merged(self, name: str, own: Labels) -> Labels:
