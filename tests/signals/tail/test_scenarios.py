@@ -389,6 +389,16 @@ def test_files_with_the_same_first_kilobyte_are_both_read(logs: Path, tail: Make
         assert sorted(t.bodies()) == [f"0 step {n}", f"1 step {n}"]
 
 
+def test_files_with_the_same_first_megabytes_are_told_apart_by_their_end(logs: Path, tail: Make) -> None:
+    same = "".join(f"step {n} of a run that prints the same everywhere\n" for n in range(40_000))
+    for rank in (0, 1):
+        (logs / f"rank{rank}.log").write_text(same + f"rank {rank} ends\n")
+    (logs / "rank0.log.1").write_text(same)  # a copy that was made to truncate it
+    found = tail().bodies(2)
+    assert len(found) == 80_002
+    assert {"rank 0 ends", "rank 1 ends"} <= set(found)
+
+
 # Restarts
 
 

@@ -9,8 +9,9 @@ from typing import Final
 from tracecore.signals.logs.tail.fingerprint import Fingerprint, digest
 from tracecore.signals.logs.tail.watched import Watched
 
-#: How much of two files that begin alike is compared.
+#: How much of two files that begin alike is compared, and in which pieces.
 COMPARED: Final = 1 << 20
+_CHUNK: Final = 1 << 16
 #: Files that are remembered after they are gone.
 MAX_GONE: Final = 10_000
 #: A file that is gone and was shorter than a fingerprint is remembered for so many looks: others may begin so, too.
@@ -94,14 +95,18 @@ class Known:
 
 
 def differ(one: int, other: int) -> bool:
-    """Whether two files that begin alike are different: neither is the beginning of the other."""
-    at = 0
-    while at < COMPARED:
-        left, right = os.pread(one, 1 << 16, at), os.pread(other, 1 << 16, at)
+    """Whether two files that begin alike are different: neither is the beginning of the other.
+
+    Of what they have in common the beginning is compared, and the end.
+    """
+    common = min(os.fstat(one).st_size, os.fstat(other).st_size)
+    places = [*range(0, min(common, COMPARED), _CHUNK), max(common - _CHUNK, 0)]
+    for at in places:
+        size = min(_CHUNK, common - at)
+        left, right = os.pread(one, size, at), os.pread(other, size, at)
         size = min(len(left), len(right))
         if left[:size] != right[:size]:
             return True
-        if size < 1 << 16:
-            return False
-        at += size
+        if size < _CHUNK:
+            break
     return False
