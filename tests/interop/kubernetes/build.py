@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import TextIO
 
 VERSION = "1.34.4"
 MAIN = """package main
@@ -49,13 +50,51 @@ def apiserver() -> Path | str:
         (place / "main.go").write_text(MAIN)
         stamp = "-X k8s.io/component-base/version.gitVersion=v" + VERSION
         minor = "-X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=34"
-        # One package at a time and politely: the whole build wants some gigabytes and many minutes of a core.
-        command = ["go", "build", "-p", "1", "-mod=mod", "-trimpath", f"-ldflags=-s -w {stamp} {minor}"]
-        environment = {**os.environ, "CGO_ENABLED": "0"}
-        command = [*(["nice", "-n", "15"] if shutil.which("nice") else []), *command, "-o", str(program), "."]
-        if subprocess.run(command, stdout=out, stderr=out, cwd=place, env=environment, check=False).returncode:
+        if _build(place, program, f"-s -w {stamp} {minor}", out):
             return f"kube-apiserver did not build; see {log}"
     return program
+
+
+#: The newest version of the Collector's receiver that is a module of its own, and the Collector it belongs to.
+RECEIVER = "0.111.0"
+RECEIVER_MODULE = f"""module k8sobjects
+
+go 1.22.0
+
+require (
+	github.com/open-telemetry/opentelemetry-collector-contrib/receiver/k8sobjectsreceiver v{RECEIVER}
+	go.opentelemetry.io/collector/component v{RECEIVER}
+	go.opentelemetry.io/collector/confmap v1.17.0
+	go.opentelemetry.io/collector/consumer v{RECEIVER}
+	go.opentelemetry.io/collector/pdata v1.17.0
+	go.opentelemetry.io/collector/receiver v{RECEIVER}
+)
+"""
+
+
+def receiver() -> Path | str:
+    """A program around the Collector's k8sobjects receiver, or the reason there is none."""
+    if not shutil.which("go"):
+        return "Go is not installed, so the Collector's receiver cannot be built"
+    place = cache() / f"k8sobjectsreceiver-{RECEIVER}"
+    program = place / "k8sobjects"
+    if program.exists():
+        return program
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "go.mod").write_text(RECEIVER_MODULE)
+    shutil.copy(Path(__file__).with_name("receiver.go"), place / "main.go")
+    with (place / "build.log").open("w") as out:
+        if _build(place, program, "-s -w", out):
+            return f"the Collector's receiver did not build; see {place / 'build.log'}"
+    return program
+
+
+def _build(place: Path, program: Path, flags: str, out: TextIO) -> int:
+    """Build one package at a time and politely: such a build wants some gigabytes and many minutes of a core."""
+    command = ["go", "build", "-p", "1", "-mod=mod", "-trimpath", f"-ldflags={flags}", "-o", str(program), "."]
+    command = [*(["nice", "-n", "15"] if shutil.which("nice") else []), *command]
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    return subprocess.run(command, stdout=out, stderr=out, cwd=place, env=environment, check=False).returncode
 
 
 def _module(theirs: str) -> str:
@@ -70,3 +109,4 @@ def _module(theirs: str) -> str:
 
 if __name__ == "__main__":
     print(apiserver())
+    print(receiver())
