@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tracecore.recipes.plan import LayerPlan, plan
+from tracecore.recipes.plan import LayerPlan, fresh
 from tracecore.signals.logs import reader
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Take, opens
 from tracecore.signals.logs.selector import ALWAYS, Picked
@@ -45,7 +45,7 @@ class LiveSelectors:
     def __init__(self, layer: str, *, container: bool, ranks: bool = False) -> None:
         from tracecore.recipes.sampling import Shapes
 
-        self._plan: LayerPlan = plan(layer)
+        self._plan: LayerPlan = fresh(layer)
         self._layer = layer
         self._container = container
         self._ranks = ranks

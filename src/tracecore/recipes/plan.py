@@ -250,6 +250,11 @@ def _edges(groups: Iterable[PlannedGroup]) -> tuple[str, ...]:
 @cache
 def plan(layer: str) -> LayerPlan:
     """The plan of a layer of `tracecore.signals.record.LAYERS`, made once, and kept for the next process."""
+    return fresh(layer)
+
+
+def fresh(layer: str) -> LayerPlan:
+    """The same, of one's own: for whoever runs in a thread beside others."""
     files = [(recipes.directory() / name).read_bytes() for name in recipes.FILES[layer]]
     name = f"{layer}-{kept.key(*files)}"
     prepared = kept.load(name, Prepared)

@@ -84,10 +84,12 @@ _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
 class Shapes:
-    """What was learned from the lines of some streams, for others like them."""
+    """What was learned from the lines of some streams, for others like them. Not for two threads at a time."""
 
     def __init__(self) -> None:
         self.templates: OrderedDict[bytes, Template] = OrderedDict()
+        #: Memory to work with: there may be thousands of streams, of which one is looked at at a time.
+        self.ends = Ends()
         self._kinds: dict[bytes, int] = {}
         self._numbers = itertools.count()
 
@@ -149,7 +151,7 @@ class Sampler:
         self._hopeless: set[bytes] = set()
         self._tried: set[bytes] = set()
         self._lessons = 0
-        self._ends = Ends()
+        self._ends = self._shapes.ends
         #: The last line of each lane: step, second, and whether its step stood still.
         self._last: dict[int, tuple[int, int, bool]] = {}
         #: Of each lane of a stream that goes on, the second of its last line, and how many lines that has.

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tracecore.recipes.plan import LayerPlan, plan
+from tracecore.recipes.plan import LayerPlan, fresh
 from tracecore.signals.logs.reader import layer_of
 from tracecore.signals.record import LAYERS, LogSignal, Resource
 from tracecore.signals.stream import Stream
@@ -31,7 +31,7 @@ class Lines:
     def __init__(self, layer: str) -> None:
         from tracecore.recipes.sampling import Shapes
 
-        self.plan: LayerPlan = plan(layer)
+        self.plan: LayerPlan = fresh(layer)
         self._stream = Stream(path="otlp", format="text", layer=layer, open=_nothing)
         self._every: Selector = self.plan.every(self._stream)
         self._shapes = Shapes()
