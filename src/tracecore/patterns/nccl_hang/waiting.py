@@ -1,0 +1,246 @@
+"""Whom ranks wait for that are stuck in a collective."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import msgspec
+
+from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, odd_ones, sides_of
+from tracecore.facts.nccl import WatchdogReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.patterns.contract import Window
+
+Why: TypeAlias = Literal["never_entered", "called_different", "unmeasured"]
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """A rank that the others wait for.
+
+    Args:
+        why: never_entered, or called_different.
+        last_enqueued: the last collective it entered, where known.
+        frame: the last line of user code known of it.
+        what: what it called instead, or last.
+        fact: what says so.
+    """
+
+    rank: int
+    why: Why
+    last_enqueued: int | None = None
+    frame: str | None = None
+    what: str | None = None
+    fact: GroupProgress | CollectiveEntry | WatchdogReport | None = None
+
+
+class Calls:
+    """The latest word on each collective of each rank, and on each rank's sends and receives.
+
+    Completed supersedes started; otherwise the later one counts. `open` says how many ranks have not ended it, where
+    there are any.
+    """
+
+    def __init__(self) -> None:
+        self.latest: dict[int, dict[int, CollectiveEntry]] = {}
+        self.open: dict[int, int] = {}
+        self.pairs: dict[int, CollectiveEntry] = {}
+
+    def add(self, entries: Sequence[CollectiveEntry]) -> None:
+        latest, open_, pairs = self.latest, self.open, self.pairs
+        # No calls in here but where an entry takes the place of another: this runs for every entry.
+        for entry in entries:
+            rank, seq = entry.rank, entry.seq
+            if rank is None:
+                continue
+            if entry.is_p2p:
+                if rank not in pairs or _order(pairs[rank]) < _order(entry):
+                    pairs[rank] = entry
+                continue
+            left = 0 if entry.state == "completed" or entry.completed is not None else 1
+            if seq not in latest:
+                latest[seq] = {rank: entry}
+            else:
+                ranks = latest[seq]
+                if rank in ranks:
+                    if not _supersedes(entry, ranks[rank]):
+                        continue
+                    left -= not ranks[rank].done
+                ranks[rank] = entry
+            if left:
+                open_[seq] = open_[seq] + left if seq in open_ else left
+                if not open_[seq]:
+                    del open_[seq]
+
+    def ended(self, rank: int, seq: int) -> bool:
+        """Whether the rank is known to have finished this collective."""
+        return seq in self.latest and rank in self.latest[seq] and self.latest[seq][rank].done
+
+
+class Known:
+    """What the facts of one window say, gathered once for all its verdicts."""
+
+    __slots__ = ("absent", "entered", "odd", "progress", "size", "stuck_at")
+
+    def __init__(self) -> None:
+        self.progress: dict[int, GroupProgress] = {}
+        #: The last collective each rank is known to have entered.
+        self.entered: dict[int, int] = {}
+        #: The first collective in which each rank is itself stuck.
+        self.stuck_at: dict[int, int] = {}
+        #: The odd ones out at the first sequence where signatures differ.
+        self.odd: list[CollectiveEntry] = []
+        self.absent: set[int] = set()
+        self.size: int | None = None
+
+    @classmethod
+    def of(cls, window: Window) -> Known:
+        known = cls()
+        for fact in window.of(GroupProgress):
+            if fact.rank is not None:
+                known.progress[fact.rank] = fact
+                known.absent.update(fact.absent)
+                known.size = known.size or fact.size
+        if not known.progress:
+            known.absent = _silent(window)
+        known.entered = _entered(window, known.progress)
+        known.stuck_at = _stuck_at(window)
+        known.odd = _odd(window.of(CollectiveEntry))
+        return known
+
+
+def culprits_of(
+    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: Known, pairwise: bool
+) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
+    """Whom the ranks of this cohort wait for, by rank, and (group, sequence) where the chain of waits begins."""
+    if known.odd and not pairwise and known.odd[0].seq <= seq:
+        # Called something else, here or before: nothing after that can match.
+        return tuple([_different(odd) for odd in known.odd]), None
+    found: dict[int, Culprit] = {}
+    origin: tuple[str, int] | None = None
+    progress = known.progress
+    for rank in known.entered:
+        if rank in cohort or (known.entered[rank] >= seq and not pairwise):
+            continue
+        mine = progress.get(rank)
+        if mine is not None and mine.waits_pg is not None:
+            # It waits itself, here or elsewhere: whom it waits for is to be asked, not it.
+            origin = origin or _origin(mine, window.key[1])
+            for root in mine.roots:
+                found.setdefault(root, _culprit(root, progress.get(root), window))
+        elif not pairwise and known.stuck_at.get(rank, seq) >= seq:
+            found.setdefault(rank, _culprit(rank, mine, window))
+    if progress:
+        for rank in cohort:
+            mine = progress.get(rank)
+            for root in mine.roots if mine is not None else ():
+                if root not in found:
+                    found[root] = _culprit(root, progress.get(root), window)
+    if not found:
+        return (), origin
+    return tuple([found[rank] for rank in sorted(found) if rank not in cohort or pairwise]), origin
+
+
+def _different(entry: CollectiveEntry) -> Culprit:
+    assert entry.rank is not None  # keys() asks for it
+    return Culprit(entry.rank, "called_different", entry.seq, entry.frame, f"{called(entry)} at seq {entry.seq}", entry)
+
+
+def _supersedes(entry: CollectiveEntry, before: CollectiveEntry) -> bool:
+    return entry.done if entry.done != before.done else _order(before) < _order(entry)
+
+
+def _order(entry: CollectiveEntry) -> tuple[int, str]:
+    return entry.time, entry.uid
+
+
+def _odd(entries: Sequence[CollectiveEntry]) -> list[CollectiveEntry]:
+    """The odd ones out at the first sequence where signatures differ."""
+    for entry in entries:
+        if entry.signature is not None:
+            break
+    else:
+        return []
+    calls = Calls()
+    calls.add(entries)
+    latest = calls.latest
+    for seq in sorted(latest):
+        sides = sides_of([entry for entry in latest[seq].values() if entry.signature is not None])
+        if len(sides) > 1:
+            return odd_ones(sides)
+    return []
+
+
+def _entered(window: Window, progress: dict[int, GroupProgress]) -> dict[int, int]:
+    """The last collective each rank is known to have entered in this group."""
+    entered: dict[int, int] = {}
+    for report in window.of(WatchdogReport):
+        if report.rank is not None and report.pg and report.last_enqueued is not None:
+            entered[report.rank] = max(entered.get(report.rank, -1), report.last_enqueued)
+    for entry in window.of(CollectiveEntry):
+        rank = entry.rank
+        if rank is None or entry.is_p2p:
+            continue
+        if rank not in entered or entered[rank] < entry.seq:
+            entered[rank] = entry.seq
+    # A dump knows best: the watchdog's counter also counts sends and receives.
+    for rank, fact in progress.items():
+        if fact.last_enqueued is not None:
+            entered[rank] = fact.last_enqueued
+        else:
+            entered.pop(rank, None)
+    return dict(sorted(entered.items()))
+
+
+def _silent(window: Window) -> set[int]:
+    """Ranks that must exist, for everybody is in the default group, and of which no watchdog was heard."""
+    heard = {report.rank for report in window.of(WatchdogReport) if report.rank is not None}
+    if window.key[1] != "0" or not heard:
+        return set()
+    heard |= {entry.rank for entry in window.of(CollectiveEntry) if entry.rank is not None}
+    return set(range(max(heard))) - heard if max(heard) < 2 * len(heard) else set()
+
+
+def _stuck_at(window: Window) -> dict[int, int]:
+    """The first collective of the group in which each rank is itself stuck."""
+    stuck: dict[int, int] = {}
+    for report in window.of(WatchdogReport):
+        if report.rank is not None and report.seq is not None and report.report in ("timeout", "exception"):
+            stuck[report.rank] = min(stuck.get(report.rank, report.seq), report.seq)
+    for entry in window.of(CollectiveEntry):
+        if entry.final and entry.rank is not None and not entry.done:
+            stuck[entry.rank] = min(stuck.get(entry.rank, entry.seq), entry.seq)
+    return stuck
+
+
+def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
+    if fact.waits_pg is None or fact.waits_pg == pg or fact.waits_seq is None:
+        return None
+    return fact.waits_desc or f"group {fact.waits_pg}", fact.waits_seq
+
+
+def _culprit(rank: int, fact: GroupProgress | None, window: Window) -> Culprit:
+    if fact is not None:
+        return Culprit(rank, "never_entered", fact.last_enqueued, fact.frame, fact.last_op, fact)
+    said = [r for r in window.of(WatchdogReport) if r.rank == rank and r.last_enqueued is not None]
+    if said:
+        return Culprit(rank, "never_entered", said[-1].last_enqueued, None, None, said[-1])
+    seen = [e for e in window.of(CollectiveEntry) if e.rank == rank and not e.is_p2p]
+    if seen:
+        last = max(seen, key=lambda entry: (entry.seq, entry.time, entry.uid))
+        return Culprit(rank, "never_entered", last.seq, last.frame, last.op, last)
+    return Culprit(rank, "never_entered")
+
+
+def document_of(culprit: Culprit) -> dict[str, Any]:
+    """A culprit as the verdict's document has it."""
+    document: dict[str, Any] = {"rank": culprit.rank, "why": culprit.why}
+    if culprit.last_enqueued is not None:
+        document["last_enqueued"] = culprit.last_enqueued
+    if culprit.what:
+        document["what"] = culprit.what
+    if culprit.frame:
+        document["frame"] = culprit.frame
+    return document
