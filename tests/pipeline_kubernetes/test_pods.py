@@ -382,3 +382,26 @@ def test_the_pods_of_a_real_server_are_found_over_http(replay: Any, until: Until
         assert expected.items() <= found.items()
     finally:
         processor.stop()
+
+
+def test_processors_of_one_id_follow_the_pods_once(replay: Any, until: Until) -> None:
+    shared: dict[str, Any] = {}
+
+    def share(make: Callable[[], Any]) -> Any:
+        return shared.setdefault("k8sattributes", shared.get("k8sattributes") or make())
+
+    processors = []
+    for pipeline in ("logs", "metrics"):
+        meter = Meter("processor", "k8sattributes", pipeline)
+        setting = Setting(
+            "k8sattributes", meter, lambda: 1, {}.__getitem__, Path(), lambda: (True, {}), share=share
+        )  # fmt: skip
+        processors.append(K8sAttributes(Options(auth_type="none", wait_for_metadata=True), setting))
+    for one in processors:
+        one.start()
+    until(lambda: replay.open == 1)
+    processors[0].stop()
+    assert replay.open == 1, "the other one still needs it"
+    processors[1].stop()
+    until(lambda: replay.open == 0)
+    assert len(replay.versions()) == 1

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tracecore.signals.otlp.json import from_json
 
 from tracecore.pipeline.receivers.k8sobjects import Object
+from tracecore.pipeline.receivers.otlp_http import from_json
 from tracecore.signals.otlp.decoding import decode
 
 pytestmark = pytest.mark.interop

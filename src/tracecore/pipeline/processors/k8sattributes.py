@@ -195,16 +195,19 @@ class K8sAttributes:
         variable = options.filter.node_from_env_var
         node = options.filter.node or os.environ.get(variable, "")
         self._unset = variable if variable and not node else ""
-        self._pods = Pods(
-            lambda: api.connect(options.auth_type, options.context),
-            options.filter.collection(node),
-            Extraction(options.extract, [excluded.name for excluded in options.exclude.pods]),
-            self._state,
-            options.pod_delete_grace_period / SECOND,
+        self._pods: Pods = setting.share(
+            lambda: Pods(
+                lambda: api.connect(options.auth_type, options.context),
+                options.filter.collection(node),
+                Extraction(options.extract, [excluded.name for excluded in options.exclude.pods]),
+                self._state,
+                options.pod_delete_grace_period / SECOND,
+            )
         )
         self._waited = not options.wait_for_metadata
         self._held: list[_Held] = []
         self._holding = 0
+        self._learned = 0
         self._strangers: OrderedDict[Any, int] = OrderedDict()
         self._counted = {"overflow": 0, "malformed": 0}
 
@@ -218,7 +221,8 @@ class K8sAttributes:
         self._pods.start()
 
     def stop(self) -> None:
-        self._pods.stop()
+        if not self._options.passthrough and not self._unset:
+            self._pods.stop()
 
     def _state(self, wrong: str) -> None:
         meter = self._setting.meter
@@ -293,7 +297,9 @@ class K8sAttributes:
     # -- records that come before their pod --------------------------------------------------------------------------
 
     def _may_wait(self) -> bool:
-        return bool(self._options.wait_for_pod) and self._pods.synced.is_set() and self._holding < WAITING
+        # Pods that cannot be asked for are not waited for.
+        may_come = self._pods.synced.is_set() or not self._setting.meter.degraded
+        return bool(self._options.wait_for_pod) and may_come and self._holding < WAITING
 
     def _part(self, batch: Batch, level: str, strangers: list[int]) -> list[Batch]:
         """The batch without what waits for its pod."""
@@ -351,8 +357,8 @@ class K8sAttributes:
         self._count()
         if not self._held:
             return None
-        if self._pods.news.is_set():
-            self._pods.news.clear()
+        if self._pods.learned != self._learned:
+            self._learned = self._pods.learned
             return 0
         return min(held.until for held in self._held)
 

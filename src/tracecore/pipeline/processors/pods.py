@@ -6,16 +6,19 @@ of a pod is kept.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from tracecore.signals.kubernetes.api import Way
-from tracecore.signals.kubernetes.watch import Change, Collection, Follower
+from tracecore.signals.kubernetes.watch import BACK_OFF, Change, Collection, Follower
+
+log = logging.getLogger("tracecore.agent.k8sattributes")
 
 #: Pods remembered; a larger cluster wants a filter by node.
 MOST: Final = 50_000
@@ -90,8 +93,8 @@ class Pods:
         self._now = now
         self._stop = threading.Event()
         self.synced = threading.Event()
-        #: Set when something was learned.
-        self.news = threading.Event()
+        #: How often something was learned.
+        self.learned = 0
         self.by_uid: dict[str, Known] = {}
         self.by_name: dict[tuple[str, str], Known] = {}
         self.by_address: dict[str, Known] = {}
@@ -99,6 +102,8 @@ class Pods:
         self._listed: set[str] = set()
         #: Pods that found no room, and objects that were none.
         self.overflow = self.malformed = 0
+        self._state = state
+        self._users = 0
         self._follower = Follower(way, collection, stop=self._stop, state=state)
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
@@ -106,17 +111,31 @@ class Pods:
         return len(self.by_uid)
 
     def start(self) -> None:
-        self._thread.start()
+        """Begin to follow, when the first of those who share this asks."""
+        self._users += 1
+        if self._users == 1:
+            self._thread.start()
 
     def stop(self) -> None:
+        """End it, when the last of them asks."""
+        self._users -= 1
+        if self._users > 0:
+            return
         self._stop.set()
         self._follower.wake()
         if self._thread.ident is not None:
             self._thread.join(2.0)
 
     def _run(self) -> None:
-        for change in self._follower.changes():
-            self.apply(change)
+        while not self._stop.is_set():
+            try:
+                for change in self._follower.changes():
+                    self.apply(change)
+            except Exception as error:
+                # Our own mistake: it is said, and what is known stays known.
+                log.exception("pods")
+                self._state(f"{type(error).__name__}: {error}")
+                self._stop.wait(BACK_OFF[1])
 
     def apply(self, change: Change) -> None:
         """Take in what was told."""
@@ -126,7 +145,7 @@ class Pods:
                 self._leave(self.by_uid[uid])
             self._listed = set()
             self.synced.set()
-            self.news.set()
+            self.learned += 1
             return
         if change.kind == "BOOKMARK":
             return
@@ -134,7 +153,7 @@ class Pods:
             pod = msgspec.json.decode(change.object)
             uid = str(pod["metadata"]["uid"])
             made = None if change.kind == "DELETED" else self._known(uid, pod)
-        except (msgspec.DecodeError, RecursionError, LookupError, TypeError, AttributeError):
+        except (msgspec.DecodeError, RecursionError, LookupError, TypeError, AttributeError, ValueError):
             self.malformed += 1
             return
         if change.kind == "ITEM":
@@ -146,7 +165,7 @@ class Pods:
                 self._leave(known)
         elif made is not None:
             self._place(made)
-        self.news.set()
+        self.learned += 1
 
     def _known(self, uid: str, pod: Pod) -> Known | None:
         if uid not in self.by_uid and len(self.by_uid) >= MOST:
@@ -187,7 +206,3 @@ class Pods:
                 del self.by_uid[known.uid]
             if self.by_name.get(known.name) is known:
                 del self.by_name[known.name]
-
-    def names(self) -> Iterator[tuple[str, str]]:
-        """Namespace and name of every pod."""
-        return iter(list(self.by_name))

@@ -225,6 +225,12 @@ class _Feed:
                 if halt.wait(error.retry_after or wait):
                     return
                 wait = min(wait * 2, BACK_OFF[1])
+            except Exception as error:
+                # Our own mistake: it is said, and this collection is followed anew from where it got to.
+                log.exception("%s of %s", self.key, self._receiver.options.auth_type)
+                self._receiver.tell(self.key, f"{type(error).__name__}: {error}")
+                if halt.wait(BACK_OFF[1]):
+                    return
 
     def _collection(self) -> Collection:
         wanted = self._wanted

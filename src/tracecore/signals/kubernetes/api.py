@@ -139,16 +139,12 @@ class Way:
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         credentials = self._credentials
         headers = {"Accept": "application/json", "User-Agent": "tracecore", **credentials.headers()}
-        connection: http.client.HTTPConnection
-        if credentials.context is None:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-            connection.connect()
-        else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
-            connection.connect()
-            name = self._server_name or self._host
-            connection.sock = credentials.context().wrap_socket(connection.sock, server_hostname=name)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         try:
+            connection.connect()
+            if credentials.context is not None:
+                name = self._server_name or self._host
+                connection.sock = credentials.context().wrap_socket(connection.sock, server_hostname=name)
             held: socket.socket = connection.sock
             _keep_alive(held)
             if opened is not None:
