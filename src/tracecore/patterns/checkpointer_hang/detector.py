@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tracecore.facts.kubernetes import MountEvent
 from tracecore.facts.nccl import WatchdogReport
@@ -14,6 +14,7 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.facts.wording import seconds
+from tracecore.patterns.checkpointer_hang.saving import after, unfinished
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-    F = TypeVar("F", bound=Fact)
-    K = TypeVar("K")
-
 Storage: TypeAlias = StorageError | MountEvent
-Who: TypeAlias = tuple[int | None, str | None, str | None]
 
 PHASES = frozenset({"plan", "write", "barrier"})
 #: Words of a path or a backend, in lower case; the first that fits decides.
@@ -164,54 +161,6 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         return sorted({begin.rank for begin in self.begun if begin.rank is not None})
 
 
-class Saves:
-    """The last phase that each process began, and when phases of it last ended."""
-
-    def __init__(self) -> None:
-        self.begun: dict[Who, CheckpointPhase] = {}
-        self.ended: dict[tuple[Who, str], CheckpointPhase] = {}
-        #: Those that began and did not end.
-        self.open: dict[Who, CheckpointPhase] = {}
-
-    def add(self, phases: Sequence[CheckpointPhase]) -> None:
-        for fact in phases:
-            who = _who(fact)
-            if fact.event == "begin":
-                _keep_last(self.begun, who, fact)
-            elif fact.event == "end":
-                _keep_last(self.ended, (who, fact.phase), fact)
-            else:
-                continue
-            begin = self.begun.get(who)
-            if begin is None:
-                continue
-            end = self.ended.get((who, begin.phase))
-            if end is None or end.time < begin.time or _place(end) < _place(begin):
-                self.open[who] = begin
-            else:
-                self.open.pop(who, None)
-
-
-class Steps:
-    """The furthest step, when it was first reached, and the last report of each process."""
-
-    def __init__(self) -> None:
-        self.furthest = -1
-        self.since = 0
-        self.last: dict[Who, Progress] = {}
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        if not self.last:
-            self.furthest, self.since = _step(reports[0]), reports[0].time
-        for report in reports:
-            step, time = _step(report), report.time
-            if step > self.furthest:
-                self.furthest, self.since = step, time
-            elif step == self.furthest and time < self.since:
-                self.since = time
-            _keep_last(self.last, _who(report), report)
-
-
 class CheckpointerHang(Pattern[Config]):
     """A phase of saving that began and has not ended for so long, while no step is made.
 
@@ -256,7 +205,7 @@ class CheckpointerHang(Pattern[Config]):
         return job_keys(fact)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        begun = _unfinished(window)
+        begun = unfinished(window)
         reports = window.of(WatchdogReport)
         for first in begun:
             # Nearly always it is too early to say, and no collective has given up.
@@ -324,34 +273,6 @@ class CheckpointerHang(Pattern[Config]):
         return min(found, key=lambda fact: (fact.time, fact.uid), default=None)
 
 
-def _unfinished(window: Window) -> list[CheckpointPhase]:
-    """The last phase that each process began, where neither its end nor a step came after it; oldest first."""
-    current = window.digest(CheckpointPhase, Saves).open.values()
-    if not current:
-        return []
-    # The job as a whole first: while it goes on, which is nearly always, nobody's own steps need be looked at.
-    steps, reports = window.digest(Progress, Steps), window.of(Progress)
-    begun = [begin for begin in current if not _advanced(begin, steps, reports)]
-    if not begun:
-        return []
-    own = steps.last
-    begun = [begin for begin in begun if (who := _who(begin)) not in own or not _after(own[who], begin)]
-    finished = window.of(RunFinished)
-    begun = [begin for begin in begun if not any(end.end >= begin.time for end in finished)]
-    return sorted(begun, key=lambda fact: (fact.time, fact.uid))
-
-
-def _advanced(begin: CheckpointPhase, steps: Steps, reports: Sequence[Progress]) -> bool:
-    """Whether the job made a further step, whoever reported it. Ranks print the same step at different times."""
-    if not reports:
-        return False
-    if reports[0].time <= begin.time:
-        # A step beyond all that were reached before: then the furthest was first reached after it.
-        return steps.since > begin.time and (begin.step is None or steps.furthest > begin.step)
-    step = begin.step if begin.step is not None else _step(reports[0])
-    return steps.furthest > max(step, -1)
-
-
 def _stall(window: Window, begin: CheckpointPhase) -> StepStalled | None:
     """The longest stall that lasted beyond the beginning of the phase."""
     found = [stall for stall in window.of(StepStalled) if stall.end >= begin.time]
@@ -374,12 +295,12 @@ def _ended_between(window: Window, begin: CheckpointPhase, hung: int) -> bool:
         # The same instant counts: a traceback has the time of the line above it.
         for fact in facts[bisect_left(facts, begin.time, key=_time) :]:
             elsewhere = fact.source.path != begin.source.path
-            if fact.time < hung and (fact.time, fact.rank) not in retried and (elsewhere or _after(fact, begin)):
+            if fact.time < hung and (fact.time, fact.rank) not in retried and (elsewhere or after(fact, begin)):
                 return True
     if any(not status.alive and begin.time <= status.time < hung for status in window.of(ExitStatus)):
         return True
     errors = window.of(CheckpointPhase)
-    return any(fact.event == "error" and _after(fact, begin) and fact.time < hung for fact in errors)
+    return any(fact.event == "error" and after(fact, begin) and fact.time < hung for fact in errors)
 
 
 def backend_of(name: str | None) -> str | None:
@@ -395,27 +316,3 @@ def _ranks(window: Window) -> set[int | None]:
 
 def _concerns(end: Fact, begin: Fact) -> bool:
     return end.rank is None or begin.rank is None or end.rank == begin.rank
-
-
-def _who(fact: Fact) -> Who:
-    return fact.rank, fact.pod, fact.node
-
-
-def _step(report: Progress) -> int:
-    return -1 if report.step is None else report.step
-
-
-def _keep_last(facts: dict[K, F], name: K, fact: F) -> None:
-    known = facts.get(name)
-    if known is None or fact.time > known.time or (fact.time == known.time and _place(fact) > _place(known)):
-        facts[name] = fact
-
-
-def _place(fact: Fact) -> tuple[int, str, int, str]:
-    return fact.time, fact.source.path, fact.source.offset, fact.uid
-
-
-def _after(fact: Fact, begin: Fact) -> bool:
-    """Lines of one file that share a time are told apart by their place in it."""
-    same = fact.source.path == begin.source.path and fact.time == begin.time
-    return fact.source.offset > begin.source.offset if same else fact.time > begin.time

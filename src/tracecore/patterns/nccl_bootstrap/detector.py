@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
@@ -12,6 +11,16 @@ from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.nccl_bootstrap.cohorts import (
+    NO_INTERFACE,
+    Cohort,
+    Said,
+    Sayings,
+    cohorts_of,
+    failed_of,
+    namespace_of,
+    problem_of,
+)
 from tracecore.patterns.scope import namespace
 
 if TYPE_CHECKING:
@@ -21,13 +30,6 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Key, Window
 
 Discriminator: TypeAlias = Literal["cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "unknown"]
-Said: TypeAlias = RendezvousFailure | NcclError
-
-NO_INTERFACE = "no_socket_interface"
-#: What a rank says that could not reach the others; the other failures are of one that waited.
-UNREACHED = frozenset(
-    {"connect_timeout", "connection_refused", "connection_reset", "host_not_found", "closed", NO_INTERFACE}
-)
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
     "socket_ifname_mismatch": "no network interface of the name they look for",
@@ -37,7 +39,6 @@ WORDS: dict[Discriminator, str] = {
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
-_who = attrgetter("job", "pod", "rank", "attempt")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -158,62 +159,6 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects(tuple(sorted(failed)), entities.nodes, entities.gpus, entities.pods)
 
 
-class _Cohort:
-    """The ranks of one job, or of one namespace where the job is not known."""
-
-    __slots__ = ("alive", "joined", "pods", "ready", "said", "seen", "stepped")
-
-    def __init__(self) -> None:
-        self.ready: dict[int | None, PodReady] = {}
-        self.said: list[Said] = []
-        self.joined: set[int] = set()
-        self.pods: set[str | None] = set()
-        self.seen: set[int] = set()
-        self.alive: set[int] = set()
-        self.stepped = False
-
-
-class _Group:
-    """Ranks and pods of which something was heard."""
-
-    __slots__ = ("pods", "ranks")
-
-    def __init__(self) -> None:
-        self.ranks: set[int] = set()
-        self.pods: set[str | None] = set()
-
-
-class Members:
-    """Who was heard of, by cohort. Facts are many and say the same: one for each process is enough."""
-
-    def __init__(self) -> None:
-        self.cohorts: dict[tuple[Key, int], _Group] = {}
-        self._known: set[tuple[object, ...]] = set()
-
-    def add(self, facts: Sequence[Fact]) -> None:
-        for who in set(map(_who, facts)).difference(self._known):
-            self._known.add(who)
-            job, pod, rank, attempt = who
-            name = (job, "") if job else ("", namespace(pod) if pod else ""), attempt
-            group = self.cohorts.get(name)
-            if group is None:
-                group = self.cohorts[name] = _Group()
-            group.pods.add(pod)
-            if rank is not None:
-                group.ranks.add(rank)
-
-
-class Sayings:
-    """Facts by cohort, in no order."""
-
-    def __init__(self) -> None:
-        self.cohorts: dict[tuple[Key, int], list[Any]] = {}
-
-    def add(self, facts: Sequence[Fact]) -> None:
-        for fact in facts:
-            self.cohorts.setdefault(_cohort_of(fact), []).append(fact)
-
-
 class NcclBootstrap(Pattern[Config]):
     """A ready rank without a collective long after the first pod of its job was ready; or a rendezvous that says so.
 
@@ -259,7 +204,7 @@ class NcclBootstrap(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        for (key, attempt), cohort in sorted(_cohorts(window).items(), key=lambda item: item[0]):
+        for (key, attempt), cohort in sorted(cohorts_of(window).items(), key=lambda item: item[0]):
             if cohort.stepped:
                 continue
             said = tuple(fact for fact in cohort.said if fact.rank is None or fact.rank not in cohort.joined)
@@ -274,13 +219,13 @@ class NcclBootstrap(Pattern[Config]):
         times = (min(pod.ready_time for pod in pods) + self.config.window for pods in cohorts)
         return min((time for time in times if time > now), default=None)
 
-    def _absent(self, cohort: _Cohort, now: int) -> list[PodReady]:
+    def _absent(self, cohort: Cohort, now: int) -> list[PodReady]:
         """Ready pods whose rank has no collective when the time is up, counted from the first that was ready."""
         if not cohort.ready or now < self._first(cohort) + self.config.window:
             return []
         return [pod for rank, pod in cohort.ready.items() if rank not in cohort.joined and pod.pod not in cohort.pods]
 
-    def _first(self, cohort: _Cohort) -> int:
+    def _first(self, cohort: Cohort) -> int:
         return min(pod.ready_time for pod in cohort.ready.values())
 
     def _verdict(
@@ -288,16 +233,16 @@ class NcclBootstrap(Pattern[Config]):
         window: Window,
         key: Key,
         attempt: int,
-        cohort: _Cohort,
+        cohort: Cohort,
         said: tuple[Said, ...],
         absent: list[PodReady],
     ) -> Verdict:
-        failed, missing, size = _failed(cohort, said, absent)
+        failed, missing, size = failed_of(cohort, said, absent)
         cni = self._cni(window, key, cohort, absent) if absent else None
         discriminator: Discriminator = "unknown"
         if cni is not None:
             discriminator = "cni_error"
-        elif any(_of(fact) == NO_INTERFACE for fact in said):
+        elif any(problem_of(fact) == NO_INTERFACE for fact in said):
             discriminator = "socket_ifname_mismatch"
         elif said:
             discriminator = "rendezvous_unreachable"
@@ -319,88 +264,13 @@ class NcclBootstrap(Pattern[Config]):
             said=said[:NAMED],
         )
 
-    def _cni(self, window: Window, key: Key, cohort: _Cohort, absent: list[PodReady]) -> CniEvent | None:
+    def _cni(self, window: Window, key: Key, cohort: Cohort, absent: list[PodReady]) -> CniEvent | None:
         """The first failure of the pod network in the cohort's namespace around the time it became ready."""
-        spaces = {_namespace(pod) for pod in absent} | {key[1] or None}
+        spaces = {namespace_of(pod) for pod in absent} | {key[1] or None}
         first = self._first(cohort)
         for event in window.of(CniEvent):
             near = first - self.config.window <= event.end and event.time <= first + self.config.window
-            space = event.namespace or _namespace(event)
+            space = event.namespace or namespace_of(event)
             if near and space is not None and space in spaces and (not event.job or not key[0] or event.job == key[0]):
                 return event
         return None
-
-
-def _cohorts(window: Window) -> dict[tuple[Key, int], _Cohort]:
-    """Those of which there is something to say: a pod was ready or somebody failed, and no step was made."""
-    ready = window.digest(PodReady, Sayings).cohorts
-    failures = (window.digest(RendezvousFailure, Sayings).cohorts, window.digest(NcclError, Sayings).cohorts)
-    stepped = window.digest(Progress, Members).cohorts
-    entries = [window.digest(kind, Members).cohorts for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
-    statuses = window.digest(ExitStatus, Sayings).cohorts
-    cohorts: dict[tuple[Key, int], _Cohort] = {}
-    for name in ready.keys() | failures[0].keys() | failures[1].keys():
-        if name in stepped:
-            continue
-        cohort = cohorts[name] = _Cohort()
-        for pod in sorted(ready.get(name, ()), key=_order):
-            # A pod that became ready again is the same rank.
-            cohort.ready.setdefault(pod.rank, pod)
-        cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=_order)
-        for group in (known[name] for known in entries if name in known):
-            cohort.joined |= group.ranks
-            cohort.pods |= group.pods
-        cohort.alive = {status.rank for status in statuses.get(name, ()) if status.alive and status.rank is not None}
-        heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()))
-        cohort.seen = {fact.rank for fact in heard if fact.rank is not None} | cohort.joined
-        if name[0][0]:
-            # A collective or a step that knows its pod and no job counts for the job of that pod.
-            for pod in cohort.ready.values():
-                lender = (("", _namespace(pod) or ""), name[1])
-                if pod.pod is not None:
-                    cohort.stepped = cohort.stepped or (lender in stepped and pod.pod in stepped[lender].pods)
-                    if any(lender in known and pod.pod in known[lender].pods for known in entries):
-                        cohort.pods.add(pod.pod)
-    return cohorts
-
-
-def _failed(cohort: _Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
-    """The ranks that never joined, how many they are, and how many ranks there should be."""
-    failed = {pod.rank for pod in absent if pod.rank is not None}
-    counts = [
-        (fact.expected, fact.joined)
-        for fact in said
-        if isinstance(fact, RendezvousFailure) and fact.expected is not None and fact.joined is not None
-    ]
-    expected, joined = max(counts, default=(0, 0))
-    unreached = {fact.rank for fact in said if fact.rank is not None and _of(fact) in UNREACHED}
-    seen = cohort.seen
-    if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):
-        # Everybody who is heard of joined, or waited: those never heard of are the ones.
-        failed = set(range(expected)) - seen if all(rank < expected for rank in seen) else set()
-    if not failed and not unreached and 0 < len(cohort.alive) == expected - joined:
-        # The others gave up waiting and ended.
-        failed = set(cohort.alive)
-    if not failed:
-        # The rendezvous is where rank 0 is. Where it was never heard of, nobody could reach it.
-        failed = {0} if unreached and 0 not in seen else unreached
-    missing = max(len(failed), expected - joined, 1)
-    size = max(len(cohort.ready), expected, len(seen | failed), missing)
-    return tuple(sorted(failed)), missing, size
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid
-
-
-def _of(fact: Said) -> str:
-    return fact.failure if isinstance(fact, RendezvousFailure) else fact.error
-
-
-def _namespace(fact: Fact) -> str | None:
-    own = fact.namespace if isinstance(fact, PodReady | CniEvent) else None
-    return own or (namespace(fact.pod) if fact.pod else None)
-
-
-def _cohort_of(fact: Fact) -> tuple[Key, int]:
-    return (fact.job, "") if fact.job else ("", _namespace(fact) or ""), fact.attempt

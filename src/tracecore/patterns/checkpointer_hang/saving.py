@@ -1,0 +1,118 @@
+"""Which checkpoints were begun and neither ended nor left behind by further steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from tracecore.facts.training import CheckpointPhase, Progress, RunFinished
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Window
+
+    F = TypeVar("F", bound=Fact)
+    K = TypeVar("K")
+
+Who: TypeAlias = tuple[int | None, str | None, str | None]
+
+
+def unfinished(window: Window) -> list[CheckpointPhase]:
+    """The last phase that each process began, where neither its end nor a step came after it; oldest first."""
+    current = window.digest(CheckpointPhase, Saves).open.values()
+    if not current:
+        return []
+    # The job as a whole first: while it goes on, which is nearly always, nobody's own steps need be looked at.
+    steps, reports = window.digest(Progress, Steps), window.of(Progress)
+    begun = [begin for begin in current if not _advanced(begin, steps, reports)]
+    if not begun:
+        return []
+    own = steps.last
+    begun = [begin for begin in begun if (who := _who(begin)) not in own or not after(own[who], begin)]
+    finished = window.of(RunFinished)
+    begun = [begin for begin in begun if not any(end.end >= begin.time for end in finished)]
+    return sorted(begun, key=lambda fact: (fact.time, fact.uid))
+
+
+class Saves:
+    """The last phase that each process began, and when phases of it last ended."""
+
+    def __init__(self) -> None:
+        self.begun: dict[Who, CheckpointPhase] = {}
+        self.ended: dict[tuple[Who, str], CheckpointPhase] = {}
+        #: Those that began and did not end.
+        self.open: dict[Who, CheckpointPhase] = {}
+
+    def add(self, phases: Sequence[CheckpointPhase]) -> None:
+        for fact in phases:
+            who = _who(fact)
+            if fact.event == "begin":
+                _keep_last(self.begun, who, fact)
+            elif fact.event == "end":
+                _keep_last(self.ended, (who, fact.phase), fact)
+            else:
+                continue
+            begin = self.begun.get(who)
+            if begin is None:
+                continue
+            end = self.ended.get((who, begin.phase))
+            if end is None or end.time < begin.time or _place(end) < _place(begin):
+                self.open[who] = begin
+            else:
+                self.open.pop(who, None)
+
+
+class Steps:
+    """The furthest step, when it was first reached, and the last report of each process."""
+
+    def __init__(self) -> None:
+        self.furthest = -1
+        self.since = 0
+        self.last: dict[Who, Progress] = {}
+
+    def add(self, reports: Sequence[Progress]) -> None:
+        if not self.last:
+            self.furthest, self.since = _step(reports[0]), reports[0].time
+        for report in reports:
+            step, time = _step(report), report.time
+            if step > self.furthest:
+                self.furthest, self.since = step, time
+            elif step == self.furthest and time < self.since:
+                self.since = time
+            _keep_last(self.last, _who(report), report)
+
+
+def _advanced(begin: CheckpointPhase, steps: Steps, reports: Sequence[Progress]) -> bool:
+    """Whether the job made a further step, whoever reported it. Ranks print the same step at different times."""
+    if not reports:
+        return False
+    if reports[0].time <= begin.time:
+        # A step beyond all that were reached before: then the furthest was first reached after it.
+        return steps.since > begin.time and (begin.step is None or steps.furthest > begin.step)
+    step = begin.step if begin.step is not None else _step(reports[0])
+    return steps.furthest > max(step, -1)
+
+
+def _who(fact: Fact) -> Who:
+    return fact.rank, fact.pod, fact.node
+
+
+def _step(report: Progress) -> int:
+    return -1 if report.step is None else report.step
+
+
+def _keep_last(facts: dict[K, F], name: K, fact: F) -> None:
+    known = facts.get(name)
+    if known is None or fact.time > known.time or (fact.time == known.time and _place(fact) > _place(known)):
+        facts[name] = fact
+
+
+def _place(fact: Fact) -> tuple[int, str, int, str]:
+    return fact.time, fact.source.path, fact.source.offset, fact.uid
+
+
+def after(fact: Fact, begin: Fact) -> bool:
+    """Lines of one file that share a time are told apart by their place in it."""
+    same = fact.source.path == begin.source.path and fact.time == begin.time
+    return fact.source.offset > begin.source.offset if same else fact.time > begin.time

@@ -1,0 +1,161 @@
+"""The ranks of a job, or of a namespace where the job is not known: who is ready, who failed, who joined."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tracecore.facts.collective import CollectiveEntry, GroupProgress
+from tracecore.facts.kubernetes import CniEvent, PodReady
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.process import ExitStatus
+from tracecore.facts.training import Progress
+from tracecore.patterns.scope import namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key, Window
+
+Said: TypeAlias = RendezvousFailure | NcclError
+
+NO_INTERFACE = "no_socket_interface"
+#: What a rank says that could not reach the others; the other failures are of one that waited.
+UNREACHED = frozenset(
+    {"connect_timeout", "connection_refused", "connection_reset", "host_not_found", "closed", NO_INTERFACE}
+)
+_who = attrgetter("job", "pod", "rank", "attempt")
+
+
+class Cohort:
+    """The ranks of one job, or of one namespace where the job is not known."""
+
+    __slots__ = ("alive", "joined", "pods", "ready", "said", "seen", "stepped")
+
+    def __init__(self) -> None:
+        self.ready: dict[int | None, PodReady] = {}
+        self.said: list[Said] = []
+        self.joined: set[int] = set()
+        self.pods: set[str | None] = set()
+        self.seen: set[int] = set()
+        self.alive: set[int] = set()
+        self.stepped = False
+
+
+class _Group:
+    """Ranks and pods of which something was heard."""
+
+    __slots__ = ("pods", "ranks")
+
+    def __init__(self) -> None:
+        self.ranks: set[int] = set()
+        self.pods: set[str | None] = set()
+
+
+class Members:
+    """Who was heard of, by cohort. Facts are many and say the same: one for each process is enough."""
+
+    def __init__(self) -> None:
+        self.cohorts: dict[tuple[Key, int], _Group] = {}
+        self._known: set[tuple[object, ...]] = set()
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        for who in set(map(_who, facts)).difference(self._known):
+            self._known.add(who)
+            job, pod, rank, attempt = who
+            name = (job, "") if job else ("", namespace(pod) if pod else ""), attempt
+            group = self.cohorts.get(name)
+            if group is None:
+                group = self.cohorts[name] = _Group()
+            group.pods.add(pod)
+            if rank is not None:
+                group.ranks.add(rank)
+
+
+class Sayings:
+    """Facts by cohort, in no order."""
+
+    def __init__(self) -> None:
+        self.cohorts: dict[tuple[Key, int], list[Any]] = {}
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            self.cohorts.setdefault(_cohort_of(fact), []).append(fact)
+
+
+def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
+    """Those of which there is something to say: a pod was ready or somebody failed, and no step was made."""
+    ready = window.digest(PodReady, Sayings).cohorts
+    failures = (window.digest(RendezvousFailure, Sayings).cohorts, window.digest(NcclError, Sayings).cohorts)
+    stepped = window.digest(Progress, Members).cohorts
+    entries = [window.digest(kind, Members).cohorts for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
+    statuses = window.digest(ExitStatus, Sayings).cohorts
+    cohorts: dict[tuple[Key, int], Cohort] = {}
+    for name in ready.keys() | failures[0].keys() | failures[1].keys():
+        if name in stepped:
+            continue
+        cohort = cohorts[name] = Cohort()
+        for pod in sorted(ready.get(name, ()), key=_order):
+            # A pod that became ready again is the same rank.
+            cohort.ready.setdefault(pod.rank, pod)
+        cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=_order)
+        for group in (known[name] for known in entries if name in known):
+            cohort.joined |= group.ranks
+            cohort.pods |= group.pods
+        cohort.alive = {status.rank for status in statuses.get(name, ()) if status.alive and status.rank is not None}
+        heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()))
+        cohort.seen = {fact.rank for fact in heard if fact.rank is not None} | cohort.joined
+        if name[0][0]:
+            # A collective or a step that knows its pod and no job counts for the job of that pod.
+            for pod in cohort.ready.values():
+                lender = (("", namespace_of(pod) or ""), name[1])
+                if pod.pod is not None:
+                    cohort.stepped = cohort.stepped or (lender in stepped and pod.pod in stepped[lender].pods)
+                    if any(lender in known and pod.pod in known[lender].pods for known in entries):
+                        cohort.pods.add(pod.pod)
+    return cohorts
+
+
+def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
+    """The ranks that never joined, how many they are, and how many ranks there should be."""
+    failed = {pod.rank for pod in absent if pod.rank is not None}
+    counts = [
+        (fact.expected, fact.joined)
+        for fact in said
+        if isinstance(fact, RendezvousFailure) and fact.expected is not None and fact.joined is not None
+    ]
+    expected, joined = max(counts, default=(0, 0))
+    unreached = {fact.rank for fact in said if fact.rank is not None and problem_of(fact) in UNREACHED}
+    seen = cohort.seen
+    if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):
+        # Everybody who is heard of joined, or waited: those never heard of are the ones.
+        failed = set(range(expected)) - seen if all(rank < expected for rank in seen) else set()
+    if not failed and not unreached and 0 < len(cohort.alive) == expected - joined:
+        # The others gave up waiting and ended.
+        failed = set(cohort.alive)
+    if not failed:
+        # The rendezvous is where rank 0 is. Where it was never heard of, nobody could reach it.
+        failed = {0} if unreached and 0 not in seen else unreached
+    missing = max(len(failed), expected - joined, 1)
+    size = max(len(cohort.ready), expected, len(seen | failed), missing)
+    return tuple(sorted(failed)), missing, size
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid
+
+
+def problem_of(fact: Said) -> str:
+    """What went wrong, in one word."""
+    return fact.failure if isinstance(fact, RendezvousFailure) else fact.error
+
+
+def namespace_of(fact: Fact) -> str | None:
+    """The namespace it names itself, else its pod's."""
+    own = fact.namespace if isinstance(fact, PodReady | CniEvent) else None
+    return own or (namespace(fact.pod) if fact.pod else None)
+
+
+def _cohort_of(fact: Fact) -> tuple[Key, int]:
+    return (fact.job, "") if fact.job else ("", namespace_of(fact) or ""), fact.attempt
