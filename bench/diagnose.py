@@ -1,6 +1,6 @@
 """`tracecore diagnose` over many worker logs, and from a cold start over a few.
 
-    python -m bench diagnose                            0.25 GB in 25 files
+    python -m bench diagnose                            1 GB in 102 files
     python -m bench.diagnose --gigabytes 10             10 GB in 1,024 files: needs that much disk
 
 Logs are container logs (CRI) of 10 MB, 50 lines a second as eight local ranks write them, nine progress lines in ten,
@@ -155,13 +155,13 @@ def cold() -> Measurement:
     return Measurement("diagnose.cold", best, "s", "≤ 1", "a recorded incident of 8 files, start included")
 
 
-def measure(gigabytes: float = 0.25) -> list[Measurement]:
+def measure(gigabytes: float = 1.0) -> list[Measurement]:
     return [cold(), *logs(gigabytes)]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--gigabytes", type=float, default=0.25)
+    parser.add_argument("--gigabytes", type=float, default=1.0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for measured in measure(parser.parse_args().gigabytes):
         print(f"{measured.name:<26} {measured.value:10.2f} {measured.unit:<6} {measured.bar:<8} {measured.note}")

@@ -44,7 +44,7 @@ PAUSE_OF_SPANS: Final = 30
 #: Seconds between lines that are handed on in any case: the shortest interval that gives no more than `ENOUGH` lines
 #: of a block is taken, else the longest.
 EVERY: Final = (1, 2, 5, 10, 25)
-SPANS: Final = (300, 900, 3600, 14_400)
+SPANS: Final = (600, 1800, 3600, 14_400)
 ENOUGH: Final = 1
 ENOUGH_OF_SPANS: Final = 24
 #: Without spans: bytes of a stream, at its beginning and at its end, of which no line is left out.
@@ -402,6 +402,8 @@ class Sampler:
             return Report(text[begin:stop], base + begin, first_line + line)
 
         keep = min(max(TAIL // len(lanes.spans), LEAST_TAIL), MOST_TAIL)
+        if self._size is not None and base + size < self._size - RECENT:
+            keep = 1  # the end is far away
         for who, first, final, broken in lanes.spans:
             standing = self._standing.get(who)
             if standing is None:
