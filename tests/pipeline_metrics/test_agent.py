@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-EVERY = 30
+EVERY = 60
 STORY = 600
 
 CONFIG = """
@@ -166,7 +166,7 @@ def test_heat_and_flaps(play: Callable[..., tuple[Story, Agent]], exporters: Sim
     }
     story, agent = play(
         metrics=lambda t: exporters.dcgm(t, changes),
-        node=lambda t: exporters.ports(t, lambda s: 1 if s in (330, 390, 450) else 4),
+        node=lambda t: exporters.ports(t, lambda s: 1 if s in (240, 360, 480) else 4),
     )
     until(lambda: {"thermal_throttle", "ib_link_flap"} <= {one["pattern.name"] for one in agent.verdicts()})
     until(lambda: story.over)

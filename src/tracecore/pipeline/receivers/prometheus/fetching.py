@@ -115,13 +115,17 @@ class Fetcher:
         Called by another thread than `get`, now and then.
         """
         if self._late():
-            with self._lock:
-                connection = self._connection
-            if connection is not None and (sock := connection.sock) is not None:
-                try:
-                    sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    return  # it has ended by itself
+            self.cut()
+
+    def cut(self) -> None:
+        """Hang up, from another thread: whoever reads finds the end."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None and (sock := connection.sock) is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # it has ended by itself
 
     def close(self) -> None:
         with self._lock:
@@ -168,8 +172,9 @@ class Fetcher:
         for fresh in (self._connection is None or self._where != where, True):
             if fresh:
                 self.close()
+                made = self._connect(parts.scheme, parts.hostname or "", parts.port)
                 with self._lock:
-                    self._connection, self._where = self._connect(parts.scheme, parts.hostname or "", parts.port), where
+                    self._connection, self._where = made, where
             connection = self._connection
             if connection is None:
                 raise OSError("the connection was cut")

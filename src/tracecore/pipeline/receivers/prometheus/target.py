@@ -185,7 +185,10 @@ class Scraper:
     def hang_up(self) -> None:
         """End what it waits for, too."""
         self.stop()
-        self._fetcher.close()
+        if self._thread.is_alive():
+            self._fetcher.cut()  # the thread closes what it has
+        else:
+            self._fetcher.close()
 
     def join(self, seconds: float) -> None:
         self._thread.join(seconds)
@@ -199,8 +202,14 @@ class Scraper:
         digest = hashlib.md5(repr(self.target.key).encode(), usedforsecurity=False).digest()
         due = time.monotonic() + min(interval, SPREAD) * int.from_bytes(digest[:4], "big") / 2**32
         while not self._stop.wait(max(due - time.monotonic(), 0.0)):
-            self.scrape(due + interval)
-            # Whatever it took: the next one is when it would have been.
+            try:
+                self.scrape(due + interval)
+            except Exception as error:
+                # Whatever it is, it is this target's: the next scrape may be fine.
+                log.exception("%s: a scrape failed", self.target.labels["instance"])
+                self.wrong = f"{type(error).__name__}: {error}"
+                self._meter.failures += 1
+            # However long that took, the next one is when it would have been.
             due += interval
             if (behind := time.monotonic() - due) > 0:
                 missed = int(behind / interval) + 1
