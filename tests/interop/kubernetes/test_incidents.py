@@ -184,6 +184,26 @@ def test_a_rank_whose_network_could_not_be_set_up(server: Any, agent: Agent, unt
     assert verdict["gen_ai.training.job_id"] == "mixtral"
 
 
+def test_a_pod_whose_eviction_was_asked_for_stopped_as_planned(server: Any, agent: Agent, until: Until) -> None:
+    server.node("gpu-6", Ready="True")
+    server.pod("drained-0", "gpu-6", labels={"volcano.sh/job-name": "qwen"})
+    server.status("drained-0", ready(now()))
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "drained-0"}}
+    server.call("POST", "/api/v1/namespaces/default/pods/drained-0/eviction", eviction)
+    verdict = until(lambda: agent.named("planned_stop", "drained-0"))[-1]
+    assert verdict["gen_ai.training.job_id"] == "qwen"
+    assert agent.named("pod_evicted", "drained-0") == []
+
+
+def test_a_node_that_is_not_heard_of(server: Any, agent: Agent, until: Until) -> None:
+    server.node("gpu-9", Ready="True")
+    server.pod("stranded-0", "gpu-9")
+    time.sleep(1.1)
+    server.condition("gpu-9", Ready="Unknown")
+    verdict = until(lambda: agent.named("host_lost", "gpu-9"))[-1]
+    assert "gpu-9" in verdict["pattern.headline"]
+
+
 def test_healthy_pods_and_nodes_say_nothing(server: Any, agent: Agent, until: Until) -> None:
     server.node("gpu-5", Ready="True", MemoryPressure="False", DiskPressure="False")
     pod = server.pod("quiet-0", "gpu-5")
