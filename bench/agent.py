@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
@@ -231,31 +230,30 @@ def _shipped(command: list[str], place: Path, sink: Sink) -> float:
     (place / "base.json").write_text(json.dumps(base))
     with _running([*command, "--config", str(place / "base.json")], place) as process:
         # A first record shows that it runs; its start is not counted.
-        _write(place / "first", pods, 9, _lines(1, 9))
+        _staged(pods, 9, _lines(1, 9))
+        sink.requests = 0
         sink.marks.clear()
         _until(lambda: sink.requests > 0, process)
-        before = _settled(process.pid)
         for number in range(FILES):
-            _write(place / "staged", pods, number, _lines(RECORDS // FILES, number))
-        _until(lambda: len(sink.marks) >= FILES, process)
+            _staged(place / "staged", number, _lines(RECORDS // FILES, number))
+        before = _settled(process.pid)
+        for path in sorted((place / "staged").iterdir()):
+            path.rename(pods / path.name)
+        _until(lambda: len(sink.marks - {b"9"}) >= FILES, process)
         return RECORDS / (_settled(process.pid) - before)
 
 
-def _write(staged: Path, pods: Path, number: int, lines: bytes) -> None:
-    """A pod's log that is there at once, whole."""
-    folder = pods / f"ml_trainer-{number}_0a1b2c3d-0000-4000-8000-{number:012d}"
-    (staged / "worker").mkdir(parents=True)
-    (staged / "worker" / "0.log").write_bytes(lines + (_stamp(time.time()) + b" stdout F %b %d\n" % (MARK, number)))
-    shutil.move(staged, folder)
+def _staged(pods: Path, number: int, lines: bytes) -> None:
+    """A pod's log, with a line at its end that tells that all has arrived."""
+    folder = pods / f"ml_trainer-{number}_0a1b2c3d-0000-4000-8000-{number:012d}" / "worker"
+    folder.mkdir(parents=True)
+    last = _stamp(time.time()) + b" stdout F " + MARK + b" %d\n" % number
+    (folder / "0.log").write_bytes(lines + last)
 
 
 def _lines(count: int, rank: int) -> bytes:
-    return b"".join(
-        _stamp(1_794_000_000 + n / 1000)
-        + b" stdout F [rank0]: step %d loss 2.%04d lr 3.0e-04 tokens/s 51234 grad_norm 0.%03d\n"
-        % (n, n % 9999, n % 999)
-        for n in range(count)
-    )
+    line = b" stdout F [rank%d]: step %d loss 2.%04d lr 3.0e-04 tokens/s 51234 grad_norm 0.%03d\n"
+    return b"".join(_stamp(1_790_000_000 + n / 1000) + line % (rank, n, n % 9999, n % 999) for n in range(count))
 
 
 def _stamp(seconds: float) -> bytes:
@@ -376,7 +374,7 @@ class Sink:
                     sink.seen, sink.wanted = time.monotonic(), b"\x00\x00never"
                 at = body.find(MARK)
                 while at >= 0:
-                    sink.marks.add(body[at + len(MARK) : at + len(MARK) + 3])
+                    sink.marks.add(body[at + len(MARK) + 1 : at + len(MARK) + 2])
                     at = body.find(MARK, at + 1)
                 sink.requests += 1
                 self.send_response(200)
