@@ -550,6 +550,125 @@ plain(
 )
 
 
+def copy_truncate(old: str, new: str) -> Step:
+    def step(place: Path) -> None:
+        (place / new).write_bytes((place / old).read_bytes())
+        os.truncate(place / old, 0)
+
+    return step
+
+
+# Files under several names, with odd names, and put in the place of others.
+plain("equal from the start", all_of(put("a.log", "same\n"), put("b.log", "same\n")), put("a.log", "more of a\n"))
+plain(
+    "equal in two places",
+    nothing,
+    all_of(put("c/x.log", "same\n"), put("d/x.log", "same\n")),
+    put("d/x.log", "more\n"),
+    glob="*/*.log",
+)
+plain("equal, but later", put("a.log", "same\n"), put("b.log", "same\n"), put("b.log", "more of b\n"))
+plain("odd names", put("with blank ü.log", "one\n"), put("a[1].log", "two\n"), put("{b}.log", "three\n"))
+plain("a directory by that name", all_of(lambda p: (p / "d.log").mkdir(), put("a.log", "one\n")))
+plain(
+    "put in its place",
+    put("a.log", "one\n"),
+    all_of(put("new", "two\nthree\n"), rename("new", "a.log")),
+    put("a.log", "four\n"),
+    glob="*.log",
+)
+plain(
+    "put in its place with the same beginning",
+    put("a.log", "header\none\n"),
+    all_of(put("new", "header\ntwo\n"), rename("new", "a.log")),
+    put("a.log", "three\n"),
+    glob="*.log",
+)
+plain(
+    "made again with the same beginning",
+    put("a.log", LONG + "\none\n"),
+    all_of(lambda p: (p / "a.log").unlink(), put("a.log", LONG + "\none\ntwo\n")),
+)
+plain("empty at first", put("a.log", ""), put("a.log", "one\n"), put("b.log", ""), put("b.log", "two\n"))
+plain("a mark of the byte order", put("a.log", b"\xef\xbb\xbfone\ntwo\n"))
+plain(
+    "copied and truncated twice",
+    put("a.log", "one\n" + LONG + "1\n"),
+    all_of(copy_truncate("a.log", "a.log.1"), put("a.log", "two\n" + LONG + "2\n")),
+    all_of(rename("a.log.1", "a.log.2"), copy_truncate("a.log", "a.log.1"), put("a.log", "three\n")),
+    put("a.log", "four\n"),
+)
+plain(
+    "short, copied and truncated",
+    put("a.log", "one\n"),
+    all_of(copy_truncate("a.log", "a.log.1"), put("a.log", "two\n")),
+    all_of(rename("a.log.1", "a.log.2"), copy_truncate("a.log", "a.log.1"), put("a.log", "three\n")),
+)
+for size in (16, 1000, 5000):
+    plain(
+        f"known by {size} bytes",
+        put("a.log", "x" * 999 + "\n"),
+        put("a.log", "second line that goes on\n" * 200),
+        all_of(rename("a.log", "a.log.1"), put("a.log", "y\n")),
+        fingerprint_size=size,
+    )
+plain(
+    "deleted with its directory",
+    put("d/a.log", "one\n"),
+    all_of(put("d/a.log", "two\n"), lambda p: (p / "d" / "a.log").rename(p / "gone"), lambda p: (p / "d").rmdir()),
+    put("d/a.log", "three\n"),
+    glob="*/*.log",
+)
+# Larger than what is read at once: what lies on a border.
+ROWS = "".join(f"row {n} " + "x" * (n % 97) + "\n" for n in range(9000))
+plain("large", put("a.log", ROWS))
+plain("large with crlf", put("a.log", ROWS.replace("\n", "\r\n")))
+plain("large in utf-16", put("a.log", ROWS.encode("utf-16-le")), encoding="utf-16le")
+plain(
+    "large with starts", put("a.log", ROWS.replace("row", "20 row")), multiline={"line_start_pattern": "^20 row \\d*0 "}
+)
+plain("large with ends", put("a.log", ROWS), multiline={"line_end_pattern": "7 x*\n"})
+plain("large with umlauts", put("a.log", ROWS.replace("x", "ü✓")))
+plain("large in pieces", put("a.log", "z" * 700_000 + "\n" + "y" * 300_000 + "\nend\n"), max_log_size=100_000)
+plain("large and compressed", put("a.log", gzip.compress(ROWS.encode())), compression="gzip")
+container("large pod", *(f"{S} stdout {'P' if n % 5 == 0 else 'F'} row {n} " + "x" * (n % 97) for n in range(6000)))
+container(
+    "rotated in pieces",
+    *(f"{S} stdout F first {n}" for n in range(30)),
+    steps=[
+        put(f"pods/{POD}", f"{S} stdout P one "),
+        put(f"pods/{POD}", f"\n{S} stdout P two \n"),
+        all_of(
+            rename(f"pods/{POD}", f"pods/{POD}.20261115-013705"),
+            put(f"pods/{POD}.20261115-013705", f"{S} stdout F three in the old file\n"),
+            put(f"pods/{POD}", f"{S} stdout F new\n"),
+        ),
+        put(f"pods/{POD}", f"{S} stderr P other \n{S} stderr F stream\n"),
+    ],
+)
+container(
+    "runtime changes",
+    f"{S} stdout F containerd",
+    json.dumps({"log": "docker\n", "stream": "stdout", "time": S}),
+    "2026-11-15T01:37:04.5+02:00 stdout P crio ",
+    json.dumps({"log": "docker between\n", "stream": "stdout", "time": S}),
+    "2026-11-15T01:37:05.5+02:00 stdout F ends",
+    f"{S} stdout P containerd ",
+    "2026-11-15T01:37:05.5+02:00 stdout F ends as crio",
+)
+container(
+    "moved and removed after",
+    f"{S} stderr F text",
+    f"{S} stdout F text",
+    more=[
+        {"type": "move", "from": 'attributes["log.iostream"]', "to": "attributes.stream"},
+        {"type": "remove", "field": "attributes.logtag"},
+        {"type": "add", "field": "resource.cluster", "value": "c1"},
+        {"type": "filter", "expr": 'attributes.stream == "stdout"'},
+    ],
+)
+
+
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Counter[Any], Counter[Any]]]:
     """What came out of the Collector and of us, by case."""
@@ -587,7 +706,9 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Counter
 
     def wait(seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        looks = 0
+        while time.monotonic() < end or looks < 12:
+            looks += 1
             for name, one in logs.items():
                 ours[name] += [records.shown(r, record) for batch in one.poll() for r, record in batch.records()]
             assert process.poll() is None, (base / "collector.log").read_text()[-3000:]

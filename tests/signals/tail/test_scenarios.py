@@ -362,9 +362,10 @@ def test_what_is_not_delivered_is_not_deleted(logs: Path, tail: Make) -> None:
 def test_a_file_that_began_as_another_did(logs: Path, tail: Make) -> None:
     """TestStalePartialFingerprintDiscarded, TestDelayedDisambiguation, TestNoLostPartial"""
     (logs / "a.log").write_text("same\n")
-    (logs / "b.log").write_text("same\n")
     t = tail()
-    assert t.bodies() == ["same"]  # they may be copies of each other
+    assert t.bodies() == ["same"]
+    (logs / "b.log").write_text("same\n")
+    assert t.bodies() == []  # it may be a copy
     append(logs / "b.log", "and now another\n")
     assert t.bodies(2) == ["same", "and now another"]
     append(logs / "a.log", "a goes on\n")
@@ -375,6 +376,21 @@ def test_a_file_that_began_as_another_did(logs: Path, tail: Make) -> None:
     t.bodies(6)
     (logs / "c.log").write_text("same\nbut much later\n")
     assert t.bodies() == ["same", "but much later"]
+
+
+def test_files_that_come_at_once_are_no_copies_of_each_other(logs: Path, tail: Make) -> None:
+    for name in ("a", "b"):
+        (logs / f"{name}.log").write_text("same\n")
+    (logs / "link.log").symlink_to(logs / "a.log")
+    t = tail(include=(str(logs / "*.log"), str(logs / "*/*.log")))
+    assert t.bodies(2) == ["same", "same"]
+    for name in ("c", "d"):
+        (logs / name).mkdir()
+        (logs / name / "x.log").write_text("pods that start alike\n")
+    assert t.bodies(2) == ["pods that start alike"] * 2
+    append(logs / "a.log", "more\n")
+    append(logs / "d" / "x.log", "more of it\n")
+    assert t.bodies(2) == ["more", "more of it"]
 
 
 def test_files_with_the_same_first_kilobyte_are_both_read(logs: Path, tail: Make) -> None:
@@ -393,10 +409,14 @@ def test_files_with_the_same_first_megabytes_are_told_apart_by_their_end(logs: P
     same = "".join(f"step {n} of a run that prints the same everywhere\n" for n in range(40_000))
     for rank in (0, 1):
         (logs / f"rank{rank}.log").write_text(same + f"rank {rank} ends\n")
-    (logs / "rank0.log.1").write_text(same)  # a copy that was made to truncate it
-    found = tail().bodies(2)
+    t = tail()
+    found = t.bodies(2)
     assert len(found) == 80_002
     assert {"rank 0 ends", "rank 1 ends"} <= set(found)
+    (logs / "rank0.log.1").write_text(same)  # a copy that is made to truncate it
+    assert t.bodies(2) == []
+    (logs / "rank2.log").write_text(same + "rank 2 ends\n")
+    assert len(t.bodies(2)) == 40_001
 
 
 # Restarts

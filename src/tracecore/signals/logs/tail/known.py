@@ -53,12 +53,10 @@ class Known:
         file.fingerprint = fingerprint
         self._by_length.setdefault(fingerprint.length, {}).setdefault(fingerprint.digest, []).append(file)
 
-    def equal(self, fingerprint: Fingerprint) -> Watched | None:
-        """A file with this beginning that is at a path."""
-        for file in self._by_length.get(fingerprint.length, {}).get(fingerprint.digest, ()):
-            if file.placed:
-                return file
-        return None
+    def equals(self, fingerprint: Fingerprint) -> list[Watched]:
+        """Files with this beginning that are at a path."""
+        alike = self._by_length.get(fingerprint.length, {}).get(fingerprint.digest, ())
+        return [file for file in alike if file.placed]
 
     def match(self, data: bytes, device: int, inode: int) -> Watched | None:
         """The file that begins like this and is at no path: the longest beginning first."""

@@ -38,10 +38,11 @@ STALLED_TIME: Final = 30 * SECOND
 class Place:
     """A path that matches, and which file was found there."""
 
-    __slots__ = ("changed", "file", "gone", "path", "skip", "status", "unreadable")
+    __slots__ = ("born", "changed", "file", "gone", "path", "skip", "status", "unreadable")
 
-    def __init__(self, path: str, now: int) -> None:
+    def __init__(self, path: str, now: int, look: int) -> None:
         self.path = path
+        self.born = look
         self.file: Watched | None = None
         self.status: tuple[int, int, int, int] | None = None
         self.changed = now
@@ -90,6 +91,8 @@ class Places:
         self.crowded = False
         self._next_find = 0
         self._next_ident = 1
+        self._looks = 0
+        self._fresh = not loaded  # nothing has been seen before, now or by an earlier run
         self._from_beginning = config.start_at == "beginning" or bool(loaded)
         for file in loaded:
             known.add(file)
@@ -128,6 +131,7 @@ class Places:
 
     def look(self, now: int) -> list[Watched]:
         """Looks around; gives the files in which there is something to read, in the order to read them in."""
+        self._looks += 1
         searched = now >= self._next_find
         if searched:
             self._find(now)
@@ -149,6 +153,7 @@ class Places:
                 held += 1
         found = [*self.lost(now), *reads]
         self._from_beginning = True
+        self._fresh = False
         # A file may be at a place that nobody has looked at yet.
         if searched and not self.crowded:
             self._forget()
@@ -162,7 +167,7 @@ class Places:
         for path in paths:
             place = known.pop(path, None)
             if place is None:
-                self._busy[path] = place = Place(path, now)
+                self._busy[path] = place = Place(path, now, self._looks)
             self._places[path] = place
         for place in known.values():
             self._leave(place)
@@ -255,7 +260,8 @@ class Places:
         if not data:
             os.close(fd)
             return
-        twin = self._known.equal(fingerprint.of(data))
+        alike = [file for file in self._known.equals(fingerprint.of(data)) if not self._apart(file, place, status)]
+        twin = alike[0] if alike else None
         if twin is not None and not self._differs(twin, fd, len(data)):
             # A copy, made to truncate the original. Once that happens, the copy takes its place.
             if not self._from_beginning:
@@ -268,6 +274,7 @@ class Places:
             self._next_ident += 1
             file.compressed = compressed
             file.flush_since = now
+            file.born = self._looks if place.born == self._looks else 0
             self._known.add(file)
             if not self._from_beginning:
                 self._start_at_end(file, status.st_size)
@@ -285,6 +292,16 @@ class Places:
         place.file = file
         self._arrivals.touch(file)
         self._claim(file, place, status, now, reads)
+
+    def _apart(self, file: Watched, place: Place, status: os.stat_result) -> bool:
+        """Whether a file is another one than a known one that has the same beginning, although they may be equal.
+
+        A copy is made of a file that was there before, and beside it. Two that come at once, each in a place of its
+        own, are two.
+        """
+        if (file.device, file.inode) == (status.st_dev, status.st_ino) or not self._looks == file.born == place.born:
+            return False
+        return self._fresh or os.path.dirname(file.path) != os.path.dirname(place.path)
 
     def _start_at_end(self, file: Watched, size: int) -> None:
         if file.compressed:

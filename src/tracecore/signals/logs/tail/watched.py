@@ -45,9 +45,9 @@ class Watched:
     """
 
     __slots__ = (
-        "ahead", "attributes", "base", "changed", "compressed", "delivered", "delivered_record", "delivered_skipping",
-        "device", "fd", "fingerprint", "flush_length", "flush_since", "given", "ident", "inflation", "inode",
-        "large_since", "lost_since", "mtime", "offset", "outstanding", "partial", "path", "placed", "record", "rest",
+        "ahead", "attributes", "base", "born", "changed", "compressed", "delivered", "delivered_record",
+        "delivered_skipping", "device", "fd", "fingerprint", "flush_length", "flush_since", "given", "ident",
+        "inflation", "inode", "large_since", "lost_since", "mtime", "offset", "outstanding", "partial", "path", "placed", "record", "rest",
         "size", "skipping", "stored", "target", "templates", "unclaimed",
     )  # fmt: skip
 
@@ -76,6 +76,7 @@ class Watched:
         self.flush_since = 0
         self.partial = False  # the container runtime cut the last line: the next belongs to it
         self.placed = False  # it was found at a path
+        self.born = 0  # the look at which it was found, at a path that was new, too
         self.unclaimed = 0  # looks since it was not any more
         self.large_since = 0  # when it was found to be larger than rotation would let it become
         self.lost_since = 0  # when it was found to have no path
