@@ -18,8 +18,6 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Extras of tracecore that are part of the image, where the lock has them.
 EXTRAS = ("gpu",)
-#: What tracecore imports by itself, although it once came with typer.
-IMPORTED = ("click",)
 
 
 def name_of(text: str) -> str:
@@ -59,7 +57,7 @@ def wanted() -> dict[str, list[str]]:
     locked = lock()
     extras = [text for extra in EXTRAS for text in project["project"]["optional-dependencies"].get(extra, ())]
     return {
-        "requirements.txt": [*project["project"]["dependencies"], *IMPORTED]
+        "requirements.txt": project["project"]["dependencies"]
         + [text for text in extras if name_of(Requirement(text).name) in locked],
         "build-requirements.txt": project["build-system"]["requires"],
     }

@@ -48,7 +48,7 @@ def test_every_package_that_is_imported_is_in_the_image(requirements: Any) -> No
         requirements.name_of(name) for name in re.findall(r"^(\S+)==", (IMAGE / "requirements.txt").read_text(), re.M)
     }
     #: Behind an option or a command that says what to install when it is missing.
-    optional = {"lightkube", "fastapi", "uvicorn", "starlette", "jinja2", "psycopg", "ua-parser", "confluent-kafka",
+    optional = {"fastapi", "uvicorn", "starlette", "jinja2", "psycopg", "ua-parser", "confluent-kafka",
                 "apprise", "nvidia-ml-py", "uvloop", "httptools", "ray", "anyio"}  # fmt: skip
     for path in (ROOT / "src" / "tracecore").rglob("*.py"):
         for module in re.findall(r"^\s*(?:import|from) ([a-zA-Z_0-9]+)", path.read_text(), re.MULTILINE):

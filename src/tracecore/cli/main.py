@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# name -> (module holding a click/typer command named `command`, one line of help).
+# name -> (module holding a click command named `command`, one line of help).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "diagnose": ("tracecore.cli.diagnose", "Read what a dead run left behind and say what broke."),
     "fr": ("tracecore.cli.fr", "Analyse Flight Recorder dumps alone: who is missing, what mismatches."),
