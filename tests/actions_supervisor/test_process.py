@@ -117,7 +117,7 @@ def test_a_stop_gives_time_and_then_no_more(tmp_path: Path) -> None:
     ended = kept.wait(10)
     assert ended is not None
     assert (ended.signal, ended.cause) == ("SIGKILL", "stopped")
-    assert 0.4 < time.monotonic() - begun < 5
+    assert 0.4 < time.monotonic() - begun < 30
 
 
 def test_a_command_on_a_lifeline_ends_with_its_starter(tmp_path: Path) -> None:
