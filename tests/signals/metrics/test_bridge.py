@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracecore.signals.metrics.bridge import Limits, Memory
@@ -78,6 +78,7 @@ def test_the_story_has_every_kind_of_record() -> None:
     }
 
 
+@settings(max_examples=25)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
 def test_any_order_and_batching_within_the_bound_gives_the_same(random: object, most: int) -> None:
     """Every sample is delayed by up to the bound, and the clock advances after batches of any size."""

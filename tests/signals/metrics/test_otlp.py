@@ -105,3 +105,11 @@ def test_node_exporter_names_its_machine() -> None:
     assert first.labels["host.name"] == "node-9"
     known = next(points(scraped("node_infiniband_state_id", {}, {**local, "k8s.node.name": "node-7"}, uname)))
     assert "host.name" not in known.labels
+
+
+def test_points_of_two_targets_at_one_time_are_two() -> None:
+    one, two = (
+        next(points(scraped("DCGM_FI_DEV_GPU_TEMP", {"gpu": "0"}, {**TARGET, "service.instance.id": address})))
+        for address in ("10.1.2.3:9400", "10.1.2.4:9400")
+    )
+    assert one.source.uid != two.source.uid

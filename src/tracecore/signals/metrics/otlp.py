@@ -36,6 +36,9 @@ def points(payload: Mapping[str, Any], path: str = "otlp") -> Iterator[Point]:
             whole = {**whole, "host.name": host}
         # The pod of a scraped resource is the exporter's, which is not who its GPUs work for.
         where = whole if "service.instance.id" not in whole else {n: whole[n] for n in _WHERE if whole.get(n)}
+        # Two targets may be asked in the same millisecond.
+        owner = next((str(whole[n]) for n in ("service.instance.id", "k8s.node.name", "host.name") if whole.get(n)), "")
+        origin = f"{path}:{owner}" if owner else path
         for scope in resource.get("scope_metrics") or ():
             for metric in scope.get("metrics") or ():
                 kind = next((name for name in ("gauge", "sum") if name in metric), None)
@@ -64,7 +67,7 @@ def points(payload: Mapping[str, Any], path: str = "otlp") -> Iterator[Point]:
                         labels=labels,
                         value=float(value),
                         time=int(time),
-                        source=Source(path, place, ident=f"{path}@{time}#{place}"),
+                        source=Source(origin, place, ident=f"{origin}@{time}#{place}"),
                         declared=declared,
                     )
 
