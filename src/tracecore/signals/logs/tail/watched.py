@@ -47,8 +47,8 @@ class Watched:
     __slots__ = (
         "ahead", "attributes", "base", "born", "changed", "compressed", "delivered", "delivered_record",
         "delivered_skipping", "device", "fd", "fingerprint", "flush_length", "flush_since", "given", "ident",
-        "inflation", "inode", "large_since", "lost_since", "mtime", "offset", "outstanding", "partial", "path", "placed", "record", "rest",
-        "size", "skipping", "stored", "target", "templates", "unclaimed",
+        "inflation", "inode", "large_since", "lost_since", "mtime", "offset", "outstanding", "partial",
+        "path", "placed", "record", "rest", "size", "skipping", "stored", "target", "templates", "unclaimed",
     )  # fmt: skip
 
     def __init__(self, ident: int, path: str, fingerprint: Fingerprint) -> None:
