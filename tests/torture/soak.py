@@ -10,6 +10,7 @@ It runs in eras. In one kind the agent is only stopped, in the other it is only 
 is left to settle, and the accounts are made. What is printed for each era:
 
     missing     lines that did not arrive; there may be none
+    out of sight  times a file was deleted, or a link to it went elsewhere, while the agent had it open
     excused     lines of deleted files that the agent had open, not sent when it was killed: nobody can have them;
                 when it was told to stop and nobody took them in time, it says so itself
     rejected    lines that the server said it does not want
@@ -23,6 +24,7 @@ is left to settle, and the accounts are made. What is printed for each era:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -110,6 +112,11 @@ class Wrong(Exception):
     """What must not happen has happened."""
 
 
+def end_with_parent() -> None:
+    """Nothing is left running when this program is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 class Agent:
     """`tracecore run` in a process, started again and again."""
 
@@ -127,6 +134,7 @@ class Agent:
                 [sys.executable, "-m", "tracecore", "run", "--config", str(self._place / "agent.yaml")],
                 stdout=log,
                 stderr=log,
+                preexec_fn=end_with_parent,
             )
 
     def await_start(self, meanwhile: Callable[[], None]) -> None:
@@ -172,12 +180,14 @@ class Soak:
         self._open = True
         (place / "agent.yaml").write_text(configuration(place, self._http.port, self._grpc.port))
         self._do = "write"
+        self._ahead = 2_000
         self._agent = Agent(place)
         self._control()
         (place / "memory").mkdir()
         (place / "stored").mkdir()
         self._locks = [os.open(place / tree / "sight.lock", os.O_RDWR | os.O_CREAT) for tree in ("memory", "stored")]
-        self._writer = subprocess.Popen([sys.executable, str(HERE / "writer.py"), str(place), str(seed)])
+        writer = [sys.executable, str(HERE / "writer.py"), str(place), str(seed)]
+        self._writer = subprocess.Popen(writer, preexec_fn=end_with_parent)
         self._ledger = (place / "ledger.jsonl").open("a+")
         self._ledger.seek(0)
         self._gone: list[tuple[str, int, int]] = []
@@ -228,6 +238,7 @@ class Soak:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._taken.likelihood = self._chance.choice((0.0, 0.1, 0.5, 0.9))
+            self._ahead = self._chance.choice((2_000, 2_000, 100_000))
             chance = self._chance.random()
             if chance < 0.2 and self._open:
                 self._http.close()
@@ -373,6 +384,7 @@ class Soak:
                 "era": "killed" if kill else "stopped",
                 "lines": sum(end - self._base.get(stream, 0) for stream, end in self._written.items()),
                 "missing": 0,
+                "out of sight": len(self._gone),
                 "excused": sum(line not in taken.lines for line in self._excused),
                 "rejected": len(taken.rejected),
                 "doubled": sum(doubled.values()),
@@ -431,7 +443,7 @@ class Soak:
             "do": self._do,
             "agent": process.pid if process is not None else None,
             "arrived": self._taken.total,
-            "most_ahead": 100_000,
+            "most_ahead": self._ahead,
             "rate": self._rate,
             "rotations": 0.05,
         }
