@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -76,13 +77,14 @@ def receiver() -> Path | str:
     """A program around the Collector's k8sobjects receiver, or the reason there is none."""
     if not shutil.which("go"):
         return "Go is not installed, so the Collector's receiver cannot be built"
-    place = cache() / f"k8sobjectsreceiver-{RECEIVER}"
+    source = Path(__file__).with_name("receiver.go")
+    place = cache() / f"k8sobjectsreceiver-{RECEIVER}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     program = place / "k8sobjects"
     if program.exists():
         return program
     place.mkdir(parents=True, exist_ok=True)
     (place / "go.mod").write_text(RECEIVER_MODULE)
-    shutil.copy(Path(__file__).with_name("receiver.go"), place / "main.go")
+    shutil.copy(source, place / "main.go")
     with (place / "build.log").open("w") as out:
         if _build(place, program, "-s -w", out):
             return f"the Collector's receiver did not build; see {place / 'build.log'}"

@@ -31,6 +31,7 @@ func main() {
 	factory := k8sobjectsreceiver.NewFactory()
 	config := factory.CreateDefaultConfig()
 	must(confmap.NewFromStringMap(options).Unmarshal(config))
+	must(component.ValidateConfig(config))
 	sink, err := consumer.NewLogs(func(_ context.Context, logs plog.Logs) error {
 		raw, err := (&plog.JSONMarshaler{}).MarshalLogs(logs)
 		must(err)
