@@ -318,3 +318,17 @@ def test_a_running_agent_names_the_culprit_of_a_hang(
     )
     assert "rank 5" in verdict["body"]
     assert running.stop() == 0
+
+
+def test_a_dump_survives_the_way_to_another_agent() -> None:
+    """Agents send their dumps to one that sees all ranks."""
+    from tracecore.signals.otlp import decoding, encoding
+
+    data = (GLOO / "hang_one_rank" / "fr_dump_0").read_bytes()
+    record = {"body": data, "attributes": {"log.file.path": "/d/fr_dump_0"}, "time_unix_nano": 1}
+    entry = {
+        "resource": {"attributes": {"tracecore.layer": "flight_recorder"}},
+        "scope_logs": [{"scope": {}, "log_records": [record]}],
+    }
+    arrived = decoding.decode("logs", encoding.encode("logs", {"resource_logs": [entry]}))
+    assert arrived["resource_logs"][0]["scope_logs"][0]["log_records"][0]["body"] == data
