@@ -24,7 +24,6 @@ is left to settle, and the accounts are made. What is printed for each era:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -112,11 +111,6 @@ class Wrong(Exception):
     """What must not happen has happened."""
 
 
-def end_with_parent() -> None:
-    """Nothing is left running when this program is killed."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
 class Agent:
     """`tracecore run` in a process, started again and again."""
 
@@ -134,7 +128,6 @@ class Agent:
                 [sys.executable, "-m", "tracecore", "run", "--config", str(self._place / "agent.yaml")],
                 stdout=log,
                 stderr=log,
-                preexec_fn=end_with_parent,
             )
 
     def await_start(self, meanwhile: Callable[[], None]) -> None:
@@ -187,7 +180,7 @@ class Soak:
         (place / "stored").mkdir()
         self._locks = [os.open(place / tree / "sight.lock", os.O_RDWR | os.O_CREAT) for tree in ("memory", "stored")]
         writer = [sys.executable, str(HERE / "writer.py"), str(place), str(seed)]
-        self._writer = subprocess.Popen(writer, preexec_fn=end_with_parent)
+        self._writer = subprocess.Popen(writer)
         self._ledger = (place / "ledger.jsonl").open("a+")
         self._ledger.seek(0)
         self._gone: list[tuple[str, int, int]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +17,24 @@ SOAK = Path(__file__).with_name("soak.py")
 @pytest.mark.integration
 def test_nothing_is_lost_and_little_is_doubled() -> None:
     environment = {**os.environ, "SOAK_SECONDS": "4", "SOAK_SEED": "3", "SOAK_RATE": "8000"}
-    done = subprocess.run([sys.executable, str(SOAK)], env=environment, capture_output=True, text=True, timeout=540)
+    with subprocess.Popen(
+        [sys.executable, str(SOAK)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as soak:
+        try:
+            out, said = soak.communicate(timeout=540)
+        except subprocess.TimeoutExpired:
+            # With all that it has started.
+            os.killpg(soak.pid, signal.SIGKILL)
+            raise
     # What a full disk was, and the seed: where it fails, they are wanted.
-    print(done.stderr)
-    assert done.returncode == 0, done.stderr
-    stopped, killed = map(json.loads, done.stdout.splitlines()[:2])
+    print(said)
+    assert soak.returncode == 0, said
+    stopped, killed = map(json.loads, out.splitlines()[:2])
     print(f"{killed['doubled']} of {killed['lines']} lines doubled by {killed['kills']} kills")
     assert stopped["era"] == "stopped"
     assert stopped["stops"] >= 1
