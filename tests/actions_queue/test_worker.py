@@ -28,7 +28,7 @@ def worker(queue: Queue, engine: Engine, folder: Path, **settings: Any) -> Worke
     return Worker(queue, ident(engine), name="w", host="h", logs=folder / "logs", **settings)
 
 
-def eventually(condition: Callable[[], object], seconds: float = 30.0) -> bool:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -195,7 +195,7 @@ def test_a_worker_that_hangs_loses_its_task_and_what_it_runs(tmp_path: Path, sql
     log = tmp_path / "queue.tasks" / f"task-{task}" / "attempt-1" / "evidence" / "output.log"
     assert eventually(lambda: log.exists() and log.read_text())
     running.send_signal(signal.SIGSTOP)
-    assert eventually(lambda: process.marked(f"queue/{ident(sqlite)}/{task}/1") == [], 10)
+    assert eventually(lambda: process.marked(f"queue/{ident(sqlite)}/{task}/1") == [], 60)
     assert queue.get(task).status == "running"
     other = work(tmp_path / "queue.db", "--lease", "1s", "--drain")
     assert other.wait(40) == 0

@@ -30,7 +30,7 @@ def output(folder: Path) -> str:
     return (folder / "output.log").read_text()
 
 
-def eventually(condition: Callable[[], object], seconds: float = 10.0) -> bool:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

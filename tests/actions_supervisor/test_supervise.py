@@ -30,7 +30,7 @@ def begin(folder: Path, *arguments: str, stdout: int | IO[bytes] = subprocess.DE
     return subprocess.Popen(command, stdout=stdout, stderr=subprocess.DEVNULL, **options)
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+def eventually(condition: Callable[[], object], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
