@@ -300,3 +300,13 @@ def test_any_text(make: Make, text: str) -> None:
     assert len(list(printed.read_table(make(TABLE + text, "t"), CLOCK))) >= 3
     described = list(printed.read_describe(make(DESCRIBE + text, "t"), CLOCK))
     assert described[0]["log"]["attributes"]["k8s.container.terminated.exit_code"] == 1
+
+
+def test_a_recorded_watch_says_what_its_objects_say_but_not_that_events_are_forgotten(make: Make) -> None:
+    changes = [{"type": "ADDED", "object": EVENT}, {"type": "MODIFIED", "object": POD}]
+    changes.append({"type": "DELETED", "object": {**NEW_EVENT, "kind": "Event"}})
+    text = "\n".join(json.dumps({"apiVersion": "v1", **change}) for change in changes)
+    found = list(objects.read_json(make(text, "kubernetes_json"), CLOCK))
+    assert [r["log"]["attributes"].get("k8s.event.reason") for r in found[:1]] == ["FailedMount"]
+    assert len(found) == 5
+    assert not any(r["log"]["attributes"].get("k8s.event.uid") == "e-2" for r in found)
