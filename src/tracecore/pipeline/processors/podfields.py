@@ -220,6 +220,3 @@ def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
                 "container.image.repo_digests": [digest] if "@sha256:" in digest else None,
             },
         )
-
-
-__all__ = ["DEFAULT", "Extract", "Extraction", "Field", "Metadata", "containers_of", "facts_of"]

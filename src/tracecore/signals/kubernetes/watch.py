@@ -22,7 +22,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -471,8 +471,3 @@ def _asked(way: Way, path: str, kind: type[T]) -> T:
         return msgspec.json.decode(raw or b"", type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ApiError(f"{path} is malformed: {error}") from None
-
-
-def selected(fields: Mapping[str, str]) -> str:
-    """A selector of fields or labels that must be equal."""
-    return ",".join(f"{name}={value}" for name, value in fields.items())
