@@ -305,6 +305,25 @@ def test_limits_of_a_job(exporter: Exporter, scraper: Make) -> None:
         assert "more than" in str(one.wrong)
 
 
+def test_targets_behind_a_target_are_bounded_and_forgotten(
+    exporter: Exporter, scraper: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracecore.pipeline.receivers.prometheus.target.MOST_PLACES", 10)
+    taken = Taken()
+    one = scraper(exporter.address, taken, honor_labels=True, scrape_timeout=30 * SECOND, scrape_interval=30 * SECOND)
+    for turn in range(6):
+        exporter.answer = (200, {}, "".join(f'a{{instance="n{turn}-{n}"}} 1\n' for n in range(3)).encode())
+        one.scrape()
+        assert one.wrong == ""
+    exporter.answer = (200, {}, "".join(f'a{{instance="m{n}"}} 1\n' for n in range(12)).encode())
+    one.scrape()
+    assert "more than 10 targets" in str(one.wrong)
+    assert taken.last["up"] == 0.0
+    exporter.answer = (200, {}, b'a{instance="z"} 1\n')
+    one.scrape()
+    assert one.wrong == ""
+
+
 def test_secrets(exporter: Exporter, tmp_path: Path, scraper: Make) -> None:
     from tracecore.pipeline.receivers.prometheus.options import Authorization, BasicAuth
 

@@ -121,6 +121,18 @@ def test_an_answer_that_is_none_counts_as_none() -> None:
     assert values(target.silent()["a"]) == [None]
 
 
+def test_what_a_broken_answer_had_is_forgotten() -> None:
+    target = Answers()
+    target.says("# TYPE n_total counter\nn_total 5\n")
+    for turn in range(50):
+        with pytest.raises(ExpositionError):
+            target.says("n_total 6\n" + "".join(f'a{{n="{turn}-{n}"}} 1\n' for n in range(20)) + "broken\n")
+        target.silent()
+    assert len(target.memory._known) == 1
+    (point,) = points(target.says("n_total 7\n")["n_total"])
+    assert point["start_time_unix_nano"] == START, "the counter goes on where it was"
+
+
 def starts(target: Answers, *answers: float | None) -> list[int]:
     found = []
     for value in answers:

@@ -135,6 +135,8 @@ class SeriesMemory:
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._numbers: dict[tuple[Any, ...], Entry] = {}
         self._live: list[Entry] = []
+        #: Lines that the answer at hand is the first to have.
+        self._new: list[Entry] = []
         #: Lines that are known and are no series.
         self._aside = 0
         self._scrape = 0
@@ -219,12 +221,20 @@ class SeriesMemory:
         return touched, tally
 
     def fail(self, time: int) -> list[Family]:
-        """Marks for all series: there was no answer. They are remembered, so that a counter goes on where it was."""
+        """Marks for all series: there was no answer. They are remembered, so that a counter goes on where it was.
+
+        What only an answer had that was none is forgotten.
+        """
+        self._unlearn()
         self._begin()
         for entry in self._live:
             self._mark(entry, time)
         self._live = []
         return self._touched
+
+    def places(self) -> set[Place]:
+        """Resources and scopes of the series there are."""
+        return {family.place for family in self._families.values()}
 
     def _begin(self) -> None:
         self._scrape += 1
@@ -238,6 +248,21 @@ class SeriesMemory:
         if len(self._known) - self._aside > len(live) or self._aside > MOST_SAMPLES:
             self._forget()
         self._live = [entry for entry in live if not entry.timed or self._track_timed]
+        self._new = []
+
+    def _unlearn(self) -> None:
+        """What was learned from an answer that failed half-way."""
+        if not self._new:
+            return
+        for entry in self._new:
+            if self._known.pop(entry.key, None) is not None:
+                self._aside -= entry.role >= _INFO
+        self._new = []
+        families = {entry.family for entry in self._known.values()}
+        groups = {entry.group for entry in self._known.values()}
+        self._families = {key: family for key, family in self._families.items() if family in families}
+        self._groups = {key: group for key, group in self._groups.items() if group in groups}
+        self._numbers = {key: entry for key, entry in self._numbers.items() if self._known.get(entry.key) is entry}
 
     def _forget(self) -> None:
         """Series that were not in this answer."""
@@ -329,7 +354,7 @@ class SeriesMemory:
         self._families.clear()
         self._groups.clear()
         self._numbers.clear()
-        self._live = []
+        self._live, self._new = [], []
         self._aside = 0
 
     def _learn(self, line: str, open_metrics: bool, tally: Tally) -> tuple[Entry, int]:
@@ -340,6 +365,7 @@ class SeriesMemory:
         if entry is None:
             entry = self._entry(key, found.name, found.labels, tally)
             self._known[key] = entry
+            self._new.append(entry)
             self._aside += entry.role >= _INFO
         return entry, found.end
 

@@ -170,6 +170,10 @@ class Scraper:
             limits=self._limits,
         )
         self._external = dict(external)
+        #: The place of the target itself, which there is room for whatever it says.
+        self._own: dict[tuple[Any, ...], Place] = {}
+        self._place({**one.labels, **self._external})
+        self._own = dict(self._places)
         self._fetcher = Fetcher(config, one.url, one.timeout / _SECOND)
         self._stop = threading.Event()
         #: What is wrong with it; empty when nothing is, None before the first scrape.
@@ -310,6 +314,10 @@ class Scraper:
         found = self._places.get(key)
         if found is None:
             if len(self._places) >= MOST_PLACES:
-                raise ExpositionError(f"series of more than {MOST_PLACES} targets")
+                used = self._memory.places()
+                self._places = {known: place for known, place in self._places.items() if place in used}
+                self._places |= self._own
+                if len(self._places) >= MOST_PLACES:
+                    raise ExpositionError(f"series of more than {MOST_PLACES} targets")
             found = self._places[key] = Place(job, instance, self.target.discovered, scope)
         return found
