@@ -20,8 +20,16 @@ from tracecore.pipeline.agent.options import SECOND, Count, Duration
 RANK: Final = "gen_ai.training.rank"
 JOB: Final = "gen_ai.training.job_id"
 #: Labels of pods that say it, as `k8sattributes` may have put them on a resource.
-_RANK_LABELS: Final = ("k8s.pod.labels.gen_ai.training.io/rank", "gen_ai.training.io/rank")
-_JOB_LABELS: Final = ("k8s.pod.labels.gen_ai.training.io/job-id", "gen_ai.training.io/job-id")
+_RANK_LABELS: Final = (
+    "k8s.pod.labels.gen-ai.training.io/rank",
+    "k8s.pod.labels.gen_ai.training.io/rank",
+    "gen_ai.training.io/rank",
+)
+_JOB_LABELS: Final = (
+    "k8s.pod.labels.gen-ai.training.io/job-id",
+    "k8s.pod.labels.gen_ai.training.io/job-id",
+    "gen_ai.training.io/job-id",
+)
 _PREFIX = re2.compile(r"^\[rank(\d{1,7})\]:")
 
 
