@@ -1,0 +1,165 @@
+"""A stage: a node with a job, and the agents that watch it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from stage.agents import DEPLOYED, HERE, Agent, free_port
+from stage.cluster import Api, Cluster, stamp
+from stage.exporters import Exporter, Gpus, Ports
+from stage.node import Clock, Container, Kernel, Training
+from stage.webhook import Webhook, until
+
+#: Seconds for what a machine does in one: it may be slow and busy.
+PATIENCE = 120.0
+
+
+class Stage:
+    """What incidents are played on.
+
+    Args:
+        place: an empty directory.
+        node: the node's name.
+        job: the job's name.
+        api: the cluster.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, place: Path, node: str, job: str, api: Api, clock: Clock = time.time) -> None:
+        self.place = place
+        self.node = node
+        self.job = job
+        self.api = api
+        self.clock = clock
+        for name in ("pods", "dumps"):
+            (place / name).mkdir()
+        self.kernel = Kernel(place / "kern.log", node, clock)
+        self.dumps = place / "dumps"
+        self.gpus = Gpus(node)
+        self.ports = Ports(node)
+        self.dcgm = Exporter(self.gpus.page)
+        self.node_exporter = Exporter(self.ports.page)
+        self.webhook = Webhook()
+        self.pods: list[Any] = []
+        self.ranks: list[Container] = []
+        self.training: Training | None = None
+        #: Whoever plays says here whether agents are to be asked how far they are.
+        self.agent: Agent | None = None
+        self.cluster: Agent | None = None
+
+    def close(self) -> None:
+        if self.training is not None:
+            self.training.stop()
+        for rank in self.ranks:
+            rank.close()
+        for server in (self.dcgm, self.node_exporter, self.webhook):
+            server.close()
+
+    # -- the job -------------------------------------------------------------------------------------------------------
+
+    def start_job(self, ranks: int = 4) -> None:
+        """Pods, one for each rank and GPU, that run but have printed nothing yet."""
+        self.api.node(self.node, Ready="True", MemoryPressure="False", DiskPressure="False")
+        for rank in range(ranks):
+            labels = {"training.kubeflow.org/job-name": self.job, "gen-ai.training.io/rank": str(rank)}
+            gpu = {"nvidia.com/gpu-PCIDeviceBusID": self.gpus[rank].bus}
+            self.pods.append(self.api.pod(f"{self.job}-worker-{rank}", self.node, labels=labels, annotations=gpu))
+            self.ranks.append(Container(self.place / "pods", self.pods[-1], self.clock))
+
+    def begin(self, ranks: int = 4) -> None:
+        """A job that trains well, and has been seen to: lines of every rank, and some scrapes."""
+        self.start_job(ranks)
+        self.training = Training(self.ranks)
+        self.read_logs()
+        for rank in range(ranks):
+            self.ready(rank)
+        self.scraped(6)
+
+    def ready(self, rank: int) -> None:
+        """The kubelet says that a pod is ready."""
+        self.api.status(self.pods[rank]["metadata"]["name"], running(self.clock()))
+
+    def halt(self) -> int:
+        """The job makes no more steps; gives the last one."""
+        assert self.training is not None
+        self.training.stop()
+        return self.training.step
+
+    # -- how far the agents are ----------------------------------------------------------------------------------------
+
+    def scraped(self, times: int) -> None:
+        """Wait until both exporters have been scraped so many times more."""
+        for exporter in (self.dcgm, self.node_exporter):
+            before = exporter.scrapes
+            _sure(until(lambda e=exporter, b=before: e.scrapes >= b + times, PATIENCE), "scrapes")  # type: ignore[misc]
+
+    def read_logs(self) -> None:
+        """Wait until the agent reads what containers print."""
+        agent = self.agent
+        if agent is None:
+            time.sleep(5)
+            return
+        before = agent.emitted("filelog/pods")
+        _sure(until(lambda: agent.emitted("filelog/pods") > before + 2 * len(self.ranks), PATIENCE), "lines")
+
+    def read_kernel(self) -> None:
+        """Wait until the agent has read every line of the kernel."""
+        agent = self.agent
+        if agent is None:
+            time.sleep(2)
+            return
+        _sure(until(lambda: agent.emitted("filelog/kernel") >= self.kernel.lines, PATIENCE), "kernel lines")
+
+
+def _sure(came: bool, what: str) -> None:
+    if not came:
+        raise RuntimeError(f"no {what} are read: see the agents' logs")
+
+
+def running(now: float) -> dict[str, Any]:
+    """The status of a pod that became ready."""
+    return {"phase": "Running", "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": stamp(now)}]}
+
+
+class Local:
+    """A stage with the deployed agents beside it, on this machine alone."""
+
+    def __init__(self, place: Path, node: str = "node-7", job: str = "llm-7b", *, fast: bool = True) -> None:
+        self._api = Cluster()
+        self.stage = Stage(place, node, job, self._api)
+        ports = ("GATHER", "AGENT", "CLUSTER", "AGENT_METRICS", "CLUSTER_METRICS")
+        environment = {f"{name}_PORT": str(free_port()) for name in ports}
+        environment |= {
+            "STAGE": str(place),
+            "DCGM_PORT": str(self.stage.dcgm.port),
+            "NODE_EXPORTER_PORT": str(self.stage.node_exporter.port),
+            "WEBHOOK_URL": self.stage.webhook.url,
+            "K8S_NODE_NAME": node,
+            "KUBERNETES_SERVICE_HOST": "127.0.0.1",
+            "KUBERNETES_SERVICE_PORT": str(self._api.port),
+        }
+        self._agents = []
+        for name in ("cluster", "agent"):
+            configs = [DEPLOYED / f"{name}.yaml", HERE / f"{name}.yaml"]
+            if fast and name == "cluster":
+                configs.append(HERE / "fast.yaml")
+            health, metrics = (int(environment[f"{name.upper()}{what}_PORT"]) for what in ("", "_METRICS"))
+            self._agents.append(Agent(configs, environment, place / f"{name}.log", health, metrics))
+        self.stage.cluster, self.stage.agent = self._agents
+
+    def __enter__(self) -> Stage:
+        try:
+            for agent in self._agents:
+                agent.ready()
+        except RuntimeError:
+            self.__exit__()
+            raise
+        return self.stage
+
+    def __exit__(self, *_: object) -> None:
+        for agent in reversed(self._agents):
+            agent.stop()
+        self.stage.close()
+        self._api.close()
