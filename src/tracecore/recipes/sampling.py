@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tracecore.ottl.planner.database import Database
-from tracecore.ottl.planner.doubts import Doubts
+from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, Template, learn
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
@@ -167,7 +167,7 @@ class Sampler:
             borders = self._ends(text)
         found = self._events.scan(text)
         found += long_lines(text)
-        spans = self._spans and clean and not (found and FAILED_GROUP in text)
+        spans = self._spans and clean and not any(FAILED_GROUP in line_at(text, place) for place in found)
         reports: list[Report] = [] if spans else self._close()
         picked = self._sampled(text, borders, found if spans else None, reports)
         self._offset += len(block)

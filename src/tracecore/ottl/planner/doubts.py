@@ -57,7 +57,7 @@ class Doubts:
         for entry, places in doubted.items():
             database = self._databases[entry]
             assert database is not None
-            lines = [_line(text, end) for end in places]
+            lines = [line_at(text, end) for end in places]
             # As a rule none of them holds, and then one look says so.
             if len(lines) == 1 or _matches(database, b"\n".join(lines)):
                 found += [end for end, line in zip(places, lines, strict=True) if _matches(database, line)]
@@ -78,7 +78,8 @@ class Doubts:
         return Database((), once=True, serialised=dumped) if dumped else None
 
 
-def _line(text: bytes, end: int) -> bytes:
+def line_at(text: bytes, end: int) -> bytes:
+    """The line that a place is in."""
     start, stop = text.rfind(b"\n", 0, end) + 1, text.find(b"\n", end)
     return text[start : stop if stop >= 0 else len(text)]
 
