@@ -108,6 +108,12 @@ class Cluster:
         self._put("pods", f"{namespace}/{name}", pod)
         return pod
 
+    def delete(self, name: str, namespace: str = "default", grace: int = 30) -> None:
+        """Somebody asks for a pod to go."""
+        pod = copy.deepcopy(self._objects["pods"][f"{namespace}/{name}"])
+        when = {"deletionTimestamp": stamp(self._clock() + grace), "deletionGracePeriodSeconds": grace}
+        self._put("pods", f"{namespace}/{name}", {**pod, "metadata": {**pod["metadata"], **when}})
+
     def event(self, pod: Any, reason: str, message: str, host: str = "", **more: Any) -> Any:
         """An event about a pod, as a kubelet would record it."""
         now, meta = stamp(self._clock()), pod["metadata"]

@@ -134,6 +134,7 @@ def loader(stage: Stage) -> float:
         "killed by signal: Bus error. Retrying with the remaining workers",
         "stderr",
     )
+    stage.ranks[1].rotate()
     stage.halt()
     return time.time()
 
@@ -162,6 +163,7 @@ def gpu_memory(stage: Stage) -> float:
     stage.halt()
     began = time.time()
     stage.ranks[2].print("\n".join(f"[rank2]: {line}" for line in OOM.splitlines()), "stderr")
+    stage.ranks[2].rotate()
     return began
 
 
@@ -267,6 +269,7 @@ INCIDENTS: tuple[Incident, ...] = (
     Incident(
         "loader", "dataloader_hang", "a loader's worker of rank 1 dies, the run stops", loader,
         lambda s: {**_pod(s, 1), "discriminator": "worker_killed", "dataloader.worker_pid": 3307},
+        others={"worker_crash": "it is the same report of a lost worker"},
         within=8, unscaled=125,
     ),
     Incident(

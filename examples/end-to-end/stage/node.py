@@ -12,7 +12,7 @@ from typing import Any
 Clock = Callable[[], float]
 
 #: Bytes of a container's file after which it is rotated. A kubelet takes 10 MiB; here it happens within an incident.
-ROTATE = 20_000
+ROTATE = 3_000
 
 
 def stamp(seconds: float, digits: int = 9) -> str:
@@ -54,8 +54,12 @@ class Container:
             if self._file.tell() >= self._rotate:
                 self._turn()
 
-    def _turn(self) -> None:
+    def rotate(self) -> None:
         """As the kubelet does it: the file is renamed, and the runtime opens a new one under the old name."""
+        with self._lock:
+            self._turn()
+
+    def _turn(self) -> None:
         self._file.close()
         self.rotations += 1
         suffix = time.strftime("%Y%m%d-%H%M%S", time.gmtime(self._clock()))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stage.agents import DEPLOYED, HERE, Agent, free_port
+from stage.agents import DEPLOYED, HERE, RUN, Agent, free_port
 from stage.cluster import Api, Cluster, stamp
 from stage.exporters import Exporter, Gpus, Ports
-from stage.node import Clock, Container, Kernel, Training
+from stage.node import ROTATE, Clock, Container, Kernel, Training
 from stage.webhook import Webhook, until
 
 #: Seconds for what a machine does in one: it may be slow and busy.
@@ -44,6 +45,8 @@ class Stage:
         self.webhook = Webhook()
         self.pods: list[Any] = []
         self.ranks: list[Container] = []
+        #: Containers of other people.
+        self.others: list[Container] = []
         self.training: Training | None = None
         #: Whoever plays says here whether agents are to be asked how far they are.
         self.agent: Agent | None = None
@@ -52,21 +55,21 @@ class Stage:
     def close(self) -> None:
         if self.training is not None:
             self.training.stop()
-        for rank in self.ranks:
-            rank.close()
+        for container in (*self.ranks, *self.others):
+            container.close()
         for server in (self.dcgm, self.node_exporter, self.webhook):
             server.close()
 
     # -- the job -------------------------------------------------------------------------------------------------------
 
-    def start_job(self, ranks: int = 4) -> None:
+    def start_job(self, ranks: int = 4, rotate: int = ROTATE) -> None:
         """Pods, one for each rank and GPU, that run but have printed nothing yet."""
         self.api.node(self.node, Ready="True", MemoryPressure="False", DiskPressure="False")
         for rank in range(ranks):
             labels = {"training.kubeflow.org/job-name": self.job, "gen-ai.training.io/rank": str(rank)}
             gpu = {"nvidia.com/gpu-PCIDeviceBusID": self.gpus[rank].bus}
             self.pods.append(self.api.pod(f"{self.job}-worker-{rank}", self.node, labels=labels, annotations=gpu))
-            self.ranks.append(Container(self.place / "pods", self.pods[-1], self.clock))
+            self.ranks.append(Container(self.place / "pods", self.pods[-1], self.clock, rotate))
 
     def begin(self, ranks: int = 4) -> None:
         """A job that trains well, and has been seen to: lines of every rank, and some scrapes."""
@@ -124,14 +127,36 @@ def running(now: float) -> dict[str, Any]:
 
 
 class Local:
-    """A stage with the deployed agents beside it, on this machine alone."""
+    """A stage with the deployed agents beside it, on this machine alone.
 
-    def __init__(self, place: Path, node: str = "node-7", job: str = "llm-7b", *, fast: bool = True) -> None:
-        self._api = Cluster()
-        self.stage = Stage(place, node, job, self._api)
+    Args:
+        place: an empty directory.
+        node: the node's name.
+        job: the job's name.
+        fast: whether patterns wait for seconds instead of minutes.
+        clock: seconds since the epoch.
+        code: what the agents' interpreter runs.
+        more: further configuration of each agent, by its name.
+        environment: for the agents.
+    """
+
+    def __init__(
+        self,
+        place: Path,
+        node: str = "node-7",
+        job: str = "llm-7b",
+        *,
+        fast: bool = True,
+        clock: Clock = time.time,
+        code: str = RUN,
+        more: Mapping[str, Path] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._api = Cluster(clock)
+        self.stage = Stage(place, node, job, self._api, clock)
         ports = ("GATHER", "AGENT", "CLUSTER", "AGENT_METRICS", "CLUSTER_METRICS")
-        environment = {f"{name}_PORT": str(free_port()) for name in ports}
-        environment |= {
+        known = {f"{name}_PORT": str(free_port()) for name in ports}
+        known |= {
             "STAGE": str(place),
             "DCGM_PORT": str(self.stage.dcgm.port),
             "NODE_EXPORTER_PORT": str(self.stage.node_exporter.port),
@@ -139,14 +164,17 @@ class Local:
             "K8S_NODE_NAME": node,
             "KUBERNETES_SERVICE_HOST": "127.0.0.1",
             "KUBERNETES_SERVICE_PORT": str(self._api.port),
+            **(environment or {}),
         }
         self._agents = []
         for name in ("cluster", "agent"):
             configs = [DEPLOYED / f"{name}.yaml", HERE / f"{name}.yaml"]
             if fast and name == "cluster":
                 configs.append(HERE / "fast.yaml")
-            health, metrics = (int(environment[f"{name.upper()}{what}_PORT"]) for what in ("", "_METRICS"))
-            self._agents.append(Agent(configs, environment, place / f"{name}.log", health, metrics))
+            if more is not None and name in more:
+                configs.append(more[name])
+            health, metrics = (int(known[f"{name.upper()}{what}_PORT"]) for what in ("", "_METRICS"))
+            self._agents.append(Agent(configs, known, place / f"{name}.log", health, metrics, code=code))
         self.stage.cluster, self.stage.agent = self._agents
 
     def __enter__(self) -> Stage:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
+from tracecore.patterns.contract import rfc3339
 from tracecore.signals.kubernetes import objects, plain_yaml, printed
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import SECOND, parse
@@ -310,3 +311,30 @@ def test_a_recorded_watch_says_what_its_objects_say_but_not_that_events_are_forg
     assert [r["log"]["attributes"].get("k8s.event.reason") for r in found[:1]] == ["FailedMount"]
     assert len(found) == 5
     assert not any(r["log"]["attributes"].get("k8s.event.uid") == "e-2" for r in found)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "second", "told"),
+    [
+        ("Error", 137, 30, False),  # it did not listen, and was killed when its grace period was over
+        ("Error", 143, 1, False),
+        ("Error", 137, -5, True),  # it had died before anybody asked
+        ("OOMKilled", 137, 30, True),
+        ("Error", 1, 1, True),
+    ],
+)
+def test_a_container_that_ends_because_its_pod_is_deleted_has_not_failed(
+    make: Make, reason: str, code: int, second: int, told: bool
+) -> None:
+    asked = parse("2026-11-15T01:30:00Z") or 0
+    ended = {"reason": reason, "exitCode": code, "finishedAt": rfc3339(asked + second * SECOND)}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": "notebook-0", "namespace": "ml", "uid": "p-9",
+            "deletionTimestamp": "2026-11-15T01:30:30Z", "deletionGracePeriodSeconds": 30,
+        },
+        "status": {"containerStatuses": [{"name": "main", "restartCount": 0, "state": {"terminated": ended}}]},
+    }  # fmt: skip
+    assert len(list(objects.read_json(make(json.dumps(pod), "kubernetes_json"), CLOCK))) == told

@@ -49,6 +49,8 @@ _INDEX_LABELS = (
     ("batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"),
     ("leaderworkerset.sigs.k8s.io/worker-index", "leaderworkerset.sigs.k8s.io/group-index"),
 )
+#: Exit codes of a container that was stopped: by SIGTERM, and by SIGKILL when its grace period was over.
+_ASKED = (143, 137)
 _OBJECT = re2.compile(r'\{\s*"apiVersion"')
 _RANK = re2.compile(r"^\d{1,7}$")
 #: Anything the API or a hostile file may hold; every access goes through the checks below.
@@ -276,9 +278,18 @@ def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSi
         when = _stopped(status)
         body = f"{reason}: {message}"
         yield record(stream, clock, identity, stopped, body, when, f"{uid}/{reason}" if uid else "", index)
+    asked = _deleted(_dict(item.get("metadata")))
     for group in ("initContainerStatuses", "containerStatuses"):
         for container in map(_dict, _list(status.get(group))):
-            yield from _container(container, identity, about, stream, clock, uid, index)
+            yield from _container(container, identity, about, stream, clock, uid, index, asked)
+
+
+def _deleted(meta: Json) -> int | None:
+    """When somebody asked for the pod to go: what is left of its life then is its grace period."""
+    when, grace = _time(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
+    if when is None:
+        return None
+    return when - (grace if isinstance(grace, int) else 0) * stamps.SECOND
 
 
 def _stopped(status: Json) -> int | None:
@@ -299,7 +310,14 @@ def _stopped(status: Json) -> int | None:
 
 
 def _container(
-    container: Json, identity: Attributes, about: Attributes, stream: Stream, clock: Clock, uid: str, index: int
+    container: Json,
+    identity: Attributes,
+    about: Attributes,
+    stream: Stream,
+    clock: Clock,
+    uid: str,
+    index: int,
+    asked: int | None,
 ) -> Iterator[LogSignal]:
     name = _text(container.get("name"))
     restarts = container.get("restartCount")
@@ -310,6 +328,9 @@ def _container(
         attributes: Attributes = {**about, "k8s.container.name": name}
         if ended:
             code = ended.get("exitCode")
+            when = _time(ended.get("finishedAt"))
+            if asked is not None and code in _ASKED and ended.get("reason") == "Error" and (when or asked) >= asked:
+                continue  # it was told to go, or did not listen and was made to
             attributes["k8s.container.terminated.reason"] = _text(ended.get("reason"))
             attributes["tracecore.attempt"] = max(attempt, 0)
             if isinstance(code, int):
@@ -317,7 +338,6 @@ def _container(
             body = f"container {name} terminated: {ended.get('reason')}, exit code {code}"
             if message := _text(ended.get("message")):
                 body += f": {message}"
-            when = _time(ended.get("finishedAt"))
             # The state becomes the last state when the container starts again: it is the same end.
             ident = f"{uid}/{name}/{max(attempt, 0)}" if uid else ""
             yield record(stream, clock, identity, attributes, body, when, ident, index)
