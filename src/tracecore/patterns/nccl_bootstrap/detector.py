@@ -81,12 +81,22 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     def job(self) -> str:
         return self.key[0]
 
+    @property
+    def awaited(self) -> CniEvent | None:
+        """The failure of the pod network where it is that of another rank, which never got ready: those here wait."""
+        if self.cni is None or self.cni.rank is None or self.cni.rank in self.failed:
+            return None
+        return self.cni
+
     def headline(self) -> str:
         ranks = ", ".join(map(str, self.failed[:NAMED])) + (" …" if len(self.failed) > NAMED else "")
         many = "" if self.missing == 1 else "s"
         who = f"rank{many} {ranks}" if self.failed else f"{self.missing} rank{many}"
         job = f" of job {self.job}" if self.job else f" in namespace {self.key[1]}" if self.key[1] else ""
-        return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {WORDS[self.discriminator]}"
+        why = WORDS[self.discriminator]
+        if (event := self.awaited) is not None:
+            why = f"the network of rank {event.rank}{f' ({event.pod})' if event.pod else ''} could not be set up"
+        return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {why}"
 
     def remediation(self) -> str:
         pod = next((fact.pod for fact in self.ready if fact.pod), None)
@@ -153,7 +163,9 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """Those that never joined; the others only waited."""
+        """Those that never joined; the others only waited. Where one never got a network, all the others did."""
+        if self.awaited is not None:
+            return Suspects.of([self.awaited])
         failed = set(self.failed)
         entities = Suspects.of([fact for fact in self.evidence() if fact.rank in failed])
         return Suspects(tuple(sorted(failed)), entities.nodes, entities.gpus, entities.pods)
