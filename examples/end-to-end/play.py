@@ -66,6 +66,8 @@ def main() -> int:
             with tempfile.TemporaryDirectory(prefix="tracecore-") as made:
                 place = Path(made) if arguments.keep is None else arguments.keep / incident.name
                 place.mkdir(parents=True, exist_ok=True)
+                if any(place.iterdir()):
+                    parser.error(f"{place} is not empty")
                 came &= play(incident, place, fast=not arguments.defaults)
     return 0 if came else 1
 

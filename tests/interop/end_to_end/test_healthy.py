@@ -65,6 +65,7 @@ def test_a_healthy_hour_gives_no_verdict(tmp_path: Path, timing: Callable[[str],
         time.sleep(5)
         told = [(one.document["pattern"], one.document["headline"]) for one in stage.webhook.deliveries]
         assert told == [], cluster.log
+        assert "Traceback" not in cluster.log + agent.log, cluster.log + agent.log
         # Somebody has looked: every line was read and its time was followed, and most samples came in time.
         lines = sum(rank.lines for rank in stage.ranks)
         assert lines > 4000

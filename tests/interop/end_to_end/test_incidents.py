@@ -66,6 +66,7 @@ def watch(incident: Incident, opening: Opening, timing: Callable[[str], None], *
         says = incident.says(stage)
         rotations = sum(rank.rotations for rank in stage.ranks)
         assert rotations > 0 or stage.training is None
+        assert "Traceback" not in stage.agent.log + stage.cluster.log, logs
     first = stage.webhook.of(incident.pattern)[0]
     full = next(d for d in deliveries if d.document["pattern"] == incident.pattern
                 and d.document["verdict"]["confidence"] == incident.confidence)  # fmt: skip
@@ -82,8 +83,8 @@ def watch(incident: Incident, opening: Opening, timing: Callable[[str], None], *
     for documents in by_id.values():
         assert [one["revision"] for one in documents] == list(range(1, len(documents) + 1)), documents
         assert {one["status"] for one in documents} == {"active"}, documents
-    # It names who it is about.
-    verdict = full.document["verdict"]
+    # It names who it is about, once everything is known.
+    verdict = stage.webhook.of(incident.pattern)[-1].document["verdict"]
     assert {name: verdict.get(name) for name in says} == dict(says)
     # Nothing else is told but what belongs to it.
     assert set(patterns) - {incident.pattern} <= set(incident.others), logs
