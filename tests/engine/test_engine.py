@@ -251,9 +251,56 @@ def test_all_windows_together_are_bounded() -> None:
 
 def test_windows_are_bounded() -> None:
     engine = Engine([FirePattern()], limits=Limits(windows=5))
-    engine.add([smoke(1, f"n{i}") for i in range(8)])
+    engine.add([smoke(1 + i / 10, f"n{i}") for i in range(8)])
+    engine.advance(at(2))
+    assert (engine.stats.windows, engine.stats.evicted_windows) == (5, 3)
+    assert (engine.stats.held, engine.stats.evicted_total) == (5, 3)
+    # The first three have gone: a spark finds no smoke there.
+    engine.add([spark(1, node) for node in ("n0", "n1", "n2", "n7")])
+    assert [emission.verdict.key for emission in engine.advance(at(2))] == [("n7",)]
+
+
+class SteadyFire(FirePattern):
+    """Windows of smoke are remembered by identity."""
+
+    steady = (Smoke,)
+
+
+class PodFire(FirePattern):
+    """The same by pod."""
+
+    name = "pod_fire"
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return ((fact.pod,),) if fact.pod else ()
+
+
+@pytest.mark.parametrize("kind", [FirePattern, SteadyFire])
+def test_a_flood_of_names_drops_its_own_windows(kind: type[FirePattern]) -> None:
+    engine = Engine([kind(), PodFire()], limits=Limits(windows=1000))
+    engine.add([spark(0, f"n{i}") for i in range(100)])
     engine.advance(at(1))
-    assert (engine.stats.windows, engine.stats.refused_windows) == (5, 3)
+    for second in range(1, 6):
+        engine.add(
+            [Smoke(time=at(second), source=Source(path="f", offset=i), pod=f"ns/{second}-{i}") for i in range(9999)]
+        )
+        engine.advance(at(second))
+        assert engine.stats.windows <= 1000
+    assert engine.stats.evicted_windows > 48_000
+    engine.add([smoke(6, f"n{i}") for i in range(100)])
+    assert len(engine.advance(at(6))) == 100
+
+
+def test_a_remembered_window_that_was_dropped_is_made_anew() -> None:
+    engine = Engine([SteadyFire()], limits=Limits(windows=4))
+    engine.add([spark(0), smoke(1)])
+    assert [emission.revision for emission in engine.advance(at(1))] == [1]
+    engine.add([smoke(2, f"n{i}") for i in range(9)])
+    engine.advance(at(2))
+    engine.add([spark(3), smoke(4)])
+    said = engine.advance(at(4))
+    assert [len(emission.verdict.evidence()) for emission in said] == [2]
+    assert engine.stats.held == sum(len(window) for shelf in engine._shelves for window in shelf.windows.values())
 
 
 def test_a_fact_of_the_future_waits_for_its_time() -> None:

@@ -11,7 +11,8 @@ same verdicts. Three instants matter to a window, counted back from the clock:
     now - lateness - horizon        a verdict with evidence before this is settled: nothing can bear on it any more
     now - lateness - 2 x horizon    facts before this are forgotten: no unsettled verdict can depend on them
 
-A fact finds its windows by who it is about; for types of which many come (`Pattern.steady`) the engine remembers them.
+A fact finds its windows by who it is about; for types of which many come (`Pattern.steady`) the engine remembers them
+and puts all that came into windows of one key at once.
 A window is looked at when something in it changed that may matter (`Pattern.triggers`, `arms`, `asides`). A large one
 that little was added to is looked at once a second and no more, however often the clock moves, and at once where a fact
 is so late that it could miss what it joins. `close` leaves nothing.
@@ -23,19 +24,20 @@ import heapq
 import logging
 from collections import OrderedDict
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tracecore.engine.emission import Emission, Status
+from tracecore.engine.routes import Route, Routes, Shelf, identity
 from tracecore.engine.windows import ASLEEP, AWAKE, CHANGED, FactWindow, Known
-from tracecore.patterns.contract import Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence, Set
 
+    from tracecore.engine.routes import Group, Spot
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Verdict
+    from tracecore.patterns.contract import Key, Pattern, Verdict
     from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -48,14 +50,14 @@ GROWTH = 8
 PAUSE = SECOND
 #: A window may hold one in so many more than its limit, so that it is not cut at every look.
 SLACK = 8
-#: Identities of one fact type whose windows are remembered.
-SPOTS = 65_536
+#: Facts that are taken before it is seen whether there are too many windows.
+PORTION = 4096
 
 log = logging.getLogger(__name__)
 _time = attrgetter("time")
 _end = attrgetter("end")
-_place = attrgetter("shelf", "key")
-_who = attrgetter("node", "pod", "job", "rank", "gpu", "attempt")
+_key = attrgetter("key")
+_shelf = attrgetter("shelf")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +66,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         window: facts in one window, unless its pattern says less.
         total: facts in all windows together; a fact that three patterns need counts three times.
-        windows: windows in all.
+        windows: windows in all; those that were touched least recently go first.
         future: facts kept back because they carry a time that has not come.
         past: ended verdicts whose revision is remembered.
     """
@@ -87,8 +89,8 @@ class Stats(msgspec.Struct, kw_only=True):
         expired: so late that their window has forgotten their time.
         future: dropped because too many carried a time that has not come.
         evicted_window: dropped for the limit of one window.
-        evicted_total: dropped for the limit of all windows together.
-        refused_windows: facts dropped because there were too many windows.
+        evicted_total: dropped for the limit of all windows together, or with a window.
+        evicted_windows: windows dropped because there were too many.
         beyond_horizon: verdicts not emitted because they rest on facts farther apart than their pattern's horizon.
         errors: evaluations that raised, by pattern name.
     """
@@ -101,7 +103,7 @@ class Stats(msgspec.Struct, kw_only=True):
     future: int = 0
     evicted_window: int = 0
     evicted_total: int = 0
-    refused_windows: int = 0
+    evicted_windows: int = 0
     beyond_horizon: int = 0
     evaluations: int = 0
     emitted: int = 0
@@ -109,72 +111,6 @@ class Stats(msgspec.Struct, kw_only=True):
     held: int = 0
     windows: int = 0
     errors: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-#: Where a fact of one type and identity goes: a window, its facts of that type, and what to ask of the fact.
-Spot: TypeAlias = "tuple[list[Any] | None, FactWindow, Route]"
-
-
-class Route:
-    """One way of a fact type: into the windows of one pattern.
-
-    Args:
-        arms: whether the type arms windows; None where each fact is to be asked about.
-        counts: asked of each fact whether it counts; None where all do.
-        matters: asked of each fact whether it changes anything; None where all do.
-    """
-
-    __slots__ = ("arms", "counts", "keys", "matters", "shelf", "windows")
-
-    def __init__(self, shelf: Shelf, kind: type[Fact]) -> None:
-        pattern = shelf.pattern
-        self.shelf = shelf
-        self.keys = pattern.keys
-        self.windows = shelf.windows
-        self.arms = None if shelf.asks else not shelf.triggers or kind in shelf.triggers
-        gated = kind in pattern.steady and type(pattern).counts is not Pattern.counts
-        self.counts: Callable[[Fact], bool] | None = pattern.counts if gated else None
-        self.matters: Callable[[Any, Fact], bool] | None = pattern.matters if kind in pattern.asides else None
-
-
-class Routes:
-    """All ways of one fact type: those that follow from its identity, remembered by it, and the others."""
-
-    __slots__ = ("others", "spots", "steady")
-
-    def __init__(self) -> None:
-        self.steady: list[Route] = []
-        self.others: list[Route] = []
-        self.spots: dict[tuple[object, ...], list[Spot]] = {}
-
-
-class Shelf:
-    """All windows of one pattern."""
-
-    __slots__ = (
-        "asks",
-        "due",
-        "evaluate",
-        "horizon",
-        "index",
-        "limit",
-        "pattern",
-        "swept",
-        "triggers",
-        "windows",
-    )
-
-    def __init__(self, index: int, pattern: Pattern[Any], limit: int) -> None:
-        self.index = index
-        self.pattern = pattern
-        self.horizon = pattern.horizon
-        self.evaluate = pattern.evaluate
-        self.due = None if type(pattern).due is Pattern.due else pattern.due
-        self.triggers = frozenset(pattern.triggers)
-        self.asks = type(pattern).arms is not Pattern.arms
-        self.limit = limit if pattern.window_limit is None else min(limit, pattern.window_limit)
-        self.windows: dict[Key, FactWindow] = {}
-        self.swept: int | None = None
 
 
 class Engine:
@@ -208,8 +144,7 @@ class Engine:
         self._routes: dict[type[Fact], Routes] = {}
         for shelf in self._shelves:
             for kind in dict.fromkeys(shelf.pattern.needs):
-                routes = self._routes.setdefault(kind, Routes())
-                (routes.steady if kind in shelf.pattern.steady else routes.others).append(Route(shelf, kind))
+                self._routes.setdefault(kind, Routes()).add(Route(shelf, kind), kind)
         self._pending: list[Fact] = []
         self._changed: list[FactWindow] = []
         self._deadlines: list[tuple[int, int, Key]] = []
@@ -311,10 +246,17 @@ class Engine:
     # -- facts into windows ---------------------------------------------------------------------------------------
 
     def _insert(self, facts: Sequence[Fact]) -> None:
+        for begin in range(0, len(facts), PORTION):
+            self._take(facts[begin : begin + PORTION])
+            if self.stats.windows > self.limits.windows:
+                self._evict()
+
+    def _take(self, facts: Sequence[Fact]) -> None:
         assert self.clock is not None
-        stats, clock, routes_of, changed = self.stats, self.clock, self._routes.get, self._changed
+        stats, routes_of, changed = self.stats, self._routes.get, self._changed
         # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
-        hurry = self.lateness - PAUSE
+        hurry = self.clock - self.lateness + PAUSE
+        groups: list[Group] = []
         held = unneeded = 0
         for fact in facts:
             kind = type(fact)
@@ -323,40 +265,37 @@ class Engine:
                 unneeded += 1
                 continue
             time = fact.time
+            needed = False
+            spots: list[Spot] = []
             if routes.steady:
-                who = _who(fact)
-                spots = routes.spots.get(who) or self._remember_spots(fact, routes, who)
+                places = routes.identities.get(identity(fact))
+                spots, shared = routes.remember(fact, self._find) if places is None else places
+                for group in shared:
+                    counts = group.counts
+                    if counts is None or counts(fact):
+                        needed = True
+                        if not group.batch:
+                            groups.append(group)
+                        group.batch.append(fact)
                 if routes.others:
                     spots = spots.copy()
-            else:
-                spots = []
             for route in routes.others:
                 for key in route.keys(fact):
                     window = route.windows.get(key)
-                    if window is not None:
-                        spots.append((window.facts.get(kind), window, route))
-                    elif (window := self._open(route.shelf, key)) is not None:
-                        spots.append((None, window, route))
-            needed = False
-            age = clock - (time if fact.last_time is None else fact.last_time)
-            if age > hurry:
-                needed = bool(spots)
-                spots = self._late(spots, age)
+                    if window is None:
+                        window = self._find(route.shelf, key, time)
+                    spots.append((window.facts.get(kind), window, route))
             for present, window, route in spots:
                 counts = route.counts
                 if counts is not None and not counts(fact):
                     continue
                 needed = True
-                if present and time > present[-1].time:
+                if present and time > present[-1].time and time >= hurry:
                     # Nearly all facts come in order.
                     present.append(fact)
                     held += 1
-                else:
-                    added = window.add(fact)
-                    if added < 0:
-                        stats.duplicates += 1
-                        continue
-                    held += added
+                elif not self._join(window, route, fact, hurry):
+                    continue
                 state = window.state
                 if state == CHANGED:
                     continue
@@ -371,51 +310,90 @@ class Engine:
                 unneeded += 1
         stats.held += held
         stats.unneeded += unneeded
+        for group in groups:
+            self._put(group, hurry)
 
-    def _remember_spots(self, fact: Fact, routes: Routes, who: tuple[object, ...]) -> list[Spot]:
-        """The windows of steady types for facts of this identity."""
-        spots: list[Spot] = []
-        complete = True
-        for route in routes.steady:
-            for key in route.keys(fact):
-                window = route.windows.get(key)
-                if window is None:
-                    window = self._open(route.shelf, key)
-                if window is None:
-                    complete = False
-                else:
-                    spots.append((window.facts.setdefault(type(fact), []), window, route))
-        if complete:
-            if len(routes.spots) >= SPOTS:
-                routes.spots.clear()
-            routes.spots[who] = spots
-        return spots
+    def _put(self, group: Group, hurry: int) -> None:
+        """Facts that wait, into the windows of their group."""
+        batch, group.batch = group.batch, []
+        first, number = batch[0].time, len(batch)
+        in_order = first >= hurry and (number == 1 or len(set(map(_time, batch))) == number)
+        for present, window, route in group.spots:
+            new = batch
+            if in_order and present and first > present[-1].time:
+                present += batch
+                self.stats.held += number
+            else:
+                new = [fact for fact in batch if self._join(window, route, fact, hurry)]
+            if window.state == CHANGED:
+                continue
+            if window.state == ASLEEP:
+                arms, key = route.shelf.pattern.arms, window.key
+                worth = any(arms(fact, key) for fact in new) if route.arms is None else route.arms and bool(new)
+            elif (matters := route.matters) is not None:
+                worth = any(matters(window, fact) for fact in new)
+            else:
+                worth = bool(new)
+            if worth:
+                window.state = CHANGED
+                self._changed.append(window)
 
-    def _open(self, shelf: Shelf, key: Key) -> FactWindow | None:
-        if self.stats.windows >= self.limits.windows:
-            self.stats.refused_windows += 1
-            return None
-        self.stats.windows += 1
-        window = shelf.windows[key] = FactWindow(key, self.skew, shelf.index)
+    def _join(self, window: FactWindow, route: Route, fact: Fact, hurry: int) -> bool:
+        """Put a fact where it belongs; False where it is known, or too old for this window."""
+        assert self.clock is not None
+        if fact.end < hurry:
+            if self.clock - fact.end > self.lateness + 2 * route.shelf.horizon:
+                self.stats.expired += 1
+                return False
+            # What is so late cannot wait.
+            window.urgent = True
+        added = window.add(fact)
+        if added < 0:
+            self.stats.duplicates += 1
+            return False
+        self.stats.held += added
+        return True
+
+    def _find(self, shelf: Shelf, key: Key, time: int) -> FactWindow:
+        """The window of this key; a new one holds nothing from before this time."""
+        window = shelf.windows.get(key)
+        if window is None:
+            self.stats.windows += 1
+            window = shelf.windows[key] = FactWindow(key, self.skew, shelf.index, time)
         return window
 
-    def _late(self, spots: list[Spot], age: int) -> list[Spot]:
-        """Windows that still remember so long ago; they cannot wait."""
-        kept: list[Spot] = []
-        for spot in spots:
-            if age > self.lateness + 2 * spot[2].shelf.horizon:
-                self.stats.expired += 1
-            else:
-                spot[1].urgent = True
-                kept.append(spot)
-        return kept
+    def _evict(self) -> None:
+        """Drop windows until one in sixteen is free, of the patterns that have most the least recently touched.
+
+        Whoever makes up jobs or nodes fills the windows of some patterns, and thereby drops his own.
+        """
+        most = _level([len(shelf.windows) for shelf in self._shelves], self.limits.windows - self.limits.windows // 16)
+        for shelf in self._shelves:
+            excess = len(shelf.windows) - most
+            if excess > 0:
+                gone = set(heapq.nsmallest(excess, shelf.windows.values(), key=_touched))
+                self.stats.evicted_windows += len(gone)
+                dropped = sum(map(len, gone))
+                self.stats.held -= dropped
+                self.stats.evicted_total += dropped
+                self._changed = [window for window in self._changed if window not in gone]
+                self._drop(shelf, gone)
+
+    def _drop(self, shelf: Shelf, windows: Set[FactWindow]) -> None:
+        for window in windows:
+            del shelf.windows[window.key]
+            self._forget(shelf, window)
+        self.stats.windows -= len(windows)
+        for kind in shelf.pattern.steady:
+            if kind in self._routes:
+                self._routes[kind].forget(windows)
 
     def _bound(self, instant: int) -> None:
         """Forget what is too old, and what is too much."""
         for shelf in self._shelves:
             if shelf.swept is None:
                 shelf.swept = instant
-            elif instant - shelf.swept > max(shelf.horizon // 2, SECOND):
+            elif instant - shelf.swept > max(shelf.horizon // 2, self.lateness, SECOND):
                 shelf.swept = instant
                 self._sweep(shelf, instant - self.lateness - 2 * shelf.horizon)
         if self.stats.held > self.limits.total:
@@ -424,18 +402,12 @@ class Engine:
     def _sweep(self, shelf: Shelf, cutoff: int) -> None:
         empty = set()
         for window in shelf.windows.values():
-            self.stats.held -= window.prune(cutoff)
-            if window.state != CHANGED and not any(window.facts.values()):
-                empty.add(window)
-        for window in empty:
-            del shelf.windows[window.key]
-            self._forget(shelf, window)
-        self.stats.windows -= len(empty)
+            if window.oldest < cutoff:
+                self.stats.held -= window.prune(cutoff)
+                if window.state != CHANGED and not any(window.facts.values()):
+                    empty.add(window)
         if empty:
-            for routes in self._routes.values():
-                gone = [who for who, spots in routes.spots.items() if any(window in empty for _, window, _ in spots)]
-                for who in gone:
-                    del routes.spots[who]
+            self._drop(shelf, empty)
 
     def _shrink(self) -> None:
         """Drop the oldest facts of all windows until a tenth of the limit is free."""
@@ -478,7 +450,8 @@ class Engine:
                 changed = look
         if not due:
             self._waits = min((window.looked + PAUSE for window in self._changed), default=None)
-        changed.sort(key=_place)
+        changed.sort(key=_key)
+        changed.sort(key=_shelf)
         for window in changed:
             shelf = self._shelves[window.shelf]
             window.state = AWAKE
@@ -571,6 +544,22 @@ def _ripe(window: FactWindow, instant: int) -> bool:
         return True
     size = len(window)
     return size <= SMALL or (size - window.size) * GROWTH >= size
+
+
+def _level(sizes: list[int], total: int) -> int:
+    """The most that each may have so that all together have no more than this."""
+    left = len(sizes)
+    for size in sorted(sizes):
+        if size * left > total:
+            return total // left
+        total -= size
+        left -= 1
+    return max(sizes, default=0)
+
+
+def _touched(window: FactWindow) -> int:
+    """The time of its newest fact."""
+    return max((facts[-1].time for facts in window.facts.values() if facts), default=0)
 
 
 def _print(verdict: Verdict) -> int:

@@ -50,9 +50,9 @@ class Kept:
 class FactWindow:
     """Implements `patterns.contract.Window`.
 
-    `floor` is the time before which facts were dropped for a limit: what depended on them can no longer be judged.
-    What the engine needs to know when to look: its `state`, whether its deadline `called` or a fact came so late that
-    it cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`).
+    No fact is older than `oldest`. `floor` is the time before which facts were dropped for a limit: what depended on
+    them can no longer be judged. What the engine needs to know when to look: its `state`, whether its deadline `called`
+    or a fact came so late that it cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`).
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class FactWindow:
         "urgent",
     )
 
-    def __init__(self, key: Key, skew: int, shelf: int = 0) -> None:
+    def __init__(self, key: Key, skew: int, shelf: int = 0, oldest: int = 0) -> None:
         self.key = key
         self.skew = skew
         self.shelf = shelf
@@ -82,7 +82,7 @@ class FactWindow:
         self.state = ASLEEP
         self.called = False
         self.urgent = False
-        self.oldest = 0
+        self.oldest = oldest
         self.looked = 0
         self.size = 0
         self.due: int | None = None
