@@ -421,8 +421,9 @@ class Sampler:
                 own[0] = True
             elif broken:
                 reports += standing.closed()
-            still = [*lanes.still[first:final].tolist(), self._last[who][2]]
-            picked = [(first + place, still[place]) for place in np.flatnonzero(own).tolist()]
+            still, stands = lanes.still, self._last[who][2]
+            places = (np.flatnonzero(own) + first).tolist()
+            picked = [(place, bool(still[place]) if place < final else stands) for place in places]
             standing.follow(first, final, picked, row, keep, reports)
         reports.sort(key=_offset)
         if len(self._standing) > MAX_LANES:

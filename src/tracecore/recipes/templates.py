@@ -367,14 +367,23 @@ class Reader:
         """The steps that begin eight bytes, how long they are, and which lines have one and what follows it; None for
         all."""
         tail = self.template.tail
+        first = np.ascontiguousarray(first)
         head = int(first[0]).to_bytes(8, "little")
         width = 8 - len(head.lstrip(b"0123456789"))
         if width > 0 and width + len(tail) <= 8 and tail:
             # As a rule all steps of a block have as many digits as the first, and then much is known beforehand.
-            digits = (first ^ _ZEROS) & _u((1 << 8 * width) - 1)
-            wrong = (((digits + _SIX) | digits) & _UPPER) | (((first >> _u(8 * width)) ^ self._tail) & self._tail_mask)
+            digits = first ^ _ZEROS
+            digits &= _u((1 << 8 * width) - 1)
+            wrong = digits + _SIX
+            wrong |= digits
+            wrong &= _UPPER
+            behind = first >> _u(8 * width)
+            behind ^= self._tail
+            behind &= self._tail_mask
+            wrong |= behind
             if not wrong.any():
-                return _value(digits << _u(64 - 8 * width)), width, None
+                digits <<= _u(64 - 8 * width)
+                return _value(digits), width, None
         values, widths = _numbers(first)
         good = (widths > 0) & (widths < 8)
         if tail:
@@ -409,6 +418,12 @@ _ABOVE: Final = _u(0x7676767676767676)
 _TOP: Final = _u(0x8080808080808080)
 _SIX: Final = _u(0x0606060606060606)
 _UPPER: Final = _u(0xF0F0F0F0F0F0F0F0)
+#: Digits become numbers of two, four and eight digits: what to multiply by, how far the next one is, what is kept.
+_STAGES: Final = (
+    (_u(10), _u(8), _u(0x00FF00FF00FF00FF)),
+    (_u(100), _u(16), _u(0x0000FFFF0000FFFF)),
+    (_u(10000), _u(32), _u(0xFFFFFFFF)),
+)
 
 
 def _numbers(words: Words) -> tuple[Array, Array]:
@@ -425,9 +440,12 @@ def _numbers(words: Words) -> tuple[Array, Array]:
 
 def _value(digits: Words) -> Array:
     """The number of eight digits, the first in the lowest byte."""
-    value = (digits * _u(10) + (digits >> _u(8))) & _u(0x00FF00FF00FF00FF)
-    value = (value * _u(100) + (value >> _u(16))) & _u(0x0000FFFF0000FFFF)
-    value = (value * _u(10000) + (value >> _u(32))) & _u(0xFFFFFFFF)
+    value = digits
+    for factor, shift, mask in _STAGES:
+        high = value >> shift
+        value = value * factor
+        value += high
+        value &= mask
     number: Array = value.view(np.int64)
     return number
 

@@ -15,7 +15,7 @@ import numpy as np
 from tracecore.signals.stream import Counters
 
 #: Small enough to stay near the processor; much larger ones cost more for fresh memory than they save.
-BLOCK = 1 << 20
+BLOCK = 3 << 18
 #: How much may be left after the last newline before carriage returns are taken for line ends, too.
 CARRY = 1 << 15
 #: What is looked at together stays in the cache of one core.
