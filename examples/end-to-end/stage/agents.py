@@ -81,11 +81,11 @@ class Agent:
         except OSError:
             return False
 
-    def number(self, beginning: str) -> float:
-        """The sum of the agent's own numbers whose lines begin so."""
+    def number(self, beginning: str, part: str = "") -> float:
+        """The sum of the agent's own numbers whose lines begin so and have that in them."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(beginning))
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(beginning) and part in line)
 
     def emitted(self, receiver: str) -> float:
         """Records that a receiver has read."""

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 #: Bus ids as a board with eight GPUs has them.
 BUSES = ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db")
 LINKS = 18
-MIB = 1 << 20
+#: DCGM's "no value".
+BLANK = 9_223_372_036_854_775_794
 
 
 class Gpu:
@@ -42,6 +43,8 @@ class Gpus:
         self.gpus = [Gpu(index) for index in range(count)]
         self._node = node
         self._chance = random.Random(seed)
+        #: Its driver says nothing for a while: DCGM's word for that is a number.
+        self.blank = False
 
     def __getitem__(self, index: int) -> Gpu:
         return self.gpus[index]
@@ -88,7 +91,7 @@ class Gpus:
             yield f"# HELP {name} {words}"
             yield f"# TYPE {name} {kind}"
             for gpu in self.gpus:
-                yield f"{name}{{{self._labels(gpu)}}} {value(gpu)}"
+                yield f"{name}{{{self._labels(gpu)}}} {BLANK if self.blank else value(gpu)}"
 
     def _labels(self, gpu: Gpu) -> str:
         return (
@@ -153,8 +156,8 @@ class Exporter:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                body = page().encode()
-                self.send_response(200)
+                body = b"" if exporter.down else page().encode()
+                self.send_response(503 if exporter.down else 200)
                 self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -165,6 +168,8 @@ class Exporter:
                 """Nothing: the agent's log says what was scraped."""
 
         self.scrapes = 0
+        #: It answers, but has nothing to say.
+        self.down = False
         self._serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._serving.daemon_threads = True
         self.port: int = self._serving.server_address[1]

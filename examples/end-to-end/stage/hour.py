@@ -13,7 +13,7 @@ from typing import Any
 
 from stage.cluster import Cluster, stamp
 from stage.node import Container, report
-from stage.play import Stage
+from stage.play import Stage, running
 
 HOUR = 3600.0
 STEP = 2.0
@@ -135,6 +135,11 @@ def _happenings(stage: Stage) -> Iterator[tuple[float, Any]]:
         yield second, lambda line=line: stage.kernel.say(line)
     for second in range(300, int(HOUR), 300):
         yield second, lambda: stage.api.condition(stage.node, Ready="True")
+    for second, attribute, value in ((1500, "blank", True), (1560, "blank", False)):
+        yield second, lambda attribute=attribute, value=value: setattr(stage.gpus, attribute, value)
+    for second, value in ((2400, True), (2520, False)):
+        yield second, lambda value=value: setattr(stage.dcgm, "down", value)
+        yield second, lambda value=value: setattr(stage.node_exporter, "down", value)
     yield from _others(stage)
 
 
@@ -151,8 +156,7 @@ def _others(stage: Stage) -> Iterator[tuple[float, Any]]:
         stage.others.append(logs[name])
         for reason in ("Scheduled", "Pulled", "Created", "Started"):
             api.event(pods[name], reason, f"{reason} container main", node, type="Normal")
-        api.status(name, {"phase": "Running", "conditions": [
-            {"type": "Ready", "status": "True", "lastTransitionTime": stamp(stage.clock())}]})  # fmt: skip
+        api.status(name, running(stage.clock()))
 
     def ended(name: str, reason: str, code: int, restarts: int) -> None:
         end = {"reason": reason, "exitCode": code, "startedAt": stamp(stage.clock() - 90),
@@ -163,6 +167,23 @@ def _others(stage: Stage) -> Iterator[tuple[float, Any]]:
         api.status(name, {"phase": "Running" if restarts else "Succeeded" if code == 0 else "Failed",
                           "containerStatuses": [status]})  # fmt: skip
 
+    def job(name: str, rank: int) -> None:
+        labels = {"training.kubeflow.org/job-name": "tune", "gen-ai.training.io/rank": str(rank)}
+        pods[name] = api.pod(name, node, labels=labels)
+        logs[name] = Container(stage.place / "pods", pods[name], stage.clock)
+        stage.others.append(logs[name])
+        logs[name].print(report(3, rank, 4.0))
+        api.status(name, running(stage.clock()))
+
+    # Another job, which trains for some minutes until somebody deletes it.
+    for rank in range(2):
+        name = f"tune-worker-{rank}"
+        yield 1400, lambda name=name, rank=rank: job(name, rank)
+        for step in range(4, 80):
+            yield 1400 + 4 * step, lambda name=name, rank=rank, step=step: logs[name].print(report(step, rank, 4.0))
+        yield 1730, lambda name=name: api.delete(name)
+        yield 1731, lambda name=name: api.event(pods[name], "Killing", "Stopping container main", node, type="Normal")
+        yield 1732 + 29 * rank, lambda name=name, rank=rank: ended(name, "Error", 137 if rank else 143, 0)
     yield 100, lambda: make("web-0")
     yield 150, lambda: logs["web-0"].print('INFO: 10.2.0.9 - "GET /healthz HTTP/1.1" 200 OK')
     yield 800, lambda: api.event(pods["web-0"], "Unhealthy", "Readiness probe failed: HTTP probe failed with "

@@ -73,13 +73,15 @@ def test_a_healthy_hour_gives_no_verdict(tmp_path: Path, timing: Callable[[str],
         assert until(lambda: agent.emitted("filelog/pods") >= lines, BUSY), agent.log
         stage.read_kernel()
         assert stage.dcgm.scrapes > 60
-        late = cluster.number('tracecore_component_dropped_total{kind="processor",component="patterndetector"')
-        seen = cluster.number('tracecore_component_received_total{kind="processor",component="patterndetector"')
-        facts = cluster.number('tracecore_component_events_total{kind="processor",component="patterndetector"')
-        timing(
-            f"a healthy hour: {lines} lines, {stage.dcgm.scrapes} scrapes, {seen:.0f} records, {late:.0f} dropped, "
-            f"{facts:.0f} events"
-        )
+        own = 'kind="processor",component="patterndetector"'
+        dropped = cluster.number(f"tracecore_component_dropped_total{{{own}")
+        seen = cluster.number(f"tracecore_component_received_total{{{own}")
+        late = cluster.number(f"tracecore_component_events_total{{{own}", 'event="facts_late"')
+        expired = cluster.number(f"tracecore_component_events_total{{{own}", 'event="facts_expired"')
+        timing(f"a healthy hour: {lines} lines, {stage.dcgm.scrapes} scrapes; {dropped:.0f} of {seen:.0f} samples and "
+               f"{late:.0f} facts too late, {expired:.0f} grown old")  # fmt: skip
+        assert dropped < seen / 10
+        assert late < lines / 10
         # The same agents, and now a GPU has an error that nothing could correct.
         began = time.time()
         stage.gpus[3].double_bit = 1
