@@ -496,6 +496,10 @@ class Engine:
             settled = max(settled, window.floor)
         before = window.known or {}
         known: dict[str | Source, Known] = {}
+        number = len(before)
+        if number and verdicts[:number] == [standing.verdict for standing in before.values()]:
+            # Mostly all that was said still holds, and what is new comes after it.
+            known, verdicts = before, verdicts[number:]
         for verdict in verdicts:
             episode = verdict.episode
             standing = before.get(episode)
@@ -512,7 +516,7 @@ class Engine:
                     standing.revision += 1
                     out.append(self._emit(standing, "active", instant))
             known[episode] = standing
-        for episode, standing in before.items():
+        for episode, standing in before.items() if known is not before else ():
             if episode in known:
                 continue
             if _begin(standing.verdict) >= settled:

@@ -6,11 +6,11 @@ is left. All of that is loud, and none of it is the cause.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
@@ -25,9 +25,26 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
+from tracecore.patterns.worker_crash.ledger import (
+    COLLECTIVE,
+    Aborts,
+    ByPid,
+    ByPod,
+    ByRank,
+    LastWords,
+    Lines,
+    LostCollectives,
+    LostConnections,
+    OwnLines,
+    Peers,
+    Steps,
+    last_name,
+    order,
+    place_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
@@ -45,12 +62,6 @@ MESSENGERS = frozenset(
         "WorkerCrashedError", "NodeDiedError", "BrokenProcessPool", "TrainingFailedError",
     }
 )  # fmt: skip
-#: Exceptions of collectives and the store: a peer went away, unless the line says that it was this rank.
-COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
-#: Errors of collectives that are of this rank's own making.
-OWN_COLLECTIVE = frozenset({"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch"})
-#: Lines of a watchdog that ends its own process.
-ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
 WORKER_KILLED = "DataLoader worker killed"
 _time = attrgetter("time")
 
@@ -76,30 +87,35 @@ class Scene:
         self.progress = window.of(Progress)
         self.finished = window.of(RunFinished)
         self.stops = window.of(PlannedStop)
-        self.peers: list[Fact] = [
-            *(fact for fact in window.of(NcclError) if fact.error not in OWN_COLLECTIVE),
-            *(fact for fact in window.of(WatchdogReport) if fact.report in ABORTING),
-            *(fact for fact in self.exceptions if last_name(fact.type) in COLLECTIVE),
-        ]
-        arrange(self.peers)
-        own = [fact for fact in window.of(NcclError) if fact.error in OWN_COLLECTIVE]
-        self._own_lines = _Lines([*own, *window.of(CudaError)])
-        self._peer_lines = _Lines([*window.of(NcclError), *window.of(WatchdogReport), *window.of(RendezvousFailure)])
+        self._peers: tuple[Peers[Any], ...] = (
+            window.digest(NcclError, LostConnections),
+            window.digest(WatchdogReport, Aborts),
+            window.digest(ExceptionRaised, LostCollectives),
+        )
+        self._own_lines: tuple[Lines[Any], ...] = (window.digest(NcclError, OwnLines), window.digest(CudaError, Lines))
+        self._peer_lines: tuple[Lines[Any], ...] = (
+            window.digest(NcclError, Lines),
+            window.digest(WatchdogReport, Lines),
+            window.digest(RendezvousFailure, Lines),
+        )
         self.cuda: dict[CudaError, WatchdogReport] = _last_words(window)
-        self._lost = _times(self.peers)
         self._steps = window.digest(Progress, Steps)
-        self._ranks = _by_rank(self.statuses)
-        self._launched = _by_rank(self.launchers)
-        self._done = _by_rank(self.finished)
-        self._stopped = _by_rank(self.stops)
-        self._pods: dict[str | None, list[ContainerTerminated]] = {}
-        for end in self.containers:
-            self._pods.setdefault(end.pod, []).append(end)
-        self._pids: dict[int, list[Fact]] = {}
-        for facts in (self.launchers, self.signals, self.exceptions, self.statuses):
-            for fact in facts:
-                if fact.pid is not None and fact.rank is not None:
-                    self._pids.setdefault(fact.pid, []).append(fact)
+        self._ranks = _by_rank(window, ExitStatus)
+        self._launched = _by_rank(window, LauncherFailure)
+        self._done = _by_rank(window, RunFinished)
+        self._stopped = _by_rank(window, PlannedStop)
+        pods: ByPod[ContainerTerminated] = window.digest(ContainerTerminated, ByPod)
+        self._pods = pods.known
+        self._pids: tuple[dict[int, list[Any]], ...] = tuple(
+            window.digest(kind, ByPid).known for kind in (LauncherFailure, FatalSignal, ExceptionRaised, ExitStatus)
+        )
+
+    @cached_property
+    def peers(self) -> list[Fact]:
+        """All words of lost peers and of watchdogs, in order."""
+        facts = [fact for peers in self._peers for fact in peers.facts]
+        arrange(facts)
+        return facts
 
     @cached_property
     def _complaints(self) -> dict[int | None, list[int]]:
@@ -152,8 +168,13 @@ class Scene:
             return fact.rank
         if isinstance(fact, CudaError) and fact in self.cuda:
             return self.cuda[fact].rank
-        known = self._pids.get(getattr(fact, "pid", None) or -1, ())
-        return next((other.rank for other in known if self.near(other, fact)), None)
+        pid: int = getattr(fact, "pid", None) or -1
+        for known in self._pids:
+            for other in known.get(pid, ()):
+                if self.near(other, fact):
+                    rank: int = other.rank
+                    return rank
+        return None
 
     def near(self, other: Fact, fact: Fact) -> bool:
         """Whether the one is close enough in time to bear on the other."""
@@ -163,7 +184,7 @@ class Scene:
         kind = last_name(fact.type)
         if kind in MESSENGERS:
             return False
-        if (kind in COLLECTIVE or self._peer_lines.hold(fact)) and not self._own_lines.hold(fact):
+        if (kind in COLLECTIVE or _hold(self._peer_lines, fact)) and not _hold(self._own_lines, fact):
             return False
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
 
@@ -171,7 +192,7 @@ class Scene:
         if signal not in FATAL:
             return False
         rank = self.rank(fact)
-        if rank in self._lost and self._lost_peer(fact, rank):
+        if self._lost_peer(fact, rank):
             return False
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
             return False  # Why it aborted is in its output, which nobody has seen.
@@ -188,10 +209,14 @@ class Scene:
 
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
-        times = self._lost.get(rank)
-        if fact.approximate or isinstance(fact, LauncherFailure):
-            return self._within(times, fact)
-        return times is not None and _any(times, fact.time - self.memory, fact.end)
+        within = fact.approximate or isinstance(fact, LauncherFailure)
+        for peers in self._peers:
+            times = peers.times.get(rank)
+            if times is not None and _any(
+                times, fact.time - self.memory, fact.time + self.memory if within else fact.end
+            ):
+                return True
+        return False
 
     def _within(self, times: list[int] | None, fact: Fact) -> bool:
         return times is not None and _any(times, fact.time - self.memory, fact.time + self.memory)
@@ -286,47 +311,13 @@ class Scene:
         return True
 
 
-class Steps:
-    """Reports of progress by rank, in order of time."""
-
-    def __init__(self) -> None:
-        self.ranks: dict[int | None, list[Progress]] = {}
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        for report in reports:
-            steps = self.ranks.get(report.rank)
-            if steps is None:
-                self.ranks[report.rank] = [report]
-            elif report.time >= steps[-1].time:
-                steps.append(report)
-            else:
-                insort(steps, report, key=_time)
-
-
-class Waiting:
-    """Whose further steps may matter, as it was found at the last look; unknown again after every exception."""
-
-    def __init__(self) -> None:
-        self.ranks: set[int | None] | None = None
-
-    def add(self, _: Sequence[ExceptionRaised]) -> None:
-        self.ranks = None
-
-
 def _last_words(window: Window) -> dict[CudaError, WatchdogReport]:
     """CUDA errors that a watchdog ended with: of its line, or of its stream where one of them was folded."""
-    lines: dict[tuple[str, int, str], WatchdogReport] = {}
-    streams: dict[tuple[str, int | None], list[WatchdogReport]] = {}
-    for report in window.of(WatchdogReport):
-        if report.report in ("exception", "abort"):
-            lines.setdefault(_place(report), report)
-            streams.setdefault((report.source.path, report.rank), []).append(report)
-            if report.rank is not None:
-                streams.setdefault((report.source.path, None), []).append(report)
+    words = window.digest(WatchdogReport, LastWords)
     found: dict[CudaError, WatchdogReport] = {}
     for fact in window.of(CudaError):
-        report_of = lines.get(_place(fact))
-        for report in streams.get((fact.source.path, fact.rank), ()) if report_of is None else ():
+        report_of = words.lines.get(place_of(fact))
+        for report in words.streams.get((fact.source.path, fact.rank), ()) if report_of is None else ():
             if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
                 report_of = report
                 break
@@ -335,20 +326,14 @@ def _last_words(window: Window) -> dict[CudaError, WatchdogReport]:
     return found
 
 
-class _Lines:
-    """Lines that facts were read from; a folded fact stands for lines of its stream that nobody remembers."""
+def _by_rank(window: Window, kind: type[F]) -> dict[int | None, list[F]]:
+    known: ByRank[F] = window.digest(kind, ByRank)
+    return known.known
 
-    def __init__(self, facts: list[Fact]) -> None:
-        self.places = {_place(fact) for fact in facts}
-        self.folds: dict[tuple[str, int | None], list[Fact]] = {}
-        for fact in facts:
-            if fact.count > 1:
-                self.folds.setdefault((fact.source.path, fact.rank), []).append(fact)
 
-    def hold(self, fact: Fact) -> bool:
-        """Whether this fact was read from one of them."""
-        folds = self.folds.get((fact.source.path, fact.rank), ())
-        return _place(fact) in self.places or any(fold.time <= fact.time <= fold.end for fold in folds)
+def _hold(lines: Iterable[Lines[Any]], fact: Fact) -> bool:
+    """Whether this fact was read from one of these lines."""
+    return any(known.hold(fact) for known in lines)
 
 
 def after(later: Fact, earlier: Fact) -> bool:
@@ -356,11 +341,6 @@ def after(later: Fact, earlier: Fact) -> bool:
     if later.source.path == earlier.source.path and not later.source.ident:
         return later.source.offset > earlier.source.offset
     return later.time > earlier.time
-
-
-def last_name(kind: str) -> str:
-    """`DistBackendError` of `torch.distributed.DistBackendError` and of `c10::DistBackendError`."""
-    return kind.rpartition(".")[2].rpartition(":")[2]
 
 
 def _one_place(stop: Fact, fact: Fact) -> bool:
@@ -371,22 +351,11 @@ def _one_place(stop: Fact, fact: Fact) -> bool:
     )
 
 
-def _by_rank(facts: Iterable[F]) -> dict[int | None, list[F]]:
-    ranks: dict[int | None, list[F]] = {}
-    for fact in facts:
-        ranks.setdefault(fact.rank, []).append(fact)
-    return ranks
-
-
-def _place(fact: Fact) -> tuple[str, int, str]:
-    return fact.source.path, fact.source.offset, fact.source.ident
-
-
 def arrange(facts: list[Fact]) -> None:
     """Sort by time, then by uid: uids are made up only where times do not decide."""
     facts.sort(key=_time)
     if any(one.time == other.time for one, other in pairwise(facts)):
-        facts.sort(key=_order)
+        facts.sort(key=order)
 
 
 def first_of(facts: Iterable[Fact]) -> Fact:
@@ -394,11 +363,7 @@ def first_of(facts: Iterable[Fact]) -> Fact:
     known = list(facts)
     time = min(map(_time, known))
     known = [fact for fact in known if fact.time == time]
-    return known[0] if len(known) == 1 else min(known, key=_order)
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid
+    return known[0] if len(known) == 1 else min(known, key=order)
 
 
 def _times(facts: Iterable[Fact]) -> dict[int | None, list[int]]:

@@ -21,7 +21,8 @@ from tracecore.facts.wording import quote
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys, namespace, pod_name
-from tracecore.patterns.worker_crash.blame import Scene, Waiting, arrange, first_of
+from tracecore.patterns.worker_crash.blame import Scene, arrange, first_of
+from tracecore.patterns.worker_crash.ledger import Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,183 @@
+"""What is known of a job's processes, kept from one look to the next."""
+
+from __future__ import annotations
+
+from bisect import insort
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.nccl import NcclError, WatchdogReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.process import ExceptionRaised
+    from tracecore.facts.training import Progress
+
+F = TypeVar("F", bound=Fact)
+
+#: Exceptions of collectives and the store: a peer went away, unless the line says that it was this rank.
+COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
+#: Errors of collectives that are of this rank's own making.
+OWN_COLLECTIVE = frozenset({"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch"})
+#: Lines of a watchdog that ends its own process.
+ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
+_time = attrgetter("time")
+
+
+class ByRank(Generic[F]):
+    """Facts of one type by rank, in order."""
+
+    field: ClassVar[str] = "rank"
+
+    def __init__(self) -> None:
+        self.known: dict[Any, list[F]] = {}
+
+    def add(self, facts: Sequence[F]) -> None:
+        for fact in facts:
+            _keep(self.known.setdefault(getattr(fact, self.field), []), fact)
+
+
+class ByPod(ByRank[F]):
+    """Facts of one type by pod, in order."""
+
+    field = "pod"
+
+
+class ByPid(ByRank[F]):
+    """Facts of one type that know process and rank, by process, in order."""
+
+    field = "pid"
+
+    def add(self, facts: Sequence[F]) -> None:
+        super().add([fact for fact in facts if getattr(fact, "pid", None) is not None and fact.rank is not None])
+
+
+class Steps:
+    """Reports of progress by rank, in order of time."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int | None, list[Progress]] = {}
+
+    def add(self, reports: Sequence[Progress]) -> None:
+        for report in reports:
+            steps = self.ranks.get(report.rank)
+            if steps is None:
+                self.ranks[report.rank] = [report]
+            elif report.time >= steps[-1].time:
+                steps.append(report)
+            else:
+                insort(steps, report, key=_time)
+
+
+class Waiting:
+    """Whose further steps may matter, as it was found at the last look; unknown again after every exception."""
+
+    def __init__(self) -> None:
+        self.ranks: set[int | None] | None = None
+
+    def add(self, _: Sequence[ExceptionRaised]) -> None:
+        self.ranks = None
+
+
+class Peers(Generic[F]):
+    """Facts by which a rank says that it lost a peer or that its watchdog ends it, in order, and when by rank."""
+
+    def __init__(self) -> None:
+        self.facts: list[F] = []
+        self.times: dict[int | None, list[int]] = {}
+
+    def holds(self, fact: F) -> bool:
+        raise NotImplementedError
+
+    def add(self, facts: Sequence[F]) -> None:
+        for fact in facts:
+            if self.holds(fact):
+                _keep(self.facts, fact)
+                insort(self.times.setdefault(fact.rank, []), fact.time)
+
+
+class LostConnections(Peers[NcclError]):
+    def holds(self, fact: NcclError) -> bool:
+        return fact.error not in OWN_COLLECTIVE
+
+
+class Aborts(Peers[WatchdogReport]):
+    def holds(self, fact: WatchdogReport) -> bool:
+        return fact.report in ABORTING
+
+
+class LostCollectives(Peers["ExceptionRaised"]):
+    def holds(self, fact: ExceptionRaised) -> bool:
+        return last_name(fact.type) in COLLECTIVE
+
+
+class Lines(Generic[F]):
+    """Lines that facts were read from; a folded fact stands for lines of its stream that nobody remembers."""
+
+    def __init__(self) -> None:
+        self.places: set[tuple[str, int, str]] = set()
+        self.folds: dict[tuple[str, int | None], list[F]] = {}
+
+    def add(self, facts: Sequence[F]) -> None:
+        for fact in facts:
+            self.places.add(place_of(fact))
+            if fact.count > 1:
+                self.folds.setdefault((fact.source.path, fact.rank), []).append(fact)
+
+    def hold(self, fact: Fact) -> bool:
+        """Whether this fact was read from one of them."""
+        if place_of(fact) in self.places:
+            return True
+        folds = self.folds.get((fact.source.path, fact.rank), ()) if self.folds else ()
+        return any(fold.time <= fact.time <= fold.end for fold in folds)
+
+
+class OwnLines(Lines[NcclError]):
+    """Lines of errors of a rank's own making."""
+
+    def add(self, facts: Sequence[NcclError]) -> None:
+        super().add([fact for fact in facts if fact.error in OWN_COLLECTIVE])
+
+
+class LastWords:
+    """Reports of watchdogs that end their process: by line, and by stream."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str, int, str], WatchdogReport] = {}
+        self.streams: dict[tuple[str, int | None], list[WatchdogReport]] = {}
+
+    def add(self, reports: Sequence[WatchdogReport]) -> None:
+        for report in reports:
+            if report.report not in ("exception", "abort"):
+                continue
+            first = self.lines.setdefault(place_of(report), report)
+            if order(report) < order(first):
+                self.lines[place_of(report)] = report
+            for rank in {report.rank, None}:
+                _keep(self.streams.setdefault((report.source.path, rank), []), report)
+
+
+def place_of(fact: Fact) -> tuple[str, int, str]:
+    """The line a fact was read from."""
+    source = fact.source
+    return source.path, source.offset, source.ident
+
+
+def last_name(kind: str) -> str:
+    """`DistBackendError` of `torch.distributed.DistBackendError` and of `c10::DistBackendError`."""
+    return kind.rpartition(".")[2].rpartition(":")[2]
+
+
+def order(fact: Fact) -> tuple[int, str]:
+    """By which facts are sorted."""
+    return fact.time, fact.uid
+
+
+def _keep(known: list[F], fact: F) -> None:
+    """Put a fact in its place; they mostly come in order."""
+    if not known or fact.time > known[-1].time:
+        known.append(fact)
+    else:
+        insort(known, fact, key=order)
