@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import re2
 
@@ -96,6 +96,10 @@ def expression(part: str) -> str:
     return "(?s)^" + "".join(out) + "$"
 
 
+#: Names in a directory, and whether they are directories.
+Listing: TypeAlias = tuple[tuple[str, bool], ...]
+
+
 class Matcher:
     """Whether a path matches one of some globs."""
 
@@ -132,9 +136,10 @@ class Finder:
     def __init__(self, include: Sequence[str], exclude: Sequence[str] = ()) -> None:
         self._patterns = [one for pattern in include for one in alternatives(pattern)]
         self._excluded = Matcher(exclude)
-        self._listings: dict[str, tuple[int, int, tuple[tuple[str, bool], ...]]] = {}
+        self._listings: dict[str, tuple[int, int, Listing]] = {}
+        self._matched: dict[tuple[str, str, bool], tuple[Listing, tuple[str, ...]]] = {}
+        self._seen: set[str] = set()
         self._expressions: dict[str, re2._Regexp[str]] = {}
-        self._due: dict[str, int] = {}
 
     def find(self, now: int) -> list[str]:
         """Paths that match now, without doubles: in the order of the globs, then of the names."""
@@ -148,7 +153,15 @@ class Finder:
             for path in self._walk(base, parts, now, 0):
                 if path not in found and not self._excluded(path):
                     found[path] = None
+        self._forget()
         return list(found)
+
+    def _forget(self) -> None:
+        """Directories that are gone."""
+        if len(self._listings) > 2 * len(self._seen) or len(self._matched) > 4 * len(self._seen) * len(self._patterns):
+            self._listings = {base: known for base, known in self._listings.items() if base in self._seen}
+            self._matched = {key: known for key, known in self._matched.items() if key[0] in self._seen}
+        self._seen.clear()
 
     def _walk(self, base: str, parts: list[str], now: int, depth: int) -> Iterator[str]:
         part, rest = parts[0], parts[1:]
@@ -165,10 +178,8 @@ class Finder:
         if part in ("", ".", "..") or not set(part) & set("*?[\\"):
             yield from self._walk(f"{base}{part}/", rest, now, depth)
             return
-        matches = self._compiled(part)
-        for name, is_directory in self._list(base, now):
-            if is_directory and matches.match(name):
-                yield from self._walk(f"{base}{name}/", rest, now, depth)
+        for name in self._matching(base, part, now, directories=True):
+            yield from self._walk(f"{base}{name}/", rest, now, depth)
 
     def _names(self, base: str, part: str, now: int) -> Iterator[str]:
         if not set(part) & set("*?[\\"):
@@ -176,10 +187,19 @@ class Finder:
             if os.path.exists(path) and not os.path.isdir(path):
                 yield path
             return
-        matches = self._compiled(part)
-        for name, is_directory in self._list(base, now):
-            if not is_directory and matches.match(name):
-                yield base + name
+        for name in self._matching(base, part, now, directories=False):
+            yield base + name
+
+    def _matching(self, base: str, part: str, now: int, *, directories: bool) -> tuple[str, ...]:
+        """Names in a directory that match; of a directory that has not changed they are known."""
+        listing = self._list(base, now)
+        known = self._matched.get((base, part, directories))
+        if known is not None and known[0] is listing:
+            return known[1]
+        matches = self._compiled(part).match
+        names = tuple(name for name, is_directory in listing if is_directory == directories and matches(name))
+        self._matched[base, part, directories] = listing, names
+        return names
 
     def _compiled(self, part: str) -> re2._Regexp[str]:
         known = self._expressions.get(part)
@@ -187,8 +207,9 @@ class Finder:
             known = self._expressions[part] = re2.compile(expression(part))
         return known
 
-    def _list(self, base: str, now: int) -> tuple[tuple[str, bool], ...]:
+    def _list(self, base: str, now: int) -> Listing:
         """Names in a directory and whether they are directories; nothing where it cannot be read."""
+        self._seen.add(base)
         where = base or "."
         try:
             status = os.stat(where)
