@@ -110,6 +110,20 @@ def heat(stage: Stage) -> float:
     return began
 
 
+def cooling(stage: Stage) -> float:
+    """All GPUs get hot and lower their clocks."""
+    stage.begin()
+    began = time.time()
+    for _ in range(45):
+        for gpu in stage.gpus.gpus:
+            gpu.temperature, gpu.sm_clock, gpu.reasons = 90.0, 1200.0, 0x20
+            gpu.thermal_violation_ns += 1_000_000_000
+        time.sleep(1)
+        if stage.webhook.of("thermal_throttle"):
+            break
+    return began
+
+
 def pcie(stage: Stage) -> float:
     """The link of a GPU errs, trains down, and carries a quarter of what it did."""
     stage.begin()
@@ -135,6 +149,20 @@ def loader(stage: Stage) -> float:
         "stderr",
     )
     stage.ranks[1].rotate()
+    stage.halt()
+    return time.time()
+
+
+def mount(stage: Stage) -> float:
+    """A volume of the node cannot be mounted, and the run waits for its input."""
+    stage.begin()
+    stage.api.event(
+        stage.pods[2],
+        "FailedMount",
+        'MountVolume.SetUp failed for volume "shards" : rpc error: code = DeadlineExceeded desc = context deadline '
+        "exceeded",
+        stage.node,
+    )
     stage.halt()
     return time.time()
 
@@ -262,6 +290,11 @@ INCIDENTS: tuple[Incident, ...] = (
         within=14, unscaled=40,
     ),
     Incident(
+        "cooling", "thermal_throttle", "all GPUs of the node are hot", cooling,
+        lambda s: {"scope": "node", "k8s.node.name": s.node, "gpus": sorted(gpu.bus for gpu in s.gpus.gpus)},
+        within=14, unscaled=40,
+    ),
+    Incident(
         "pcie", "pcie_aer", "GPU 4 errs on its PCIe link and carries a quarter", pcie,
         lambda s: {**_gpu(s, 4), "kernelevents.pcie_aer.severity": "corrected"},
         within=18, unscaled=18,
@@ -270,6 +303,12 @@ INCIDENTS: tuple[Incident, ...] = (
         "loader", "dataloader_hang", "a loader's worker of rank 1 dies, the run stops", loader,
         lambda s: {**_pod(s, 1), "discriminator": "worker_killed", "dataloader.worker_pid": 3307},
         others={"worker_crash": "it is the same report of a lost worker"},
+        within=8, unscaled=125,
+    ),
+    Incident(
+        "mount", "dataloader_hang", "a volume cannot be mounted, the run stops", mount,
+        lambda s: {"discriminator": "storage_event", "k8s.event.reason": "FailedMount", "k8s.node.name": s.node},
+        others={"storage_failure": "the storage it reads from had failed"},
         within=8, unscaled=125,
     ),
     Incident(

@@ -193,8 +193,8 @@ class DataloaderHang(Pattern[Config]):
             event = self._latest(window.of(MountEvent), stall)
             if error is None and event is None:
                 continue
-            # The ranks of one pod stall together.
-            who = (stall.pod, stall.job)
+            # The ranks of one pod stall together; without a volume, all pods that a job has on the node do.
+            who = (stall.pod if error is not None or not stall.job else None, stall.job)
             repeated = who in stalled and stall.time - stalled[who] <= self.config.window
             stalled[who] = stall.time
             if not repeated:
