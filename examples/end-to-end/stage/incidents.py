@@ -206,11 +206,20 @@ def eviction(stage: Stage) -> float:
 def host_memory(stage: Stage) -> float:
     """The kernel kills a process for its cgroup's memory, and the kubelet says OOMKilled."""
     stage.begin()
-    uid = stage.pods[1]["metadata"]["uid"]
-    slice_ = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
-    scope = f"{slice_}/cri-containerd-6f1c0a.scope"
     stage.halt()
     began = time.time()
+    kernel_kills(stage, 1)
+    stage.read_kernel()
+    time.sleep(1.0)  # the kubelet looks once a second
+    kubelet_tells(stage, 1)
+    return began
+
+
+def kernel_kills(stage: Stage, rank: int) -> None:
+    """What the kernel prints when it kills the process of a rank."""
+    uid = stage.pods[rank]["metadata"]["uid"]
+    slice_ = f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+    scope = f"{slice_}/cri-containerd-6f1c0a.scope"
     stage.kernel.say(
         "python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=985",
         "memory: usage 67108864kB, limit 67108864kB, failcnt 5512",
@@ -219,16 +228,17 @@ def host_memory(stage: Stage) -> float:
         "Memory cgroup out of memory: Killed process 48211 (python3) total-vm:98123456kB, anon-rss:66912344kB, "
         "file-rss:8192kB, shmem-rss:0kB, UID:0 pgtables:140212kB oom_score_adj:985",
     )
-    stage.read_kernel()
-    time.sleep(1.0)  # the kubelet looks once a second
+
+
+def kubelet_tells(stage: Stage, rank: int) -> None:
+    """What the kubelet reports when the container of a rank was killed for memory."""
     now = stage.clock()
     ended = {"reason": "OOMKilled", "exitCode": 137, "startedAt": stamp(now - 600), "finishedAt": stamp(now)}
     container = {
         "name": "main", "image": "registry.example/train:2.1", "imageID": "", "ready": False, "restartCount": 0,
         "state": {"terminated": ended},
     }  # fmt: skip
-    stage.api.status(stage.pods[1]["metadata"]["name"], {"phase": "Failed", "containerStatuses": [container]})
-    return began
+    stage.api.status(stage.pods[rank]["metadata"]["name"], {"phase": "Failed", "containerStatuses": [container]})
 
 
 def lost_gpu(stage: Stage) -> float:

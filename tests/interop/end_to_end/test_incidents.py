@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from stage.incidents import INCIDENTS, Incident
+from stage.incidents import INCIDENTS, Incident, kernel_kills, kubelet_tells
 from stage.play import Stage
 from stage.webhook import until
 
@@ -89,6 +90,29 @@ def watch(incident: Incident, opening: Opening, timing: Callable[[str], None], *
     # Nothing else is told but what belongs to it.
     assert set(patterns) - {incident.pattern} <= set(incident.others), logs
     assert full.time - began <= bound + BUSY
+
+
+def test_a_kill_that_the_api_tells_before_the_kernel_is_one_in_the_end(opening: Opening) -> None:
+    """What was said of it first may be taken back for what says more."""
+    with opening("api-first", "job-api-first") as stage:
+        stage.begin()
+        stage.halt()
+        kubelet_tells(stage, 1)
+        assert until(lambda: bool(stage.webhook.of("host_oom")), BUSY), stage.webhook.deliveries
+        kernel_kills(stage, 1)
+
+        def standing() -> list[dict[str, Any]]:
+            last = [one for one in stage.webhook.standing().values() if one["pattern"] == "host_oom"]
+            return [one["verdict"] for one in last if one["status"] == "active"]
+
+        def whole() -> bool:
+            return any(one.get("kernelevents.oom.victim_pid") == 48211 for one in standing())
+
+        assert until(whole, BUSY), stage.webhook.deliveries
+        time.sleep(SETTLED)
+        (verdict,) = standing()
+        assert verdict["k8s.pod.name"] == stage.pods[1]["metadata"]["name"]
+        assert verdict["kernelevents.oom.limit_kb"] == 67_108_864
 
 
 @each
