@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tracecore.actions.queue.database import DatabaseError, connect, ident
-from tracecore.actions.queue.store import LOST_LIMIT, LeaseLost, NoSuchTask, Outcome, Queue
+from tracecore.actions.queue.store import LOST_AT_MOST, LOST_LIMIT, LeaseLost, NoSuchTask, Outcome, Queue
 from tracecore.actions.queue.task import Dataset, Spec, SpecError
 
 DONE = Outcome(status="completed", exit_code=0)
@@ -123,6 +123,29 @@ def test_a_task_that_kills_its_workers_dies_in_the_end_and_can_be_raised(queue: 
     claim = queue.claim("w", "h", 30)
     assert claim is not None
     assert (claim.task.lost, claim.task.attempts) == (0, LOST_LIMIT + 1)
+
+
+def test_a_task_is_not_blamed_where_others_lose_their_workers_as_well(queue: Queue, clock: Any) -> None:
+    one, other, third = (queue.submit(spec()) for _ in range(3))
+    for _ in range(LOST_LIMIT + 2):
+        for _ in range(3):
+            assert queue.claim("w", "h", 30) is not None
+        clock.pass_(100)
+        assert sorted(queue.reap()) == [one, other, third]
+        assert {queue.get(task).status for task in (one, other, third)} == {"queued"}
+        clock.pass_(60)
+    # Now only one of them is left, and whoever takes it vanishes.
+    queue.cancel(other)
+    queue.cancel(third)
+    for _ in range(LOST_AT_MOST):
+        if queue.claim("w", "h", 30) is None:
+            break
+        clock.pass_(100)
+        queue.reap()
+        clock.pass_(60)
+    dead = queue.get(one)
+    assert dead.status == "dead"
+    assert dead.lost < LOST_AT_MOST
 
 
 def test_a_worker_that_is_asked_to_stop_costs_the_task_nothing(queue: Queue) -> None:

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine, Row
 
 SECOND: Final = 1_000_000_000
-#: So many attempts in a row may lose their worker: the task may be what kills it.
+#: So many attempts in a row may lose their worker: the task may be what kills it. Where as many attempts of other
+#: tasks lost theirs in the same time it is not, and tries again, each time a little later; but not for ever.
 LOST_LIMIT: Final = 5
+LOST_AT_MOST: Final = 50
 _FINAL: Final = ("completed", "failed", "dead", "cancelled")
 
 _TASK = (
@@ -410,12 +412,16 @@ class Queue:
         with self._writing() as connection:
             now = self._now(connection)
             for row in connection.execute(_EXPIRED, {"now": now}).all():
-                outcome = _lost(_task(row))
+                lost = row.lost + 1
+                blamed = lost >= LOST_LIMIT and (lost >= LOST_AT_MOST or self._others_lost(connection, row) < lost)
+                outcome = _lost(_task(row), blamed=blamed)
+                # Others have their turn first.
+                later = now + min(lost - LOST_LIMIT + 1, 60) * SECOND if lost >= LOST_LIMIT else 0
                 connection.execute(
                     update(tasks)
                     .where(tasks.c.id == row.id, tasks.c.token == row.token, tasks.c.status == "running")
                     .values(
-                        status=outcome.status, updated_at=now, not_before=0, worker="", lease_until=None,
+                        status=outcome.status, updated_at=now, not_before=later, worker="", lease_until=None,
                         lost=row.lost + 1, reason=outcome.reason,
                         failure_class="" if outcome.failure is None else outcome.failure["class"],
                     )
@@ -424,6 +430,19 @@ class Queue:
                 reaped.append(int(row.id))
         return reaped
 
+    def _others_lost(self, connection: Connection, row: Any) -> int:
+        """How many attempts of other tasks lost their worker since the first of this task's in a row."""
+        first = attempts.alias()
+        began = (
+            select(first.c.started_at)
+            .where(first.c.task == row.id, first.c.number == row.attempts - row.lost)
+            .scalar_subquery()
+        )
+        others = select(func.count()).where(
+            attempts.c.status == "lost", attempts.c.task != row.id, attempts.c.ended_at >= began
+        )
+        return int(connection.execute(others).scalar_one())
+
     def _locked(self, connection: Connection, task: int) -> Row[Any]:
         row = connection.execute(select(tasks).where(tasks.c.id == task).with_for_update()).one_or_none()
         if row is None:
@@ -431,7 +450,7 @@ class Queue:
         return row
 
 
-def _lost(task: Task) -> Outcome:
+def _lost(task: Task, *, blamed: bool) -> Outcome:
     if task.cancel_requested:
         return Outcome(status="cancelled", reason="cancelled while it ran; its worker is gone")
     lost = task.lost + 1
@@ -442,7 +461,7 @@ def _lost(task: Task) -> Outcome:
         "retry_cap": LOST_LIMIT - 1,
         "context": {"reason": "worker_lost", "worker": task.worker},
     }
-    if lost >= LOST_LIMIT:
+    if blamed:
         reason = f"{lost} workers in a row fell silent while they ran it"
         return Outcome(status="dead", reason=reason, failure=failure)
     failure["auto_retried"] = True
