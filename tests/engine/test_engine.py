@@ -303,6 +303,33 @@ def test_a_remembered_window_that_was_dropped_is_made_anew() -> None:
     assert engine.stats.held == sum(len(window) for shelf in engine._shelves for window in shelf.windows.values())
 
 
+class LastingFire(SteadyFire):
+    """Another key, and remembered for longer."""
+
+    name = "lasting_fire"
+
+    @property
+    def horizon(self) -> int:
+        return 10 * self.config.window
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return ((fact.node, "lasting"),) if fact.node else ()
+
+
+def test_of_the_windows_of_one_identity_some_are_forgotten_earlier() -> None:
+    engine = Engine([SteadyFire(), LastingFire()])
+    engine.add([smoke(0)])
+    engine.advance(at(0))
+    windows = []
+    for second in (200, 400, 600, 2200, 2400, 5000):
+        engine.advance(at(second))
+        windows.append(engine.stats.windows)
+        engine.add([spark(second), smoke(second + 1)])
+        assert len(engine.advance(at(second + 1))) == 2
+    assert windows[0] == 1
+    assert engine.stats.held == sum(len(window) for shelf in engine._shelves for window in shelf.windows.values())
+
+
 def test_a_fact_of_the_future_waits_for_its_time() -> None:
     engine = Engine([FirePattern()], limits=Limits(future=2))
     engine.advance(at(0))

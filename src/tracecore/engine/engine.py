@@ -147,6 +147,8 @@ class Engine:
                 self._routes.setdefault(kind, Routes()).add(Route(shelf, kind), kind)
         self._pending: list[Fact] = []
         self._changed: list[FactWindow] = []
+        self._called: list[FactWindow] = []
+        self._repeats = False
         self._deadlines: list[tuple[int, int, Key]] = []
         self._waits: int | None = None
         self._past: OrderedDict[tuple[int, Key, str | Source], int] = OrderedDict()
@@ -316,15 +318,19 @@ class Engine:
     def _put(self, group: Group, hurry: int) -> None:
         """Facts that wait, into the windows of their group."""
         batch, group.batch = group.batch, []
-        first, number = batch[0].time, len(batch)
-        in_order = first >= hurry and (number == 1 or len(set(map(_time, batch))) == number)
+        number = len(batch)
+        in_order = batch[0].time >= hurry and (number == 1 or len(set(map(_time, batch))) == number)
         for present, window, route in group.spots:
             new = batch
-            if in_order and present and first > present[-1].time:
-                present += batch
-                self.stats.held += number
+            if (counts := route.counts) is not None and group.counts is None:
+                new = [fact for fact in batch if counts(fact)]
+                if not new:
+                    continue
+            if in_order and present and new[0].time > present[-1].time:
+                present += new
+                self.stats.held += len(new)
             else:
-                new = [fact for fact in batch if self._join(window, route, fact, hurry)]
+                new = [fact for fact in new if self._join(window, route, fact, hurry)]
             if window.state == CHANGED:
                 continue
             if window.state == ASLEEP:
@@ -430,9 +436,7 @@ class Engine:
             if window is not None and window.due == due:
                 window.due = None
                 window.called = True
-                if window.state != CHANGED:
-                    window.state = CHANGED
-                    self._changed.append(window)
+                self._called.append(window)
 
     def _evaluate(self, instant: int, out: list[Emission], *, due: bool = False, leave: bool = False) -> None:
         """Look at windows that changed.
@@ -441,14 +445,26 @@ class Engine:
             due: only at those whose deadline has come.
             leave: large windows that little was added to may wait.
         """
-        changed, self._changed = self._changed, []
-        if due or leave:
-            look = [window for window in changed if window.called or (leave and _ripe(window, instant))]
-            if len(look) < len(changed):
-                chosen = set(look)
-                self._changed = [window for window in changed if window not in chosen]
-                changed = look
-        if not due:
+        called, self._called = self._called, []
+        if due:
+            # Those that had changed stay among the changed until the end of the step.
+            changed = called
+            self._repeats = self._repeats or any(window.state == CHANGED for window in called)
+        else:
+            changed, self._changed = self._changed, []
+            for window in called:
+                if window.state != CHANGED:
+                    window.state = CHANGED
+                    changed.append(window)
+            if self._repeats:
+                self._repeats = False
+                changed = [window for window in dict.fromkeys(changed) if window.state == CHANGED]
+            if leave:
+                ripe = [window for window in changed if window.called or _ripe(window, instant)]
+                if len(ripe) < len(changed):
+                    chosen = set(ripe)
+                    self._changed = [window for window in changed if window not in chosen]
+                    changed = ripe
             self._waits = min((window.looked + PAUSE for window in self._changed), default=None)
         changed.sort(key=_key)
         changed.sort(key=_shelf)
@@ -494,6 +510,8 @@ class Engine:
         settled = instant - self.lateness - shelf.horizon
         if window.floor is not None:
             settled = max(settled, window.floor)
+        # Nothing in the window is old enough to be settled: then no verdict on it is.
+        fresh = window.oldest >= settled
         before = window.known or {}
         known: dict[str | Source, Known] = {}
         number = len(before)
@@ -504,12 +522,16 @@ class Engine:
             episode = verdict.episode
             standing = before.get(episode)
             if standing is None:
-                if _begin(verdict) < settled:
+                if not fresh and _begin(verdict) < settled:
                     self.stats.beyond_horizon += 1
                     continue
                 standing = Known(verdict, self._past.pop((shelf.index, window.key, episode), 0) + 1)
                 out.append(self._emit(standing, "active", instant))
-            elif standing.verdict != verdict and min(_begin(verdict), _begin(standing.verdict)) >= settled:
+            elif (
+                standing.verdict != verdict
+                and (fresh or _begin(verdict) >= settled)
+                and _begin(standing.verdict) >= settled
+            ):
                 before_print = _print(standing.verdict) if standing.print is None else standing.print
                 standing.verdict, standing.print = verdict, _print(verdict)
                 if standing.print != before_print:

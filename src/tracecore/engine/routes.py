@@ -80,7 +80,7 @@ class Group:
 
     Args:
         owner: the only identity whose facts go there; None when there are several.
-        counts: asked of each fact whether it goes there; None where all do.
+        counts: asked of each fact whether it goes there; None where all go to some of the windows.
     """
 
     __slots__ = ("batch", "counts", "gone", "owner", "spots")
@@ -122,7 +122,7 @@ class Routes:
         for name, routes in self._groups(fact).items():
             group = self.groups.get(name)
             if group is None:
-                group = self.groups[name] = Group(who, routes[0].counts)
+                group = self.groups[name] = Group(who, routes[0].counts if len(routes) == 1 else None)
                 for route in routes:
                     window = find(route.shelf, name[0], fact.time)
                     group.spots.append((window.facts.setdefault(type(fact), []), window, route))
@@ -139,12 +139,18 @@ class Routes:
         return places
 
     def _groups(self, fact: Fact) -> dict[tuple[Key, tuple[int, ...]], list[Route]]:
-        """Its routes by key; one that asks each fact whether it counts is by itself."""
-        keys: dict[tuple[Key, int], list[Route]] = {}
+        """Its routes by key; where all of a key ask each fact whether it counts, each is by itself."""
+        keys: dict[Key, list[Route]] = {}
         for route in self.steady:
             for key in route.keys(fact):
-                keys.setdefault((key, -1 if route.counts is None else route.shelf.index), []).append(route)
-        return {(key, tuple(route.shelf.index for route in routes)): routes for (key, _), routes in keys.items()}
+                keys.setdefault(key, []).append(route)
+        groups: dict[tuple[Key, tuple[int, ...]], list[Route]] = {}
+        for key, routes in keys.items():
+            if all(route.counts is not None for route in routes):
+                groups |= {(key, (route.shelf.index,)): [route] for route in routes}
+            else:
+                groups[key, tuple(route.shelf.index for route in routes)] = routes
+        return groups
 
     def forget(self, windows: Set[FactWindow]) -> None:
         """These windows are no more."""
@@ -155,9 +161,11 @@ class Routes:
                     group.gone = True
                     if group.owner is not None:
                         gone.add(group.owner)
-        self.groups = {name: group for name, group in self.groups.items() if not group.gone}
         for who, (_, shared) in self.identities.items():
             if any(group.gone for group in shared):
                 gone.add(who)
         for who in gone:
             del self.identities[who]
+        # What was only theirs is found anew with them.
+        kept = {name: group for name, group in self.groups.items() if not group.gone and group.owner not in gone}
+        self.groups = kept
