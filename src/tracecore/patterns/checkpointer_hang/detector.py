@@ -194,13 +194,13 @@ class CheckpointerHang(Pattern[Config]):
         return self.config.before + self.config.stall + self.config.after
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if isinstance(fact, CheckpointPhase) and fact.phase not in PHASES:
+        if type(fact) is CheckpointPhase and fact.phase not in PHASES:
             return ()
-        if isinstance(fact, StorageError) and fact.error in HARMLESS:
+        if type(fact) is StorageError and fact.error in HARMLESS:
             return ()
-        if isinstance(fact, WatchdogReport) and fact.report != "timeout":
+        if type(fact) is WatchdogReport and fact.report != "timeout":
             return ()
-        if isinstance(fact, StepStalled) and not isfinite(fact.no_progress_s):
+        if type(fact) is StepStalled and not isfinite(fact.no_progress_s):
             return ()
         return job_keys(fact)
 

@@ -46,11 +46,11 @@ MILD = frozenset({"RESTART_APP", "IGNORE"})
 
 def faulty(fact: Fact) -> bool:
     """Whether this alone means that the GPU or its driver failed."""
-    if isinstance(fact, GpuLost):
+    if type(fact) is GpuLost:
         return True
-    if isinstance(fact, GpuDriverError):
+    if type(fact) is GpuDriverError:
         return fact.error in DRIVER
-    if not isinstance(fact, Xid):
+    if type(fact) is not Xid:
         return False
     if fact.code in LINK_UNITS and entry(fact.code) is not None:
         row = _row(fact)

@@ -153,11 +153,11 @@ class GpuFault(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         # A bus id without a node is a GPU of the machine whose name the log does not say: never one that is named.
         node = fact.node or ""
-        if isinstance(fact, Sxid):
+        if type(fact) is Sxid:
             return ((node, PEERS),)
-        if isinstance(fact, CudaError):
+        if type(fact) is CudaError:
             return ((node, PEERS),) if fact.error in CUDA else ()
-        if isinstance(fact, Xid) and fact.code == LINK:
+        if type(fact) is Xid and fact.code == LINK:
             return ((node, PEERS),)
         if not faulty(fact):
             return ()

@@ -163,10 +163,10 @@ class HbmEcc(Pattern[Config]):
 
 
 def _counts(fact: Fact) -> bool:
-    if isinstance(fact, Xid):
+    if type(fact) is Xid:
         return fact.code in CONFIRMING
     return (
-        isinstance(fact, EccDelta)
+        type(fact) is EccDelta
         and fact.delta >= 1
         and fact.error_type == "uncorrected"
         and fact.subtype == "double_bit"

@@ -144,11 +144,11 @@ class IbLinkFlap(Pattern[Config]):
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         # Errors know their node and not the port, so that ports are told apart within the node's window.
-        if isinstance(fact, NcclError) and fact.error not in BROKEN:
+        if type(fact) is NcclError and fact.error not in BROKEN:
             return ()
-        if isinstance(fact, WatchdogReport) and fact.report not in STUCK:
+        if type(fact) is WatchdogReport and fact.report not in STUCK:
             return ()
-        if isinstance(fact, PortState) and fact.state not in STATES:
+        if type(fact) is PortState and fact.state not in STATES:
             return ()
         return ((fact.node or "",),)
 

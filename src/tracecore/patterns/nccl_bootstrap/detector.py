@@ -202,17 +202,17 @@ class NcclBootstrap(Pattern[Config]):
         return 2 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if isinstance(fact, NcclError) and fact.error != NO_INTERFACE:
+        if type(fact) is NcclError and fact.error != NO_INTERFACE:
             return ()
-        if isinstance(fact, GroupProgress) and not fact.last_enqueued:
+        if type(fact) is GroupProgress and not fact.last_enqueued:
             return ()
-        if isinstance(fact, PodReady) and fact.rank is None:
+        if type(fact) is PodReady and fact.rank is None:
             return ()
         return (("",),)
 
     def counts(self, fact: Fact) -> bool:
         """A report of progress that is of a step."""
-        return isinstance(fact, Progress) and fact.step is not None and fact.phase != "init"
+        return type(fact) is Progress and fact.step is not None and fact.phase != "init"
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         verdicts: list[Verdict] = []

@@ -195,11 +195,11 @@ class NcclHang(Pattern[Config]):
             return ()
         job = fact.job or ""
         job = f"{job}#{fact.attempt}" if fact.attempt else job
-        if isinstance(fact, CollectiveEntry) and fact.is_p2p:
+        if type(fact) is CollectiveEntry and fact.is_p2p:
             return ((job, fact.pg), (job, ""))
         if isinstance(fact, CollectiveEntry | GroupProgress):
             return ((job, fact.pg),)
-        if isinstance(fact, WatchdogReport):
+        if type(fact) is WatchdogReport:
             # A report that does not name its group may be about any: it meets the others where all reports meet.
             return ((job, fact.pg), (job, "")) if fact.pg else ((job, ""),)
         return ()

@@ -148,13 +148,13 @@ class NvlinkDegradation(Pattern[Config]):
         return 2 * self.config.window + self.config.low + max(self.config.stall, self.config.memory)
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if isinstance(fact, Xid) and fact.code not in CODES:
+        if type(fact) is Xid and fact.code not in CODES:
             return ()
-        if isinstance(fact, WatchdogReport) and fact.report != "timeout":
+        if type(fact) is WatchdogReport and fact.report != "timeout":
             return ()
-        if isinstance(fact, NvlinkRate) and not self._carries_little(fact):
+        if type(fact) is NvlinkRate and not self._carries_little(fact):
             return ()
-        if isinstance(fact, StepStalled) and fact.step is None:
+        if type(fact) is StepStalled and fact.step is None:
             return ()
         return ((fact.node or "",),)
 

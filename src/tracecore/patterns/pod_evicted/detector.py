@@ -146,7 +146,7 @@ class PodEvictedPattern(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if fact.node is None:
             return ()
-        if isinstance(fact, NodePressure):
+        if type(fact) is NodePressure:
             return ((fact.node,),) if fact.active and fact.condition in CONDITIONS else ()
         return ((fact.node,),) if fact.pod else ()
 

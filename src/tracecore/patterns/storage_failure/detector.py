@@ -209,7 +209,7 @@ class StorageFailure(Pattern[Config]):
         return 2 * self.config.window + self.config.patience
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if isinstance(fact, MountEvent) and fact.reason not in MOUNT_REASONS:
+        if type(fact) is MountEvent and fact.reason not in MOUNT_REASONS:
             return ()
         if fact.node:
             return ((fact.node, ""),)

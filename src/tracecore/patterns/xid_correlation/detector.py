@@ -118,7 +118,7 @@ class XidCorrelation(Pattern[Config]):
         return self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if fact.node is None or (isinstance(fact, PodEvicted) and not fact.pod):
+        if fact.node is None or (type(fact) is PodEvicted and not fact.pod):
             return ()
         return ((fact.node,),)
 
