@@ -25,15 +25,16 @@ made at the same time; and what is written all of a sudden, whole.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
+from tracecore.recipes.lanes import MAX_LANES, Lanes, Standing
 from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, Template, learn
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
 
@@ -74,7 +75,6 @@ MAX_LEARNED: Final = 4
 MAX_LESSONS: Final = 512
 #: So many lines of an unknown shape are worth a template.
 WORTH: Final = 24
-MAX_LANES: Final = 16_384
 #: Of a stream that goes on for ever: lines that may be learned from, and templates that streams share.
 MAX_LIVE_LESSONS: Final = 64
 MAX_SHARED: Final = 1024
@@ -152,12 +152,11 @@ class Sampler:
         self._tried: set[bytes] = set()
         self._lessons = 0
         self._ends = self._shapes.ends
-        #: The last line of each lane: step, second, and whether its step stood still.
-        self._last: dict[int, tuple[int, int, bool]] = {}
+        self._lanes = Lanes()
         #: Of each lane of a stream that goes on, the second of its last line, and how many lines that has.
         self._seconds: dict[int, tuple[int, int]] = {}
         self._lines = 1
-        self._standing: dict[int, _Standing] = {}
+        self._standing: dict[int, Standing] = {}
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
         borders = self._ends.newlines(block)
@@ -375,7 +374,7 @@ class Sampler:
 
     def _needed(self, lines: Lines, whole: Flags | None) -> Array:
         """Numbers of the lines that are handed on in this block; `whole` are those that are in any case."""
-        lanes = self._lanes(lines, PAUSE, EVERY, ENOUGH, whole)
+        lanes = self._lanes.order(lines, PAUSE, EVERY, ENOUGH, whole)
         lanes.pick[[final for _, _, final, _ in lanes.spans]] = True
         needed: Array = lanes.number[lanes.pick]
         return needed
@@ -391,7 +390,7 @@ class Sampler:
                 return
             if len(beside) > MAX_EVENTS:
                 beside = beside[np.linspace(0, len(beside) - 1, MAX_EVENTS).astype(np.int64)]
-        lanes = self._lanes(lines, PAUSE_OF_SPANS, SPANS, ENOUGH_OF_SPANS, None)
+        lanes = self._lanes.order(lines, PAUSE_OF_SPANS, SPANS, ENOUGH_OF_SPANS, None)
         number, pick = lanes.number, lanes.pick
         base, first_line, size = self._offset, self._lines, len(text)
 
@@ -407,7 +406,7 @@ class Sampler:
         for who, first, final, broken in lanes.spans:
             standing = self._standing.get(who)
             if standing is None:
-                standing = self._standing[who] = _Standing()
+                standing = self._standing[who] = Standing()
             own = pick[first : final + 1]
             if standing.owed:
                 own[: standing.owed] = True
@@ -421,162 +420,13 @@ class Sampler:
                 own[0] = True
             elif broken:
                 reports += standing.closed()
-            still, stands = lanes.still, self._last[who][2]
+            still, stands = lanes.still, self._lanes.stands(who)
             places = (np.flatnonzero(own) + first).tolist()
             picked = [(place, bool(still[place]) if place < final else stands) for place in places]
             standing.follow(first, final, picked, row, keep, reports)
         reports.sort(key=_offset)
         if len(self._standing) > MAX_LANES:
             reports += self._close()
-
-    def _lanes(self, lines: Lines, limit: int, intervals: Sequence[int], enough: int, whole: Flags | None) -> _Lanes:
-        """Lane by lane, which lines have to be handed on for what they say.
-
-        Args:
-            lines: in the order of the block.
-            limit: seconds of a pause.
-            intervals: one of them is the time between lines that are handed on without a reason.
-            enough: so many of those in a block are enough.
-            whole: lines that are handed on in any case.
-        """
-        number, step, second, lane = lines
-        size = len(lane)
-        least, most = int(lane.min()), int(lane.max())
-        order: Array | None = None
-        if least != most:
-            # Small numbers are sorted by counting.
-            lanes = (lane - least).astype(np.uint16) if most - least < 65_536 else lane
-            order = np.argsort(lanes, kind="stable")
-            number, step, second, lane = number[order], step[order], second[order], lane[order]
-        pick = np.zeros(size, np.bool_) if whole is None else whole if order is None else whole[order]
-        rise, pause = step[1:] - step[:-1], second[1:] - second[:-1]
-        inner = np.ones(size - 1, np.bool_) if order is None else lane[1:] == lane[:-1]
-        # As a rule steps rise within the same second, and only where they do not there is something to find out.
-        at = np.flatnonzero((rise <= 0) | (pause != 0))
-        within, rises, pauses = inner[at], rise[at], pause[at]
-        edges = at[within & ((pauses >= limit) | (pauses < 0) | (rises < 0))]
-        pick[edges] = True
-        pick[edges + 1] = True
-        still = np.zeros(size - 1, np.bool_)
-        stood_at = at[within & (rises == 0) & (step[at + 1] >= 0)]
-        if len(stood_at):
-            still[stood_at] = True
-            begins, over = still.copy(), ~still
-            begins[1:] &= over[:-1]
-            over[1:] &= still[:-1]
-            over[:1] = False
-            pick[:-1] |= begins | over
-            pick[1:] |= over & inner
-        later = at[within & (pauses != 0)] + 1
-        now, then = second[later], second[later - 1]
-        for every in intervals:
-            ticks = later[now // every != then // every]
-            if len(ticks) <= enough:
-                break
-        pick[ticks] = True
-        firsts = np.flatnonzero(np.concatenate(([True], ~inner)))
-        lasts = np.append(firsts[1:] - 1, size - 1)
-        if len(self._last) > MAX_LANES:
-            self._last.clear()
-        spans: list[tuple[int, int, int, bool]] = []
-        rows = zip(lane[firsts].tolist(), firsts.tolist(), lasts.tolist(), strict=True)
-        for who, first, final in rows:
-            before = self._last.get(who)
-            stood = bool(still[final - 1]) if final > first else False
-            broken = False
-            if before is None:
-                pick[first] = True
-            else:
-                passed = int(second[first]) - before[1]
-                stands = int(step[first]) == before[0] >= 0
-                broken = not 0 <= passed < limit or int(step[first]) < before[0] or before[2] != stands
-                if broken or int(second[first]) // every != before[1] // every:
-                    pick[first] = True
-                stood = stood or (stands and final == first)
-            self._last[who] = (int(step[final]), int(second[final]), stood)
-            spans.append((who, first, final, broken))
-        return _Lanes(number, pick, still, spans)
-
-
-class _Lanes(NamedTuple):
-    """Lines of a block, lane by lane.
-
-    Args:
-        number: which lines.
-        pick: whether they are handed on.
-        still: whether the next one has the same step.
-        spans: (lane, its first place here, its last, whether its first line does not simply follow the last one
-            of an earlier block).
-    """
-
-    number: Array
-    pick: Flags
-    still: Flags
-    spans: list[tuple[int, int, int, bool]]
-
-
-class _Standing:
-    """What is kept back of a lane: a line, how many followed it, and the last of these."""
-
-    __slots__ = ("alone", "count", "owed", "report", "tail")
-
-    def __init__(self) -> None:
-        self.report: Report | None = None
-        #: Those that follow it have the same step: that is no progress, and nobody stands for it.
-        self.alone = False
-        self.count = 0
-        self.tail: deque[Report] = deque()
-        #: So many of the next lines follow something that is no progress.
-        self.owed = 0
-
-    def follow(
-        self,
-        first: int,
-        final: int,
-        picked: Sequence[tuple[int, bool]],
-        row: Callable[[int], Report],
-        keep: int,
-        reports: list[Report],
-    ) -> None:
-        """Takes the lines of a block from `first` to `final`, of which some are handed on for themselves.
-
-        Args:
-            picked: these, and whether the step stands still after them.
-        """
-        counted = first
-        for place, alone in picked:
-            if self.report is not None:
-                self.count += place - counted
-                last = row(place - 1) if place > first else self.tail[-1]
-                reports.append(self._until(last))
-            self.report, self.alone, self.count, counted = row(place), alone, 0, place
-        self.count += final + 1 - counted
-        if len(self.tail) > keep or self.tail.maxlen != keep:
-            self.tail = deque(self.tail, keep)
-        self.tail.extend(row(place) for place in range(max(final - keep + 1, first), final + 1))
-
-    def _until(self, last: Report, others: int = 0) -> Report:
-        """The line that stands for others, up to the last; so many of them are handed on for themselves."""
-        report = self.report
-        assert report is not None
-        lines = self.count - others
-        return report if self.count <= 1 or self.alone else report._replace(until=last.raw, lines=max(lines, 1))
-
-    def closed(self) -> list[Report]:
-        """The line that stands for others, and the last of these for itself."""
-        if self.report is None:
-            return []
-        last = self.tail[-1]
-        found = [self._until(last)] if self.count <= 1 else [self._until(last, 1), last]
-        self.report, self.count = None, 0
-        return found
-
-    def ended(self) -> list[Report]:
-        """The same with all that is known of the last ones."""
-        if self.report is None:
-            return []
-        last = [row for row in self.tail if row.offset > self.report.offset]
-        return [self._until(last[0], len(last)), *last] if last else [self.report]
 
 
 def _offset(report: Report) -> int:
