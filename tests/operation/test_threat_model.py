@@ -59,7 +59,7 @@ def test_what_detectors_forget_under_a_flood_is_counted() -> None:
     meter, stats = Meter("processor", "patterndetector"), Stats()
     numbers = Numbers(meter, stats, ["cuda_oom"])
     assert meter.events["facts_evicted"] == 0
-    stats.evicted_window, stats.evicted_windows, stats.late = 3, 2, 7
+    stats.evicted_window, stats.evicted_total, stats.late = 3, 2, 7
     numbers.update()
     numbers.update()
     assert meter.events["facts_evicted"] == 5

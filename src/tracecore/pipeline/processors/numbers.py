@@ -14,7 +14,7 @@ from tracecore.pipeline.processors.hints import UNPROJECTED, WRAPPED
 EVENTS: Final = {
     "facts_late": ("late",),
     "facts_expired": ("expired",),
-    "facts_evicted": ("evicted_window", "evicted_total", "evicted_windows", "future"),
+    "facts_evicted": ("evicted_window", "evicted_total", "future"),
 }
 ERRORS: Final = "evaluation_failed"
 #: Of blocks of lines: closed because there were too many, and bytes of one that was too long.
