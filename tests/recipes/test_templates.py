@@ -55,3 +55,9 @@ def test_lines_are_read_as_they_are(prefix: str, pad: int) -> None:
     assert good is not None
     assert np.flatnonzero(good).tolist() == read.number.tolist()
     assert all(re.search(r"step \d", lines[number]) for number in read.number.tolist())
+    # One by one they say the same.
+    reader = Reader(template, 5)
+    together = {
+        number: (step, second, lane) for number, step, second, lane in zip(*(p.tolist() for p in read), strict=True)
+    }
+    assert {n: said for n, line in enumerate(lines[:room]) if (said := reader.read_one(line.encode()))} == together

@@ -298,22 +298,28 @@ class Sampler:
         """Reads those of the lines that have a reader's shape, and gives the others."""
         start = starts if len(left) == len(starts) else starts[left]
         room = int(np.searchsorted(start, len(text) - reader.need, "right"))
-        parts = [(text, start[:room], left[:room])] if room else []
-        if room < len(left):
-            # What stands behind the last lines of a block is not theirs.
-            base = int(start[room])
-            parts.append((text[base:] + bytes(reader.need), start[room:] - base, left[room:]))
         rest: list[Array] = []
-        found = False
-        for data, begins, numbers in parts:
-            lines, good = reader.read(data, begins, numbers)
+        timed, found = reader.template.timed, False
+        if room:
+            lines, good = reader.read(text, start[:room], left[:room])
             if len(lines.number):
                 found = True
-                claimed.append((reader.template.timed, lines))
+                claimed.append((timed, lines))
                 if good is not None:
-                    rest.append(numbers[~good])
+                    rest.append(left[:room][~good])
             else:
-                rest.append(numbers)
+                rest.append(left[:room])
+        if room < len(left):
+            # So near to the end of a block, lines are read one by one.
+            one_by_one = [
+                reader.read_one(text[at : at + reader.need].split(b"\n", 1)[0]) for at in start[room:].tolist()
+            ]
+            fits = np.array([one is not None for one in one_by_one])
+            if fits.any():
+                found = True
+                columns = np.array([one for one in one_by_one if one is not None], np.int64).T
+                claimed.append((timed, Lines(left[room:][fits], *columns)))
+            rest.append(left[room:][~fits])
         if not found:
             return left
         if reader is not self._readers[0]:

@@ -363,6 +363,38 @@ class Reader:
             good[kept] = True
         return Lines(number, _filled(step, len(number)), _filled(second, len(number)), lanes), good
 
+    def read_one(self, line: bytes) -> tuple[int, int, int] | None:
+        """Step, second and lane of a single line; None where it does not have this shape."""
+        template = self.template
+
+        def word(at: int) -> int:
+            return int.from_bytes(line[at : at + 8], "little")
+
+        if any(word(place) & int(mask) != int(target) for place, target, mask in self._checks):
+            return None
+        step = -1
+        if template.step is not None:
+            begin = template.step
+            width = len(line[begin : begin + 8]) - len(line[begin : begin + 8].lstrip(b"0123456789"))
+            end = begin + width
+            if not 0 < width < 8 or line[end : end + len(template.tail)] != template.tail:
+                return None
+            if any(word(end + after) & int(mask) != int(target) for after, target, mask in self._values):
+                return None
+            step = int(line[begin:end])
+        second = -1
+        if template.clock is not None:
+            digits = [byte & 15 for byte in line[template.clock : template.clock + 8]]
+            hours, minutes, seconds = (10 * digits[at] + digits[at + 1] for at in (0, 3, 6))
+            second = 3600 * hours + 60 * minutes + seconds
+        lane = self._kind
+        for begin, length in template.lanes:
+            value = 0
+            for byte in line[begin : begin + length]:
+                value = value * 10 + byte - 48
+            lane = lane * LANES + value
+        return step, second, lane
+
     def _steps(self, first: Words, after: Callable[[], Words]) -> tuple[Array, int | Array, Flags | None]:
         """The steps that begin eight bytes, how long they are, and which lines have one and what follows it; None for
         all."""

@@ -26,8 +26,8 @@ from tracecore.signals.logs.tail.watched import Watched, file_attributes
 LOST: Final = 10 * SECOND
 #: A file that did not change for so long is looked at in turns.
 IDLE: Final = 10 * SECOND
-#: Files that do not change are looked at in turns, one for each such time: 400 in a poll of 200 ms, 5,000 in 2.5 s.
-TURN: Final = 500_000
+#: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
+TURN: Final = 1_000_000
 #: Looking for new files may take this part of the time.
 SHARE: Final = 200
 #: A file this much larger than a kubelet lets it become, for so long, is not rotated any more.
