@@ -54,25 +54,25 @@ def python(code: str) -> tuple[str, ...]:
     ],
 )
 def test_the_exit_is_told_as_it_was(tmp_path: Path, script: str, code: int, name: str, status: int) -> None:
-    ended = begin(tmp_path, "sh", "-c", script).wait(10)
+    ended = begin(tmp_path, "sh", "-c", script).wait(60)
     assert ended is not None
     assert (ended.exit_code, ended.signal, ended.status, ended.cause) == (code, name, status, "")
 
 
 def test_a_program_that_is_not_there_ends_as_in_a_shell(tmp_path: Path) -> None:
-    ended = begin(tmp_path / "a", "no-such-program-anywhere").wait(10)
+    ended = begin(tmp_path / "a", "no-such-program-anywhere").wait(60)
     assert ended is not None
     assert ended.status == 127
     assert output(tmp_path / "a") == "tracecore: cannot run no-such-program-anywhere: No such file or directory\n"
     (tmp_path / "plain").write_text("not a program")
-    ended = begin(tmp_path / "b", str(tmp_path / "plain")).wait(10)
+    ended = begin(tmp_path / "b", str(tmp_path / "plain")).wait(60)
     assert ended is not None
     assert ended.status == 126
 
 
 def test_signals_are_as_a_shell_would_leave_them(tmp_path: Path) -> None:
     code = "import signal; print([int(s) for s in range(1, 32) if signal.getsignal(s) == signal.SIG_IGN])"
-    begin(tmp_path, *python(code)).wait(10)
+    begin(tmp_path, *python(code)).wait(60)
     # Python itself ignores SIGPIPE and SIGXFSZ; nothing else may be ignored.
     assert set(json.loads(output(tmp_path))) <= {signal.SIGPIPE, signal.SIGXFSZ}
 
@@ -91,7 +91,7 @@ def test_what_the_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
         "time.sleep(0.3)\n"
     )
     kept = begin(tmp_path, *python(code), linger_s=0.1, grace_s=0.3)
-    ended = kept.wait(10)
+    ended = kept.wait(60)
     assert ended is not None
     assert ended.exit_code == 0
     assert keeper.start_time(int(output(tmp_path).split()[1])) is None
@@ -105,7 +105,7 @@ def test_a_stop_gives_time_and_then_no_more(tmp_path: Path) -> None:
     kept = begin(tmp_path / "polite", *python(polite))
     assert eventually(lambda: "up" in output(tmp_path / "polite"))
     kept.stop(10)
-    ended = kept.wait(10)
+    ended = kept.wait(60)
     assert ended is not None
     assert (ended.exit_code, ended.cause, output(tmp_path / "polite")) == (3, "stopped", "up\nsaved\n")
 
@@ -114,7 +114,7 @@ def test_a_stop_gives_time_and_then_no_more(tmp_path: Path) -> None:
     assert eventually(lambda: "up" in output(tmp_path / "deaf"))
     begun = time.monotonic()
     kept.stop(0.5)
-    ended = kept.wait(10)
+    ended = kept.wait(60)
     assert ended is not None
     assert (ended.signal, ended.cause) == ("SIGKILL", "stopped")
     assert 0.4 < time.monotonic() - begun < 30
@@ -147,7 +147,7 @@ def test_a_lease_that_is_not_renewed_ends_the_command(tmp_path: Path) -> None:
         time.sleep(0.3)
         kept.renew(0.5)
     assert kept.alive()
-    ended = kept.wait(10)
+    ended = kept.wait(60)
     assert ended is not None
     assert (ended.signal, ended.cause) == ("SIGKILL", "lease")
 
@@ -164,7 +164,7 @@ def test_a_command_outlives_its_starter_and_is_found_again(tmp_path: Path) -> No
     assert subprocess.run([*python(code), str(tmp_path)], check=False).returncode == -9
     found = process.find(tmp_path)
     assert found is not None
-    ended = found.wait(10)
+    ended = found.wait(60)
     assert ended is not None
     assert ended.exit_code == 5
     assert output(tmp_path).splitlines() == [f"line {n}" for n in range(1, 9)]
@@ -175,7 +175,7 @@ def test_a_killed_keeper_takes_the_command_with_it_and_the_sweep_finds_the_rest(
     kept = begin(tmp_path, "sh", "-c", "setsid sleep 600 & sleep 600")
     assert eventually(lambda: len(process.marked(str(tmp_path))) == 4)
     os.kill(kept.ids.keeper, signal.SIGKILL)
-    ended = kept.wait(10)
+    ended = kept.wait(60)
     assert ended is not None
     assert ended.exit_code is None
     assert process.sweep(str(tmp_path)) >= 1
