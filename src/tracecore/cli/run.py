@@ -9,16 +9,11 @@ from pathlib import Path
 
 import click
 
+from tracecore.cli.validate import config_option
+
 
 @click.command()
-@click.option(
-    "--config",
-    "paths",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    required=True,
-    help="A configuration file; given several times, a later one overrides.",
-)
+@config_option
 @click.option(
     "--drain", type=click.FloatRange(0, 3600), default=10.0, show_default=True, help="Seconds a stop may take."
 )

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-
-@click.command()
-@click.option(
+#: Which configuration; `tracecore run` takes it the same way.
+config_option = click.option(
     "--config",
     "paths",
     type=click.Path(path_type=Path),
@@ -16,6 +15,10 @@ import click
     required=True,
     help="A configuration file; given several times, a later one overrides.",
 )
+
+
+@click.command()
+@config_option
 def command(paths: tuple[Path, ...]) -> int:
     """Check an agent configuration: exit 0, or 2 with every mistake and its place.
 

@@ -231,29 +231,15 @@ class _Assembly:
                 self._time = time
                 self._stamped_at = self._seen = report.offset
             self._count_attempts(line, None)
-            attributes: Attributes = line.attributes or {}
-            if self._attempt != self._first_attempt:
-                attributes["tracecore.attempt"] = self._attempt
-            if stamp is None:
-                attributes["tracecore.time.inferred"] = True
-            if line.rank is not None:
-                attributes["gen_ai.training.rank"] = line.rank
+            attributes = self._marked(line, inferred=stamp is None)
             if report.until is not None:
                 last = self._dialect(report.until)
                 until = last.stamp or stamps.find(last.text)
                 if until is not None:
                     attributes["tracecore.report.until_unix_nano"] = max(until.resolve(time), time)
                     attributes["tracecore.report.count"] = report.lines
-            self._counters.records += 1
-            yield {
-                "resource": self._resource(line.host, line.program),
-                "log": {
-                    "body": line.text[:MAX_BODY].decode("utf-8", "replace"),
-                    "attributes": attributes,
-                    "time_unix_nano": time,
-                },
-                "source": Source(self._stream.path, report.offset, report.line, len(report.raw)),
-            }
+            source = Source(self._stream.path, report.offset, report.line, len(report.raw))
+            yield self._record(line.host, line.program, line.text[:MAX_BODY], attributes, time, source)
 
     def finish(self) -> Iterator[LogSignal]:
         still = [*self._pieces.values(), *self._open.values()]
@@ -320,14 +306,19 @@ class _Assembly:
             opened = _Open(line, offset, number, end, shape, shape.worthy or self._all)
             self._open[line.lane] = opened
         self._count_attempts(line, shape)
-        attributes = opened.attributes = dict(opened.attributes or {})
+        opened.attributes = self._marked(line, inferred=inferred)
+        opened.stamp = Stamp(time)
+
+    def _marked(self, line: Line, *, inferred: bool) -> Attributes:
+        """The attributes of a line's record: its own, and what the reader knows of it."""
+        attributes: Attributes = dict(line.attributes or {})
         if self._attempt != self._first_attempt:
             attributes["tracecore.attempt"] = self._attempt
-        opened.stamp = Stamp(time)
         if inferred:
             attributes["tracecore.time.inferred"] = True
-        if opened.rank is not None:
-            attributes["gen_ai.training.rank"] = opened.rank
+        if line.rank is not None:
+            attributes["gen_ai.training.rank"] = line.rank
+        return attributes
 
     def _count_attempts(self, line: Line, shape: Shape | None) -> None:
         """After torchrun has said that its workers failed, it sums up; what workers say then is the next attempt."""
@@ -408,18 +399,20 @@ class _Assembly:
     def _emit(self, record: _Open) -> Iterator[LogSignal]:
         if record.shape is not None and not (record.wanted or record.shape.worthy):
             return
-        self._counters.records += 1
         self._counters.bytes_dropped += record.left_out
         assert record.stamp is not None
         assert record.attributes is not None
-        yield {
-            "resource": self._resource(record.host, record.program),
-            "log": {
-                "body": record.body().decode("utf-8", "replace"),
-                "attributes": record.attributes,
-                "time_unix_nano": record.stamp.nanos,
-            },
-            "source": Source(self._stream.path, record.offset, record.line, record.end - record.offset),
+        source = Source(self._stream.path, record.offset, record.line, record.end - record.offset)
+        yield self._record(record.host, record.program, record.body(), record.attributes, record.stamp.nanos, source)
+
+    def _record(
+        self, host: str, program: str, body: bytes, attributes: Attributes, time: int, source: Source
+    ) -> LogSignal:
+        self._counters.records += 1
+        return {
+            "resource": self._resource(host, program),
+            "log": {"body": body.decode("utf-8", "replace"), "attributes": attributes, "time_unix_nano": time},
+            "source": source,
         }
 
     def _resource(self, host: str, program: str) -> Resource:
