@@ -15,7 +15,7 @@ CHATTER = b"utils/checkpoint.py:12: FutureWarning\n"
 
 def _selector(patterns: tuple[str, ...] = PATTERNS) -> Selector:
     searched = line_search(patterns)
-    return Selector(Database(searched.entries, once=False), doubts=Doubts(searched, patterns, {}))
+    return Selector(Database(searched.entries, once=False), doubts=Doubts(searched, patterns))
 
 
 def _lines(selector: Selector, block: bytes) -> list[bytes]:

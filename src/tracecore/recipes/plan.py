@@ -15,6 +15,7 @@ from tracecore.recipes import prepared as kept
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracecore.ottl.planner.doubts import Doubts
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.recipes.sampling import Shapes
     from tracecore.recipes.templates import Ask
@@ -131,7 +132,7 @@ class LayerPlan:
         self._name = name
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, Database] = {}
-        self._doubted: dict[int, Database | None] = {}
+        self._doubts: Doubts | None = None
 
     def run(self, signal: LogSignal) -> None:
         """Stamp a record, in place."""
@@ -152,16 +153,15 @@ class LayerPlan:
             events = self._database("events", prepared.events)
             progress = self._database("progress", prepared.progress)
             container = stream.format == "cri"
-            doubts = None
-            if prepared.searched is not None:
-                doubts = Doubts(prepared.searched, prepared.event_patterns, self._doubted, self._keep)
+            if self._doubts is None and prepared.searched is not None:
+                self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
             return Sampler(
                 events,
                 progress,
                 self._asking(stream),
                 container=container,
                 size=stream.size,
-                doubts=doubts,
+                doubts=self._doubts,
                 shapes=shapes,
                 spans=spans,
             )

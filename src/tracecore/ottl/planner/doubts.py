@@ -16,25 +16,18 @@ Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
 
 
 class Doubts:
-    """Which finds of a scan hold. One for each stream, so that no stream's answers depend on another's.
+    """Which finds of a scan hold: an answer depends on the line alone.
 
     Args:
         searched: what the scan searches for.
         patterns: the guards it was made from.
-        known: what was compiled for other streams, and gets what this one compiles.
         keep: gives what it is called with, made by the second argument the first time; for what is kept on disk.
     """
 
-    def __init__(
-        self,
-        searched: Search,
-        patterns: Sequence[str],
-        known: dict[int, Database | None],
-        keep: Keep | None = None,
-    ) -> None:
+    def __init__(self, searched: Search, patterns: Sequence[str], keep: Keep | None = None) -> None:
         self._searched = searched
         self._patterns = patterns
-        self._databases = known
+        self._databases: dict[int, Database | None] = {}
         self._keep = keep
 
     def holding(self, text: bytes, ends: Sequence[int], entries: Sequence[int]) -> list[int]:
