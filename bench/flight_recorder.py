@@ -115,9 +115,10 @@ def document(world: int, entries: int, last: int, seed: int = 7) -> dict[str, An
     for number in range(entries):
         seq = last - entries + 1 + number
         kind = seq % 24
-        shard = 65536 * (1 + kind // 3)
-        given = [[shard]] if kind % 3 == 0 else [[shard, 8]] if kind % 3 == 1 else [[4096]]
-        taken = [[shard, 8]] if kind % 3 == 0 else [[shard]] if kind % 3 == 1 else [[4096]]
+        # A whole is as many parts as there are ranks: PyTorch's analyser checks that, and gives up where it is not so.
+        part = 8192 * (1 + kind // 3)
+        given = [[part]] if kind % 3 == 0 else [[part * world]] if kind % 3 == 1 else [[4096]]
+        taken = [[part * world]] if kind % 3 == 0 else [[part]] if kind % 3 == 1 else [[4096]]
         done = number < entries - 1
         created = START + seq * 20_000_000 + rng.randrange(1_000_000)
         rows.append(
