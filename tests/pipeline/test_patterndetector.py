@@ -172,6 +172,48 @@ def test_blocks_of_two_streams_do_not_mix() -> None:
     assert not blocks
 
 
+def test_a_traceback_waits_for_its_error_and_then_no_longer_than_it_must() -> None:
+    blocks = Blocks(SECOND // 10)
+    resource: Resource = {"attributes": {}}
+
+    def feed(text: str, now: int) -> None:
+        log = {"body": text, "attributes": {}, "time_unix_nano": now}
+        assert list(blocks.feed(("s",), resource, log, Source("otlp", ident=text), now)) == []
+
+    for text in CRASH[:-1]:
+        feed(text, START)
+    # Whoever writes it was held up: its error is still to come.
+    assert list(blocks.expire(START + SECOND // 2)) == []
+    assert blocks.due == START + SECOND
+    feed(CRASH[-1], START + SECOND // 2)
+    assert list(blocks.expire(START + SECOND // 2)) == []
+    assert blocks.due == START + SECOND // 2 + SECOND // 10
+    (whole,) = blocks.expire(blocks.due)
+    assert str(whole["log"]["body"]).endswith("the batch is empty")
+    assert blocks.due is None
+
+
+@pytest.mark.parametrize(
+    ("pause", "options", "wait"), [(0, {}, 250), (25, {}, 100), (25, {"block_timeout": 400_000_000}, 400)]
+)
+def test_how_long_a_line_waits_follows_how_soon_its_reader_looks_again(
+    pause: int, options: dict[str, Any], wait: int
+) -> None:
+    clock = Clock(START)
+    one = detector(clock, **options)
+    told = batch(crash(START), {"host.name": "n1"})
+    told.pause = pause * 1_000_000
+    list(one.process(told))
+    said: list[Batch] = []
+    while not verdicts(said):
+        clock.now += 1_000_000
+        due = one.due()
+        assert due is not None
+        if due <= clock.now:
+            said += one.tick(clock.now)
+    assert clock.now - START == wait * 1_000_000
+
+
 def test_partial_verdicts_can_be_turned_off() -> None:
     line = [(START, "RuntimeError: CUDA error: out of memory")]
     clock = Clock(START)

@@ -66,9 +66,10 @@ class Batch:
         acks: who waits for it.
         identity: what it is called when it is sent, and sent again.
         peer: the address it was sent from, where it was sent.
+        pause: nanoseconds after which at the latest its receiver has what follows; 0 where nobody knows.
     """
 
-    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "identity", "peer", "signal")
+    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "identity", "pause", "peer", "signal")
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class Batch:
         acks: tuple[Ack, ...] = (),
         identity: str = "",
         peer: str = "",
+        pause: int = 0,
     ) -> None:
         self.signal: Signal = signal
         self._payload = payload
@@ -90,6 +92,7 @@ class Batch:
         self.acks = acks
         self.identity = identity
         self.peer = peer
+        self.pause = pause
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -141,9 +144,20 @@ class Batch:
         for ack in self.acks:
             ack.hold()
         if self._payload is None and self._raw is None:
-            return Batch(self.signal, source=self._source, count=self._count, acks=self.acks, peer=self.peer)
-        payload = None if self._payload is None or self._raw is not None else _copied(self._payload)
-        return Batch(self.signal, payload, raw=self._raw, count=self._count, acks=self.acks, peer=self.peer)
+            payload, source = None, self._source
+        else:
+            payload = None if self._payload is None or self._raw is not None else _copied(self._payload)
+            source = None
+        return Batch(
+            self.signal,
+            payload,
+            raw=self._raw,
+            source=source,
+            count=self._count,
+            acks=self.acks,
+            peer=self.peer,
+            pause=self.pause,
+        )
 
     def hold(self, more: int) -> None:
         for ack in self.acks:

@@ -22,6 +22,8 @@ MAX_BODY: Final = 1 << 18
 MAX_OPEN: Final = 64 << 20
 #: Streams whose blocks are followed; beyond it the one untouched for longest is closed.
 STREAMS: Final = 10_000
+#: Nanoseconds for which at least a block waits that says itself that more is to come: a traceback without its error.
+UNFINISHED: Final = 1_000_000_000
 
 StreamKey = tuple[Any, ...]
 
@@ -29,9 +31,9 @@ StreamKey = tuple[Any, ...]
 class _Open:
     """A block that more lines may join."""
 
-    __slots__ = ("foreign", "held", "lane", "lines", "shape", "signal", "size", "touched")
+    __slots__ = ("foreign", "held", "lane", "lines", "quiet", "shape", "signal", "size", "touched")
 
-    def __init__(self, signal: LogSignal, line: Line, shape: Shape, now: int) -> None:
+    def __init__(self, signal: LogSignal, line: Line, shape: Shape, now: int, quiet: int) -> None:
         self.signal = signal
         self.lines = [line.text]
         self.size = len(line.text)
@@ -40,10 +42,17 @@ class _Open:
         self.held = 0
         self.foreign = 0
         self.touched = now
+        self.quiet = quiet
 
-    def append(self, text: bytes, now: int) -> int:
+    @property
+    def due(self) -> int:
+        """When it is taken to be whole."""
+        return self.touched + (self.quiet if self.shape.whole else max(self.quiet, UNFINISHED))
+
+    def append(self, text: bytes, now: int, quiet: int) -> int:
         """Take a line; gives how many bytes were left out."""
         self.touched = now
+        self.quiet = quiet
         self.foreign = 0
         if self.size + len(text) + self.held > MAX_BODY:
             return len(text)
@@ -70,7 +79,7 @@ class Blocks:
     """Follows streams of lines.
 
     Args:
-        quiet: nanoseconds without a line after which a block is taken to be whole.
+        quiet: nanoseconds without a line after which a block that may be whole is taken to be.
     """
 
     def __init__(self, quiet: int) -> None:
@@ -81,6 +90,8 @@ class Blocks:
         self.left_out = 0
         #: Streams closed because there were too many.
         self.evicted = 0
+        #: When the next of the blocks that were open at the last `expire` is taken to be whole.
+        self.due: int | None = None
 
     def __bool__(self) -> bool:
         return bool(self._streams)
@@ -90,7 +101,7 @@ class Blocks:
         return key in self._streams
 
     def feed(
-        self, key: StreamKey, resource: Resource, log: Any, source: Source | None, now: int
+        self, key: StreamKey, resource: Resource, log: Any, source: Source | None, now: int, quiet: int = 0
     ) -> Iterator[LogSignal]:
         """A line of a stream; gives what it completes.
 
@@ -98,7 +109,9 @@ class Blocks:
             key: names the stream.
             log: the record, which is not changed.
             source: what to cite where some recipe can do something with it; None where none can.
+            quiet: how long to wait for the line after this one, if not as long as for all.
         """
+        quiet = quiet or self._quiet
         body: str = log["body"]
         line = Line(clean(body.encode("utf-8", "replace")))
         strip_prefixes(line, single_node=False)
@@ -112,7 +125,7 @@ class Blocks:
                     block.held += 1
                     return
                 if taken in (Take.TAKE, Take.LAST):
-                    self._append(block, line.text, now)
+                    self._append(block, line.text, now, quiet)
                     if taken is Take.LAST:
                         del stream.blocks[line.lane]
                         yield self._finish(block)
@@ -130,7 +143,7 @@ class Blocks:
                     message.held += 1
                     return
                 if taken is Take.TAKE:
-                    self._append(message, line.text, now)
+                    self._append(message, line.text, now, quiet)
                     yield from self._bounded()
                     return
                 stream.message = None
@@ -138,13 +151,15 @@ class Blocks:
         if source is not None and line.text:
             if stream is None:
                 stream = self._streams[key] = _Stream()
-            self._begin(stream, resource, log, source, line, now)
+            self._begin(stream, resource, log, source, line, now, quiet)
             self._streams.move_to_end(key)
             yield from self._bounded()
         elif stream is not None:
             self._tidy(key, stream)
 
-    def _begin(self, stream: _Stream, resource: Resource, log: Any, source: Source, line: Line, now: int) -> None:
+    def _begin(
+        self, stream: _Stream, resource: Resource, log: Any, source: Source, line: Line, now: int, quiet: int
+    ) -> None:
         attributes: Attributes = dict(log.get("attributes") or {})
         for name, value in (line.attributes or {}).items():
             attributes.setdefault(name, value)
@@ -153,7 +168,7 @@ class Blocks:
         record: Any = {**log, "attributes": attributes}
         signal: LogSignal = {"resource": resource, "log": record, "source": source}
         shape = opens(line.text, line.lane.endswith(b"]: "))
-        made = _Open(signal, line, Message() if shape is None else shape, now)
+        made = _Open(signal, line, Message() if shape is None else shape, now, quiet)
         before = stream.message if shape is None else stream.blocks.get(line.lane)
         self._open += made.size - (before.size if before is not None else 0)
         if shape is None:
@@ -167,9 +182,9 @@ class Blocks:
             self.evicted += 1
             yield from self._closed(self._streams.popitem(last=False)[1])
 
-    def _append(self, block: _Open, text: bytes, now: int) -> None:
+    def _append(self, block: _Open, text: bytes, now: int, quiet: int) -> None:
         before = block.size
-        self.left_out += block.append(text, now)
+        self.left_out += block.append(text, now, quiet)
         self._open += block.size - before
 
     def _finish(self, block: _Open) -> LogSignal:
@@ -192,19 +207,32 @@ class Blocks:
 
     def expire(self, now: int) -> Iterator[LogSignal]:
         """Blocks whose stream has been quiet; all of them when the clock was set back."""
+        soonest: int | None = None
         for key, stream in list(self._streams.items()):
-            for lane in [lane for lane, block in stream.blocks.items() if self._old(block, now)]:
-                yield self._finish(stream.blocks.pop(lane))
-            if stream.message is not None and self._old(stream.message, now):
-                message, stream.message = stream.message, None
-                yield self._finish(message)
+            for lane, block in list(stream.blocks.items()):
+                if _old(block, now):
+                    yield self._finish(stream.blocks.pop(lane))
+                else:
+                    soonest = _earlier(soonest, block.due)
+            if (message := stream.message) is not None:
+                if _old(message, now):
+                    stream.message = None
+                    yield self._finish(message)
+                else:
+                    soonest = _earlier(soonest, message.due)
             self._tidy(key, stream)
-
-    def _old(self, block: _Open, now: int) -> bool:
-        return now - block.touched >= self._quiet or now < block.touched
+        self.due = soonest
 
     def finish(self) -> Iterator[LogSignal]:
         """Everything that is open."""
         streams, self._streams = self._streams, OrderedDict()
         for stream in streams.values():
             yield from self._closed(stream)
+
+
+def _old(block: _Open, now: int) -> bool:
+    return now >= block.due or now < block.touched
+
+
+def _earlier(one: int | None, other: int) -> int:
+    return other if one is None or other < one else one

@@ -30,6 +30,10 @@ class Shape(Protocol):
     #: Whether the opening line alone is worth a record although no selector asked for it.
     worthy: bool
 
+    @property
+    def whole(self) -> bool:
+        """Whether it may be over with the line taken last; else more of it is to come."""
+
     def take(self, text: bytes) -> Take: ...
 
 
@@ -117,6 +121,10 @@ class Traceback:
         self._words = 0
         self._blank = False
 
+    @property
+    def whole(self) -> bool:
+        return self._group or self._state == "message"
+
     def take(self, text: bytes) -> Take:
         if self._group:
             return self._take_group(text)
@@ -183,6 +191,7 @@ class Table:
     """Torchelastic's table of failures, between two rules."""
 
     worthy = False
+    whole = False
 
     def __init__(self, first: bytes) -> None:
         self._rule = first
@@ -211,6 +220,7 @@ class Message:
     """What follows the first line of an error that C++ code printed: detail lines and stack frames."""
 
     worthy = False
+    whole = True
 
     def __init__(self) -> None:
         self._last_error = False
@@ -235,6 +245,7 @@ class Dump:
     """Python's faulthandler: every thread's stack at a crash or a time-out."""
 
     worthy = True
+    whole = True
 
     def take(self, text: bytes) -> Take:
         if not text:
@@ -250,6 +261,7 @@ class OomReport:
     """The kernel's report of an out-of-memory kill, from who asked for memory to who was killed."""
 
     worthy = True
+    whole = False
 
     _PARTS = re2.compile(
         rb"^(?:\s|CPU: \d|Hardware name:|Call Trace|Workqueue:|RIP: |R[A-Z]X: |R[SDB][PI]: |R\d\d: |Code: |ORIG_RAX"

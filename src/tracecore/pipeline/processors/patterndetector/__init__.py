@@ -34,7 +34,7 @@ class PatternDetector:
             if batch.signal == "metrics":
                 self.detection.metrics(batch.view(), now)
             else:
-                self.detection.logs(batch.view(), now)
+                self.detection.logs(batch.view(), now, batch.pause)
         if self._forwards:
             yield batch
         else:

@@ -23,7 +23,7 @@ from tracecore.facts.projection import TRIGGERS, project
 from tracecore.facts.silence import SilenceBridge
 from tracecore.patterns import catalogue
 from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.options import SECOND
+from tracecore.pipeline.agent.options import MILLISECOND, SECOND
 from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.hints import Hints
 from tracecore.pipeline.processors.numbers import Numbers
@@ -49,6 +49,10 @@ KNOWN: Final = 65_536
 DULL: Final = 8_192
 #: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
 AHEAD: Final = 60 * SECOND
+#: A line waits so long for the next one of its block: from whom nobody knows when it is read, a Collector that looks
+#: at files every 200 ms; and beyond the time within which a receiver of ours looks again.
+REMOTE: Final = 250 * MILLISECOND
+BEYOND: Final = 75 * MILLISECOND
 #: Attributes of a record that say which stream it is of, beside its resource.
 _STREAM: Final = ("log.file.path", "log.iostream", "gen_ai.training.rank")
 
@@ -72,7 +76,8 @@ class Detection:
         self._engine = Engine(patterns, lateness=options.lateness, limits=LIMITS, strict=False)
         self._numbers = Numbers(setting.meter, self._engine.stats, [pattern.name for pattern in patterns])
         self._hints = Hints(setting.id, setting.meter.note)
-        self._blocks = Blocks(options.block_timeout)
+        self._blocks = Blocks(options.block_timeout or REMOTE)
+        self._quiet = 0
         self._fold = Fold()
         self._stalls = Stalls(options.progress) if options.progress.enabled else None
         self._silence = SilenceBridge(options.silence.silent_after) if options.silence.enabled else None
@@ -98,8 +103,13 @@ class Detection:
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
-    def logs(self, payload: Mapping[str, Any], now: int) -> None:
-        """Take log records, which are not changed."""
+    def logs(self, payload: Mapping[str, Any], now: int, pause: int = 0) -> None:
+        """Take log records, which are not changed.
+
+        Args:
+            pause: nanoseconds after which at the latest their receiver has what follows; 0 where nobody knows.
+        """
+        self._quiet = pause + BEYOND if pause and not self._options.block_timeout else 0
         for entry in payload.get("resource_logs") or ():
             found = entry.get("resource") or {}
             resource: Resource = {"attributes": dict(found.get("attributes") or {})}
@@ -177,7 +187,7 @@ class Detection:
             if candidate or (self._blocks and self._blocks.expects(streams[number])):
                 timed = _timed(record, now)
                 source = self._source(timed, origin) if candidate else None
-                for signal in self._blocks.feed(streams[number], resource, timed, source, now):
+                for signal in self._blocks.feed(streams[number], resource, timed, source, now, self._quiet):
                     self._stamp(layer, signal)
 
     def _objects(self, records: Any, now: int) -> list[Any]:
@@ -262,9 +272,13 @@ class Detection:
 
     def evaluate(self, now: int, *, last: bool = False) -> list[Emission]:
         """What is to be told now."""
-        self.next = now + self._options.evaluation_interval
         for signal in self._blocks.expire(now):
             self._stamp(layer_of_signal(signal), signal)
+        interval = self._options.evaluation_interval
+        self.next = now + interval
+        if self._blocks.due is not None:
+            # What a block says is told as soon as it is whole; but not for each of many does everybody look again.
+            self.next = max(min(self.next, self._blocks.due), now + interval // 2)
         if self._ahead is None:
             return []
         instant = min(self._ahead + max(now - self._arrived, 0), now + AHEAD)

@@ -64,7 +64,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         forward: `all` records and verdicts, or `verdicts` only.
         recipes: whether the built-in recipes stamp records; without them, records must arrive stamped.
         evaluation_interval: how often the engine looks.
-        block_timeout: how long a line waits for the lines that complete its block.
+        block_timeout: how long a line waits for the lines that complete its block. Not given: 100ms for files that are
+            read here and hardly grow, else 250ms. A block that says itself that it goes on waits for a second.
         lateness: how late a record may arrive and still count fully.
         progress: the bridge from steps to stalls.
         silence: the bridge from silence to lost nodes.
@@ -75,7 +76,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     forward: Literal["all", "verdicts"] = "all"
     recipes: bool = True
     evaluation_interval: Interval = 100 * MILLISECOND
-    block_timeout: Interval = 250 * MILLISECOND
+    block_timeout: Interval | None = None
     lateness: Duration = 30 * SECOND
     progress: Progress = Progress()
     silence: Silence = Silence()
