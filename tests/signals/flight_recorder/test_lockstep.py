@@ -16,7 +16,7 @@ from tracecore.signals.flight_recorder.pickled import DumpError, Limits
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
-from bench.flight_recorder import Writer, document  # noqa: E402
+from bench.dumps import Writer, document  # noqa: E402
 
 GLOO = ROOT / "tests" / "data" / "fr_gloo"
 
