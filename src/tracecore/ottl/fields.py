@@ -268,8 +268,16 @@ def cache(owner: Owner, keys: Keys) -> GetSetter:
     def set(ctx: Context, value: Value) -> None:
         set_keyed(ctx, ctx.cache, keys, value)
 
+    def set_entry(ctx: Context, value: Value) -> None:
+        if isinstance(value, (str, int, float)):
+            ctx.cache[key] = value
+        else:
+            set_keyed(ctx, ctx.cache, keys, value)
+
     key = constant_value(keys[0])
-    return GetSetter(get_entry if len(keys) == 1 and isinstance(key, str) else get, set)
+    if len(keys) == 1 and isinstance(key, str):
+        return GetSetter(get_entry, set_entry)
+    return GetSetter(get, set)
 
 
 def body(owner: Owner, keys: Keys) -> GetSetter:

@@ -149,6 +149,8 @@ def quote(text: str) -> str:
 
 def parse_int(text: str) -> int:
     """Go's `strconv.ParseInt(text, 10, 64)`."""
+    if len(text) <= 18 and text.isdecimal() and text.isascii():
+        return int(text)
     if not _DECIMAL.fullmatch(text):
         raise OttlRuntimeError(f"strconv.ParseInt: parsing {quote(text)}: invalid syntax")
     # Longer than 64 bits can be, leading zeros aside; also keeps int() away from megabytes of digits.

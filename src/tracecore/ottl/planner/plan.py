@@ -4,13 +4,14 @@
     plan.run(signal)             # the same as running each processor on the record
 
 One scan of the body says which guards can match; statements without a guard always run. Statements are compiled when
-they are first needed.
+they are first needed. Where the same ones run again and again, texts that differ in digits only are told from others
+(`repetition`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -18,11 +19,16 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.planner.database import FOLDING, Database, Search, compiled, search
 
 if TYPE_CHECKING:
+    from tracecore.ottl.planner.repetition import Repetition, Script
     from tracecore.ottl.processor import Group
     from tracecore.signals.record import LogSignal
 
 #: Sets of guards that records were seen to match, with the statements to run for each. Forgotten when so many.
 MAX_SCHEDULES: Final = 4096
+#: So many records with one set of guards make it worth finding out what repeats.
+WORTH: Final = 32
+#: Longer texts hardly repeat, and are expensive to remember.
+MAX_REPEATED: Final = 1024
 
 
 class PlannedGroup(msgspec.Struct, frozen=True):
@@ -105,6 +111,7 @@ class Plan:
         self._stages = _stages(outlined.groups)
         self._schedules: tuple[dict[frozenset[int], _Schedule], ...] = tuple({} for _ in self._stages)
         self._compiled: dict[tuple[int, int], Any] = {}
+        self._repetition: Repetition | None = None
 
     def run(self, signal: LogSignal) -> None:
         """Run all statements that can do something on this record, in their order."""
@@ -112,10 +119,13 @@ class Plan:
         caches: dict[tuple[int, str], dict[str, Any]] = {}
         for number in range(len(self._stages)):
             body = log.get("body")
-            found: frozenset[int] | None = None
+            data: bytes | None = None
             if type(body) is str and type(log.get("attributes")) is dict:
-                found = self.matching(body)
-            for group, contextual, entry in self._schedule(number, found):
+                data = _encoded(body)
+            schedule = self._schedule(number, None if data is None else self.matching(data))
+            if data is not None and len(data) <= MAX_REPEATED and self._repeated(schedule, data, signal):
+                continue
+            for group, contextual, entry in schedule.groups:
                 ctx = contextual(signal)
                 if entry.shared_cache:
                     ctx.cache = caches.setdefault((entry.processor, entry.context), {})
@@ -126,15 +136,31 @@ class Plan:
         for signal in signals:
             self.run(signal)
 
-    def matching(self, body: str) -> frozenset[int] | None:
-        """Entries of the database that occur in a text; None where that cannot be told."""
-        try:
-            data = body.encode()
-        except UnicodeEncodeError:
-            return None
+    def matching(self, data: bytes) -> frozenset[int]:
+        """Entries of the database that occur in a text, encoded as UTF-8."""
         found: list[int] = []
         self.database.scan(data, _collect, found)
         return frozenset(found)
+
+    def _repeated(self, schedule: _Schedule, data: bytes, signal: LogSignal) -> bool:
+        """Does what was done to a text like this one before; False where that is not known."""
+        schedule.runs += 1
+        if schedule.runs <= WORTH:
+            return False
+        if schedule.script is _NOT_TRIED:
+            schedule.script = self._script(schedule)
+        script, repetition = schedule.script, self._repetition
+        return script is not None and repetition is not None and repetition.run(script, data, signal)
+
+    def _script(self, schedule: _Schedule) -> Script | None:
+        from tracecore.ottl.planner.repetition import Repetition, Script, Unforeseen
+
+        if self._repetition is None:
+            self._repetition = Repetition()
+        try:
+            return Script([group for group, _, _ in schedule.groups])
+        except Unforeseen:
+            return None
 
     def _schedule(self, stage: int, found: frozenset[int] | None) -> _Schedule:
         known = self._schedules[stage]
@@ -162,7 +188,7 @@ class Plan:
             )
             if places or entry.conditions:
                 planned.append((self._group(number, places), _CONTEXTUAL[entry.context], entry))
-        return tuple(planned)
+        return _Schedule(tuple(planned))
 
     def _group(self, number: int, places: tuple[int, ...]) -> Group:
         from tracecore.ottl.compile import compile_condition, compile_statement
@@ -186,7 +212,32 @@ class Plan:
         return Group(entry.context, tuple(programs), conditions, check_error_mode(entry.error_mode), entry.shared_cache)
 
 
-_Schedule: TypeAlias = "tuple[tuple[Group, Callable[[LogSignal], Context], PlannedGroup], ...]"
+_NOT_TRIED: Final[Any] = object()
+
+
+class _Schedule:
+    """What runs where certain guards match.
+
+    Args:
+        groups: with what makes their context.
+    """
+
+    __slots__ = ("groups", "runs", "script")
+
+    def __init__(self, groups: tuple[tuple[Group, Callable[[LogSignal], Context], PlannedGroup], ...]) -> None:
+        self.groups = groups
+        self.runs = 0
+        #: What is known of their repetition; None where nothing can be known.
+        self.script: Script | None = _NOT_TRIED
+
+
+def _encoded(body: str) -> bytes | None:
+    try:
+        return body.encode()
+    except UnicodeEncodeError:
+        return None
+
+
 #: The key of what runs where the body is no text that can be scanned: everything.
 _UNKNOWN: Final = frozenset({-1})
 
