@@ -149,8 +149,11 @@ def _joined(cause: Touch, effect: Touch) -> bool:
 
 
 def _is_late(cause: Touch, effect: Touch) -> bool:
-    """The stop came after something had failed already."""
-    return not (cause.timed and effect.timed) or cause.first < effect.first
+    """The stop came after something had failed already. Without times, the order of lines in one file tells."""
+    if cause.timed and effect.timed:
+        return cause.first < effect.first
+    orders = {failed[1] < stopped[1] for failed in cause.places for stopped in effect.places if failed[0] == stopped[0]}
+    return True in orders or not orders
 
 
 # -- the table ---------------------------------------------------------------------------------------------------------

@@ -238,6 +238,14 @@ def _settle(attempt: Attempt) -> None:
         # A gap in the numbering is a rank, where the set is nearly whole.
         attempt.unseen |= numbered
     attempt.unseen -= attempt.ranks
+    # A stall that a later step ended was only slow.
+    attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact)]
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
         # A traceback by itself is no end: it may have been survived. The last word of a log it is.
         attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]
+
+
+def _went_on(attempt: Attempt, stall: Fact) -> bool:
+    """Whether the same rank reported a step after it had stood still."""
+    last = attempt.last_steps.get(-1 if stall.rank is None else stall.rank)
+    return isinstance(stall, StepStalled) and last is not None and last.time > stall.end

@@ -20,7 +20,9 @@ F = TypeVar("F", bound=Fact)
 #: Exceptions of collectives and the store: a peer went away, unless the line says that it was this rank.
 COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
 #: Errors of collectives that are of this rank's own making.
-OWN_COLLECTIVE = frozenset({"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch"})
+OWN_COLLECTIVE = frozenset(
+    {"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch", "shm_error", "nvls_error"}
+)
 #: Lines of a watchdog that ends its own process.
 ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
 _time = attrgetter("time")
