@@ -131,6 +131,7 @@ class ContainerTerminated(Fact, frozen=True, kw_only=True):
     Args:
         reason: OOMKilled, Error, ContainerCannotRun, DeadlineExceeded, Completed.
         container: its name.
+        pod_uid: uid of its pod.
     """
 
     kind: ClassVar[str] = "container_terminated"
@@ -140,6 +141,7 @@ class ContainerTerminated(Fact, frozen=True, kw_only=True):
     reason: str | None = None
     exit_code: int | None = None
     container: str | None = None
+    pod_uid: str | None = None
 
     def describe(self) -> str:
         name = f"container {self.container}" if self.container else "container"

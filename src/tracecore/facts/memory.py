@@ -79,6 +79,7 @@ class OomKill(Fact, frozen=True, kw_only=True):
     Args:
         constraint: none (the whole machine), memcg, cpuset or memory_policy.
         invoked_by: the process that asked for the memory that was not there.
+        pod_uid: uid of the pod whose cgroup it is, which the path of the cgroup has in it.
     """
 
     kind: ClassVar[str] = "oom_kill"
@@ -92,6 +93,7 @@ class OomKill(Fact, frozen=True, kw_only=True):
     rss_kb: int | None = None
     limit_kb: int | None = None
     invoked_by: str | None = None
+    pod_uid: str | None = None
 
     def describe(self) -> str:
         pid = f" (pid {self.victim_pid})" if self.victim_pid is not None else ""
@@ -110,6 +112,7 @@ class MemoryKillReport(Fact, frozen=True, kw_only=True):
 
     Args:
         reporter: slurm, ray, kubernetes or stdout.
+        pod_uid: uid of the pod it speaks of.
     """
 
     kind: ClassVar[str] = "memory_kill_report"
@@ -120,6 +123,7 @@ class MemoryKillReport(Fact, frozen=True, kw_only=True):
     reporter: str
     pid: int | None = None
     detail: str | None = None
+    pod_uid: str | None = None
 
     def describe(self) -> str:
         pid = f" of process {self.pid}" if self.pid is not None else ""

@@ -172,6 +172,7 @@ class LoaderError(Fact, frozen=True, kw_only=True):
         error_class: one of the classes of docs/attributes.md.
         worker_pid: the dead worker's pid.
         signal: what killed it.
+        pod_uid: uid of its pod.
     """
 
     kind: ClassVar[str] = "dataloader_error"
@@ -181,6 +182,7 @@ class LoaderError(Fact, frozen=True, kw_only=True):
     error_class: str
     worker_pid: int | None = None
     signal: str | None = None
+    pod_uid: str | None = None
 
     def describe(self) -> str:
         pid = f" (pid {self.worker_pid})" if self.worker_pid is not None else ""

@@ -46,6 +46,7 @@ def oom_kill(record: Stamped) -> OomKill | None:
         rss_kb=natural(record.get(prefix + "rss_kb")),
         limit_kb=natural(record.get(prefix + "limit_kb")),
         invoked_by=name(record.get(prefix + "invoked_by")),
+        pod_uid=name(record.get("k8s.pod.uid")),
     )
     said = (kill.victim_pid, kill.victim_name, kill.constraint, kill.limit_kb)
     return None if all(value is None for value in said) else kill
@@ -62,7 +63,11 @@ def memory_kill_report(record: Stamped) -> MemoryKillReport | None:
     if reporter is None:
         return None
     return MemoryKillReport(
-        **record.identity(), reporter=reporter, pid=positive(record.get("process.pid")), detail=record.body
+        **record.identity(),
+        reporter=reporter,
+        pid=positive(record.get("process.pid")),
+        detail=record.body,
+        pod_uid=name(record.get("k8s.pod.uid")),
     )
 
 

@@ -56,6 +56,8 @@ def pod_evicted(record: Stamped) -> PodEvicted | None:
     reason = _reason(record)
     if _hint(record) != "pod_evicted" and reason != "Evicted":
         return None
+    if record.get("tracecore.stop.reason") is not None:
+        return None  # somebody empties the node: no pressure is looked for
     fields = record.event_identity()
     if "pod" not in fields:
         return None
@@ -142,13 +144,24 @@ def container_terminated(record: Stamped) -> ContainerTerminated | None:
     if reason is None and code is None:
         return None
     container = name(record.get("k8s.container.name"))
-    return ContainerTerminated(**record.event_identity(), reason=reason, exit_code=code, container=container)
+    return ContainerTerminated(
+        **record.event_identity(),
+        reason=reason,
+        exit_code=code,
+        container=container,
+        pod_uid=name(record.get("k8s.pod.uid")),
+    )
 
 
 def memory_kill_event(record: Stamped) -> MemoryKillReport | None:
     if _hint(record) != "oom_killed" or record.get("tracecore.host_oom.reporter") is not None:
         return None
-    return MemoryKillReport(**record.event_identity(), reporter="kubernetes", detail=_note(record))
+    return MemoryKillReport(
+        **record.event_identity(),
+        reporter="kubernetes",
+        detail=_note(record),
+        pod_uid=name(record.get("k8s.pod.uid")),
+    )
 
 
 def preempted(record: Stamped) -> PlannedStop | None:

@@ -186,6 +186,7 @@ def loader_error(record: Stamped) -> LoaderError | None:
         error_class=error,
         worker_pid=positive(record.get("dataloader.worker_pid")),
         signal=signal_named(record.get("dataloader.signal")),
+        pod_uid=name(record.get("k8s.pod.uid")),
     )
 
 

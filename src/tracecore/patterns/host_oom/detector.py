@@ -162,13 +162,18 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
 
 
 class _Episode:
-    """Kills of one cgroup, or reports about one pod, that follow each other within the window."""
+    """Kills of one cgroup, or reports about one pod, that follow each other within the window.
 
-    __slots__ = ("kills", "last", "loaders", "reports", "time")
+    Attributes:
+        pod_uid: the pod whose cgroup it is, where the kernel printed the cgroup's path.
+    """
+
+    __slots__ = ("kills", "last", "loaders", "pod_uid", "reports", "time")
 
     def __init__(self, time: int) -> None:
         self.time = time
         self.last = time
+        self.pod_uid: str | None = None
         self.kills: list[OomKill] = []
         self.reports: list[Report] = []
         self.loaders: list[LoaderError] = []
@@ -212,21 +217,17 @@ class HostOom(Pattern[Config]):
     def _kills(self, window: Window) -> list[_Episode]:
         episodes: list[_Episode] = []
         scopes: dict[str | None, _Episode] = {}
-        latest: _Episode | None = None
-        for kill in window.of(OomKill):
-            # Lines of one block: only some of them name the cgroup.
-            if latest is not None and kill.time - latest.last <= BLOCK and _one_kill(latest.kills[-1], kill):
-                episode: _Episode | None = latest
-            else:
-                episode = scopes.get(kill.cgroup)
-                if episode is not None and kill.time - episode.last > self.config.window:
-                    episode = None
-            if episode is None:
-                episode = _Episode(kill.time)
+        for block in _blocks(window.of(OomKill)):
+            # Only some of the lines name the cgroup.
+            cgroup = next((kill.cgroup for kill in block if kill.cgroup is not None), None)
+            episode = scopes.get(cgroup)
+            if episode is None or block[0].time - episode.last > self.config.window:
+                episode = scopes[cgroup] = _Episode(block[0].time)
                 episodes.append(episode)
-            episode.kills.append(kill)
-            episode.last = max(episode.last, kill.end)
-            scopes[kill.cgroup] = latest = episode
+            for kill in block:
+                episode.kills.append(kill)
+                episode.last = max(episode.last, kill.end)
+                episode.pod_uid = episode.pod_uid or kill.pod_uid
         return episodes
 
     def _reports(self, window: Window, episodes: list[_Episode], kills: list[_Episode]) -> None:
@@ -249,7 +250,8 @@ class HostOom(Pattern[Config]):
             episode.reports.append(report)
 
     def _nearest(self, kills: list[_Episode], fact: Fact, pid: int | None) -> _Episode | None:
-        """The kill this speaks of: the one of its pid, else the nearest in time that is no other pod's."""
+        """The kill this speaks of: the one of its pid or its pod, else the nearest in time that is no other pod's."""
+        uid: str | None = getattr(fact, "pod_uid", None)
         lower = bisect_left(kills, fact.time - self.config.window, key=lambda episode: episode.last)
         upper = bisect_right(kills, fact.end + self.config.window, key=_time)
         place = bisect_left(kills, fact.time, key=_time)
@@ -257,6 +259,10 @@ class HostOom(Pattern[Config]):
         for episode in kills[max(lower, place - SHOWN) : min(upper, place + SHOWN)]:
             if pid is not None and any(kill.victim_pid == pid for kill in episode.kills):
                 return episode
+            if uid is not None and episode.pod_uid is not None:
+                if uid == episode.pod_uid:
+                    return episode
+                continue
             pods = {kill.pod for kill in episode.kills} | {report.pod for report in episode.reports}
             if fact.pod is not None and not pods <= {None, fact.pod}:
                 continue
@@ -291,6 +297,19 @@ def _by_status(report: Report) -> bool:
     if isinstance(report, ContainerTerminated):
         return report.reason != "OOMKilled"
     return report.reporter == "stdout"
+
+
+def _blocks(kills: Sequence[OomKill]) -> list[list[OomKill]]:
+    """The kernel's lines, those about one kill together; two kills may be told at the same time."""
+    blocks: list[list[OomKill]] = []
+    for kill in kills:
+        near = (block for block in blocks[: -SHOWN - 1 : -1] if kill.time - block[-1].end <= BLOCK)
+        block = next((block for block in near if all(_one_kill(line, kill) for line in block)), None)
+        if block is None:
+            blocks.append([kill])
+        else:
+            block.append(kill)
+    return blocks
 
 
 def _one_kill(one: OomKill, other: OomKill) -> bool:

@@ -36,8 +36,8 @@ class Config(Settings, frozen=True, kw_only=True):
 class PcieAerVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
-        error: the worst error before the collapse, the latest of equals.
-        errors: how many errors there were.
+        error: the worst error before the collapse, of equals one whose type is known, the latest.
+        errors: how many errors there were; the port's announcement of an error and the device's own line are one.
         collapse: the rate that fell.
     """
 
@@ -161,14 +161,17 @@ class PcieAer(Pattern[Config]):
             worst = (
                 lasting if lasting is not None and until >= oldest and self._meet(window, lasting, collapse) else None
             )
-            count = 0 if worst is None else worst.count
+            told_by: dict[tuple[str, bool], int] = {}
+            if worst is not None:
+                told_by[worst.severity, worst.error_type is None] = worst.count
             while upcoming is not None and upcoming.time <= time:
                 end = upcoming.time if upcoming.last_time is None else upcoming.last_time
                 if lasting is None or end > until:
                     lasting, until = upcoming, end
                 if end >= oldest and (window.key[0] or self._meet(window, upcoming, collapse)):
-                    count += upcoming.count
-                    if worst is None or WORST[upcoming.severity] >= WORST[worst.severity]:
+                    line = upcoming.severity, upcoming.error_type is None
+                    told_by[line] = told_by.get(line, 0) + upcoming.count
+                    if worst is None or _telling(upcoming) >= _telling(worst):
                         worst = upcoming
                 upcoming = next(errors, None)
             if told >= oldest:
@@ -180,12 +183,29 @@ class PcieAer(Pattern[Config]):
                     episode=collapse.source,
                     time=time,
                     error=worst,
-                    errors=count,
+                    errors=_events(told_by),
                     collapse=collapse,
                 )
 
     def _meet(self, window: Window, error: AerError, collapse: PcieRateCollapse) -> bool:
         return bool(window.key[0]) or meet(window, error, collapse)
+
+
+def _telling(error: AerError) -> tuple[int, bool]:
+    return WORST[error.severity], error.error_type is not None
+
+
+def _events(lines: dict[tuple[str, bool], int]) -> int:
+    """How many errors so many lines speak of.
+
+    Of each the kernel writes one line for the port that was told and one, with the type, for the device; either may be
+    missing.
+    """
+    return sum(
+        max(count, lines.get((severity, not announced), 0))
+        for (severity, announced), count in lines.items()
+        if announced or (severity, True) not in lines
+    )
 
 
 def drop_of(collapse: PcieRateCollapse) -> float | None:
