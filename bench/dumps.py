@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class Writer:
         self.out = bytearray(b"\x80\x02")
         self.memo: dict[Any, int] = {}
         self.times: list[int] = []
+        self.uses: Counter[Any] = Counter()
 
     def put(self, key: Any) -> None:
         index = self.memo[key] = len(self.memo)
@@ -73,7 +75,7 @@ class Writer:
                 self.write(item)
             out += b"e"
         else:
-            frame = ("frame", *value.values()) if "line" in value else None
+            frame = tuple(value.values()) if "line" in value else None
             if frame is not None and self.get(frame):
                 return
             out += b"}("
@@ -81,12 +83,14 @@ class Writer:
                 self.write(key)
                 self.write(item)
             out += b"u"
-            if frame is not None:
+            if self.uses[frame] > 1:
                 self.put(frame)
 
-    def document(self, value: Any) -> bytes:
-        """A whole dump."""
-        self.write(value)
+    def document(self, root: dict[str, Any]) -> bytes:
+        """A whole dump. A frame is numbered where it is used again."""
+        self.uses.update(tuple(frame.values()) for entry in root["entries"] for frame in entry["frames"])
+        self.write(root)
+        self.put("")
         return bytes(self.out) + b"."
 
 

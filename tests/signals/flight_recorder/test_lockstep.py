@@ -35,12 +35,10 @@ def same(one: Dump, other: Dump) -> None:
 
 
 def written(entries: int = 300, world: int = 16, last: int = 70_000, **changes: object) -> bytes:
-    writer = Writer()
     root = document(world, entries, last)
     for row in root["entries"]:
         row.update(changes)
-    writer.write(root)
-    return bytes(writer.out) + b"."
+    return Writer().document(root)
 
 
 def test_every_recorded_dump(incidents: Path) -> None:
@@ -63,19 +61,16 @@ def test_numbers_of_every_width(last: int) -> None:
 
 
 def test_many_groups_push_keys_beyond_the_short_references() -> None:
-    writer = Writer()
     root = document(8, 200, 400)
     root["pg_config"] = {str(i): {"name": str(i), "desc": f"mesh_{i}", "ranks": "[0, 1]"} for i in range(150)}
     for i, row in enumerate(root["entries"]):
         row["process_group"] = (str(i % 150), f"mesh_{i % 150}")
         row["pg_id"] = i % 150
-    writer.write(root)
-    data = bytes(writer.out) + b"."
+    data = Writer().document(root)
     same(lockstep.read("f", 0, data, Limits()), dump_of("f", 0, decode(data)))
 
 
 def test_entries_of_different_layouts_are_each_learned() -> None:
-    writer = Writer()
     root = document(8, 400, 900)
     rows = []
     for i, row in enumerate(root["entries"]):
@@ -91,8 +86,7 @@ def test_entries_of_different_layouts_are_each_learned() -> None:
             row["is_p2p"], row["profiling_name"], row["p2p_seq_id"] = True, "nccl:send 0->1", i
         rows.append(row)
     root["entries"] = rows
-    writer.write(root)
-    data = bytes(writer.out) + b"."
+    data = Writer().document(root)
     same(lockstep.read("f", 0, data, Limits()), dump_of("f", 0, decode(data)))
 
 

@@ -45,7 +45,17 @@ _WANTED: Final = frozenset(
         "is_p2p",
     }
 )
-_STRINGS: Final = frozenset({"profiling_name", "state"})
+_STRINGS: Final = frozenset({"profiling_name", "state", "thread_name", "thread_id"})
+_TIMES: Final = frozenset({"time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns"})
+
+
+def offsets_of(octets: NDArray[np.uint8], token: bytes) -> Ints:
+    """All offsets of a token of two bytes or more."""
+    found = np.flatnonzero((octets[:-1] == token[0]) & (octets[1:] == token[1]))
+    for index in range(2, len(token)):
+        found = found[found + index < len(octets)]
+        found = found[octets[found + index] == token[index]]
+    return found
 
 
 class Octets:
@@ -60,11 +70,7 @@ class Octets:
 
     def find(self, token: bytes, start: int) -> Ints:
         """All offsets of a short token from `start` on."""
-        octets = self.octets[start : self.size]
-        hit = octets[: len(octets) - len(token) + 1] == token[0]
-        for index in range(1, len(token)):
-            hit &= octets[index : len(octets) - len(token) + 1 + index] == token[index]
-        return np.flatnonzero(hit) + start
+        return offsets_of(self.octets[start : self.size], token) + start
 
 
 class Cursors:
@@ -76,6 +82,7 @@ class Cursors:
         self.ok: Bools = np.ones(len(starts), dtype=np.bool_)
         self.scalars: dict[str, NDArray[np.int64]] = {}
         self.truths: dict[str, Bools] = {}
+        self.times: dict[str, Ints] = {}  # offset of the eight bytes of a time; -1 where it is shorter or not there
         self.strings: dict[str, Ints] = {}  # offset of the string's token
         self.pair: Ints | None = None
         self.tensors: tuple[Ints, Ints] | None = None
@@ -115,6 +122,8 @@ class Cursors:
                 top = (wide >> np.maximum(8 * size - 1, 0)) & 1
                 self.ok &= ~is_long | (top == 0)
                 value = np.where(is_long, wide, value)
+        if key in _TIMES:
+            self.times[key] = np.where(is_long & (length == 10), self.at + 2, -1)
         if key in _WANTED:
             self.scalars[key] = value
             self.truths[key] = op == 0x88

@@ -34,6 +34,7 @@ from tracecore.signals.flight_recorder.dump import (
 )
 from tracecore.signals.flight_recorder.matching import digest
 from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+from tracecore.signals.flight_recorder.precedent import THREADS, TIMES, Precedent, precedent_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -61,6 +62,25 @@ class UnfamiliarLayout(Exception):
 
 def read(path: str, rank: int, data: bytes, limits: Limits) -> Dump:
     """The dump of a pickle, quickly where its layout is PyTorch's; `UnfamiliarLayout` where it is not."""
+    for place, known in enumerate(_PRECEDENTS):
+        dump = known.read(path, rank, data, limits)
+        if dump is not None:
+            _PRECEDENTS.insert(0, _PRECEDENTS.pop(place))
+            return dump
+    dump, precedent = _read(path, rank, data, limits)
+    if precedent is not None:
+        _PRECEDENTS.insert(0, precedent)
+        del _PRECEDENTS[_KEPT:]
+    return dump
+
+
+#: The dumps read last that others were, or may be, like; the latest first. A job has a few kinds of ranks.
+_KEPT: Final = 12
+_PRECEDENTS: Final[list[Precedent]] = []
+
+
+def _read(path: str, rank: int, data: bytes, limits: Limits) -> tuple[Dump, Precedent | None]:
+    """The dump, without precedent."""
     machine = Interpreter(data, limits)
     if machine.run(2) is not None or len(machine.bounds) < 2:
         raise UnfamiliarLayout
@@ -89,7 +109,7 @@ def read(path: str, rank: int, data: bytes, limits: Limits) -> Dump:
     root = machine.run()
     if not is_document(root):
         raise DumpError("not_a_dump", "a pickle, but no Flight Recorder dump")
-    return reader.finish(path, rank, root, head)
+    return reader.finish(path, rank, root, head, opening, end)
 
 
 def _plan(machine: Interpreter, start: int, sample: dict[str, Any]) -> list[_Step]:
@@ -133,6 +153,7 @@ class _Reader:
         self.todo: Bools = np.ones(count, dtype=np.bool_)
         self.parts: list[tuple[Ints, Cursors]] = []
         self.slow: dict[int, dict[str, Any]] = {}
+        self.types: set[str] = set()  # of tensors
         self.rows: Ints = np.arange(count, dtype=np.int64)
         self._found: dict[bytes, Ints] = {}
 
@@ -284,7 +305,9 @@ class _Reader:
         self.rows = np.array(kept, dtype=np.int64)
         return start
 
-    def finish(self, path: str, rank: int, root: dict[str, Any], head: list[dict[str, Any]]) -> Dump:
+    def finish(
+        self, path: str, rank: int, root: dict[str, Any], head: list[dict[str, Any]], opening: bytes, end: int
+    ) -> tuple[Dump, Precedent | None]:
         """Columns in ring order, from the parts."""
         table = GroupTable()
         count = len(self.starts)
@@ -322,7 +345,8 @@ class _Reader:
             flags=np.concatenate((extra.flags[: len(head)], flags[self.rows])),
         )
         notable = []
-        for position in notable_positions(columns):
+        positions = notable_positions(columns)
+        for position in positions:
             if position < len(head):
                 raw, offset = head[position], self.machine.bounds[position][0]
             else:
@@ -330,8 +354,39 @@ class _Reader:
                 offset = int(self.starts[row])
                 raw = self.slow.get(row) or self.machine.value(offset)[0]
             notable.append(make_entry(raw, int(columns.group[position]), offset))
-        first = integer(head[0].get("record_id")) or 0
-        return assemble(path, rank, root, table, columns, signatures, notable, first)
+        groups = list(table.groups)
+        dump = assemble(path, rank, root, table, columns, signatures, notable, int(ids[0]))
+        place_of = {row: place for place, row in enumerate(self.rows.tolist(), len(head))} if self.slow else {}
+        raws = dict(enumerate(head)) | {place_of[row]: raw for row, raw in self.slow.items() if row in place_of}
+        before = np.array([start for start, _ in self.machine.bounds[: len(head)]], dtype=np.int64)
+        return dump, precedent_of(
+            self.machine,
+            root,
+            dump,
+            groups,
+            starts=np.concatenate((before, self.starts[self.rows])),
+            end=end,
+            opening=opening,
+            records=ids,
+            times=tuple(np.concatenate((np.full(len(head), -1), self._times(key)[self.rows])) for key in TIMES),
+            raws=raws,
+            threads={text for key in THREADS for text in self._texts(key)},
+            structural={text for key in ("profiling_name", "state") for text in self._texts(key)} | self.types,
+            positions=positions,
+        )
+
+    def _times(self, key: str) -> Ints:
+        """Where the bytes of this time are in each entry."""
+        places = np.full(len(self.starts), -1, dtype=np.int64)
+        for left, run in self.parts:
+            if key in run.times:
+                places[left[run.ok]] = run.times[key][run.ok]
+        return places
+
+    def _texts(self, key: str) -> list[str]:
+        """The strings that entries have under this key."""
+        offsets = [run.strings[key][run.ok] for _, run in self.parts if key in run.strings]
+        return self._codes(np.concatenate(offsets))[1] if offsets else []
 
     def _after_string(self, offsets: Ints) -> Ints:
         cursor = Cursors(self.view, offsets)
@@ -441,6 +496,7 @@ class _Reader:
         key = name, machine.data[begin : begin + length]
         known = _SIGNATURES.get(key)
         if known is not None and all(machine.memo.get(index) == value for index, value in known[0].items()):
+            self.types.update(value for value in known[0].values() if type(value) is str)
             return known[1]
         used = _Recorded(machine.memo)
         machine.memo = used
@@ -454,6 +510,7 @@ class _Reader:
         finally:
             machine.memo = used.base
         words = raw_signature(raw)
+        self.types.update(value for value in used.read.values() if type(value) is str)
         if len(_SIGNATURES) < _REMEMBERED and length < 4096:
             _SIGNATURES[key] = (used.read, words)
         return words
