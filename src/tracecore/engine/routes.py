@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from tracecore.patterns.contract import Pattern
+from tracecore.patterns.contract import FOREVER, Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Set
+    from collections.abc import Callable, Iterable
 
     from tracecore.engine.windows import FactWindow
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key
 
-#: Who a fact is about: all that `keys` may look at for `Pattern.steady` types.
-identity = attrgetter("node", "pod", "job", "rank", "gpu", "attempt")
-#: Identities of one fact type whose windows are remembered.
-REMEMBERED = 65_536
+#: Who a fact is about: all that `keys` may look at for `Pattern.steady` types, beside `Pattern.keyed_by`.
+IDENTITY = ("node", "pod", "job", "rank", "gpu", "attempt")
 
 
 class Shelf:
-    """All windows of one pattern."""
+    """All windows of one pattern; and of the groups of facts that may wait those that no other keeps for longer."""
 
     __slots__ = (
         "asks",
         "due",
         "evaluate",
+        "groups",
+        "heeds",
         "horizon",
         "index",
         "limit",
@@ -42,10 +42,12 @@ class Shelf:
         self.horizon = pattern.horizon
         self.evaluate = pattern.evaluate
         self.due = None if type(pattern).due is Pattern.due else pattern.due
+        self.heeds = None if type(pattern).heeds is Pattern.heeds else pattern.heeds
         self.triggers = frozenset(pattern.triggers)
         self.asks = type(pattern).arms is not Pattern.arms
         self.limit = limit if pattern.window_limit is None else min(limit, pattern.window_limit)
         self.windows: dict[Key, FactWindow] = {}
+        self.groups: list[Group] = []
         self.swept: int | None = None
 
 
@@ -71,101 +73,71 @@ class Route:
         self.matters: Callable[[Any, Fact], bool] | None = pattern.matters if kind in pattern.asides else None
 
 
-#: A window, its facts of one type (None while it has none), and what to ask of a fact that is added to them.
-Spot: TypeAlias = "tuple[list[Any] | None, FactWindow, Route]"
-
-
 class Group:
-    """Windows of one key that facts of several identities go to: they are put there together.
+    """Facts of one type on their way to the windows of one key, where they are put together.
 
     Args:
-        owner: the only identity whose facts go there; None when there are several.
-        counts: asked of each fact whether it goes there; None where all go to some of the windows.
+        routes: to the patterns that have these windows.
+
+    `counts` is asked of each fact whether it goes there, where only one pattern wants it; `asks` whether it wakes a
+    window, where its type does not say. What is later than `until` changes nothing for now: it may stay in the
+    `batch` until somebody looks at one of the windows, which need not exist before.
     """
 
-    __slots__ = ("batch", "counts", "gone", "owner", "spots")
+    __slots__ = ("asks", "batch", "counts", "gone", "key", "kind", "routes", "shelves", "until")
 
-    def __init__(self, owner: tuple[object, ...] | None, counts: Callable[[Fact], bool] | None) -> None:
-        self.owner = owner
-        self.counts = counts
-        self.spots: list[Spot] = []
-        #: Facts that have come and are not in the windows yet.
+    def __init__(self, kind: type[Fact], key: Key, routes: tuple[Route, ...]) -> None:
+        self.kind = kind
+        self.key = key
+        self.routes = routes
+        self.shelves = [route.shelf.index for route in routes]
+        self.counts = routes[0].counts if len(routes) == 1 else None
+        self.asks = [route.shelf.pattern.arms for route in routes if route.arms is None] or None
         self.batch: list[Any] = []
+        self.until = FOREVER
         self.gone = False
 
-
-#: Where facts of one identity go: one by one, and together with those of others.
-Places: TypeAlias = "tuple[list[Spot], list[Group]]"
+    def wakes(self, fact: Fact) -> bool:
+        return self.asks is not None and any(arms(fact, self.key) for arms in self.asks)
 
 
 class Routes:
     """All ways of one fact type: those that follow from its identity, remembered by it, and the others."""
 
-    __slots__ = ("groups", "identities", "others", "steady")
+    __slots__ = ("identities", "identity", "kind", "others", "steady")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: type[Fact], shelves: Iterable[Shelf]) -> None:
+        self.kind = kind
         self.steady: list[Route] = []
         self.others: list[Route] = []
-        self.groups: dict[tuple[Key, tuple[int, ...]], Group] = {}
-        self.identities: dict[tuple[object, ...], Places] = {}
+        fields = dict.fromkeys(IDENTITY)
+        for shelf in shelves:
+            if kind in shelf.pattern.needs:
+                route = Route(shelf, kind)
+                (self.steady if kind in shelf.pattern.steady else self.others).append(route)
+                fields |= dict.fromkeys(shelf.pattern.keyed_by.get(kind, ()))
+        self.identity = attrgetter(*fields)
+        self.identities: dict[tuple[object, ...], list[Group]] = {}
 
-    def add(self, route: Route, kind: type[Fact]) -> None:
-        (self.steady if kind in route.shelf.pattern.steady else self.others).append(route)
-
-    def remember(self, fact: Fact, find: Callable[[Shelf, Key, int], FactWindow]) -> Places:
-        """Where facts of this one's identity go; `find` gives the window of a pattern and key."""
-        who = identity(fact)
-        if len(self.identities) >= REMEMBERED:
-            self.identities.clear()
-            self.groups.clear()
-        places: Places = ([], [])
-        for name, routes in self._groups(fact).items():
-            group = self.groups.get(name)
-            if group is None:
-                group = self.groups[name] = Group(who, routes[0].counts if len(routes) == 1 else None)
-                for route in routes:
-                    window = find(route.shelf, name[0], fact.time)
-                    group.spots.append((window.facts.setdefault(type(fact), []), window, route))
-            elif group.owner is not None:
-                spots, shared = self.identities[group.owner]
-                spots[:] = [spot for spot in spots if spot not in group.spots]
-                shared.append(group)
-                group.owner = None
-            if group.owner is None:
-                places[1].append(group)
-            else:
-                places[0].extend(group.spots)
-        self.identities[who] = places
-        return places
-
-    def _groups(self, fact: Fact) -> dict[tuple[Key, tuple[int, ...]], list[Route]]:
-        """Its routes by key; where all of a key ask each fact whether it counts, each is by itself."""
-        keys: dict[Key, list[Route]] = {}
+    def parted(self, fact: Fact) -> list[tuple[Key, tuple[Route, ...]]]:
+        """The steady ways of this fact by key; where all of a key ask each fact whether it counts, each by itself."""
+        if len(self.steady) == 1:
+            (route,) = self.steady
+            return [(key, (route,)) for key in route.keys(fact)]
+        ways: dict[Key, list[Route]] = {}
         for route in self.steady:
             for key in route.keys(fact):
-                keys.setdefault(key, []).append(route)
-        groups: dict[tuple[Key, tuple[int, ...]], list[Route]] = {}
-        for key, routes in keys.items():
+                ways.setdefault(key, []).append(route)
+        parted: list[tuple[Key, tuple[Route, ...]]] = []
+        for key, routes in ways.items():
             if all(route.counts is not None for route in routes):
-                groups |= {(key, (route.shelf.index,)): [route] for route in routes}
+                parted += [(key, (route,)) for route in routes]
             else:
-                groups[key, tuple(route.shelf.index for route in routes)] = routes
-        return groups
+                parted.append((key, tuple(routes)))
+        return parted
 
-    def forget(self, windows: Set[FactWindow]) -> None:
-        """These windows are no more."""
-        gone: set[tuple[object, ...]] = set()
-        for group in self.groups.values():
-            for _, window, _ in group.spots:
-                if window in windows:
-                    group.gone = True
-                    if group.owner is not None:
-                        gone.add(group.owner)
-        for who, (_, shared) in self.identities.items():
-            if any(group.gone for group in shared):
-                gone.add(who)
+    def forget(self) -> None:
+        """Those groups that are gone, and whoever's facts went there."""
+        gone = [who for who, groups in self.identities.items() if any(group.gone for group in groups)]
         for who in gone:
             del self.identities[who]
-        # What was only theirs is found anew with them.
-        kept = {name: group for name, group in self.groups.items() if not group.gone and group.owner not in gone}
-        self.groups = kept

@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from tracecore.patterns.contract import NEVER
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -52,7 +54,8 @@ class FactWindow:
 
     No fact is older than `oldest`. `floor` is the time before which facts were dropped for a limit: what depended on
     them can no longer be judged. What the engine needs to know when to look: its `state`, whether its deadline `called`
-    or a fact came so late that it cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`).
+    or a fact came so late that it cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`), and
+    until when asides may matter (`heeds`, see `patterns.contract.Pattern`).
     """
 
     __slots__ = (
@@ -61,6 +64,7 @@ class FactWindow:
         "due",
         "facts",
         "floor",
+        "heeds",
         "key",
         "known",
         "looked",
@@ -83,6 +87,7 @@ class FactWindow:
         self.called = False
         self.urgent = False
         self.oldest = oldest
+        self.heeds = NEVER
         self.looked = 0
         self.size = 0
         self.due: int | None = None
@@ -137,6 +142,19 @@ class FactWindow:
                     kept.digest.add((fact,))
                     kept.seen += 1
         return 1
+
+    def extend(self, kind: type[Fact], facts: list[Any]) -> bool:
+        """Keep these facts, which are in order; False, and nothing is done, where not all are later than those here."""
+        present = self.facts.get(kind)
+        if present and facts[0].time <= present[-1].time:
+            return False
+        if present is None:
+            self.facts[kind] = facts.copy()
+        else:
+            present += facts
+        if facts[0].time < self.oldest:
+            self.oldest = facts[0].time
+        return True
 
     def _undigest(self, kind: type[Fact]) -> None:
         """Facts went away: what was made of them is made anew when it is asked for."""

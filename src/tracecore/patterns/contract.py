@@ -18,7 +18,7 @@ from tracecore.facts.fact import Fact
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Role: TypeAlias = Literal["cause", "symptom", "outcome"]
 Confidence: TypeAlias = Literal["full", "partial"]
@@ -30,6 +30,8 @@ F_contra = TypeVar("F_contra", bound=Fact, contravariant=True)
 D = TypeVar("D", bound="Digest[Any]")
 
 SECOND = 1_000_000_000
+#: Before and after the time of any fact.
+NEVER, FOREVER = -1 << 63, 1 << 63
 
 
 class Digest(Protocol[F_contra]):
@@ -140,6 +142,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The entities to look at first."""
         return Suspects.of(self.evidence())
 
+    def heard(self, seen: Collection[int]) -> Verdict:
+        """The verdict with what it means that of all these ranks the logs are there, also of those that are silent.
+
+        A pattern that can tell more from who said nothing gives another verdict; the others give themselves.
+        """
+        return self
+
     def document(self) -> dict[str, Any]:
         """The verdict as its JSON Schema describes it."""
         document: dict[str, Any] = {
@@ -230,6 +239,8 @@ class Pattern(Generic[C]):
     #: Of these, types of which many come and `keys` looks only at who they are about (node, pod, job, rank, gpu,
     #: attempt): the engine asks once for each identity. What else decides whether such a fact counts is in `counts`.
     steady: ClassVar[tuple[type[Fact], ...]] = ()
+    #: Of these, types whose keys look at more than that: at these fields as well.
+    keyed_by: ClassVar[Mapping[type[Fact], tuple[str, ...]]] = {}
     #: Of these, types of which most facts change nothing: `matters` says which do.
     asides: ClassVar[tuple[type[Fact], ...]] = ()
     #: Its configuration type (see `patterns.config`); `Config()` is usable as it is.
@@ -257,6 +268,13 @@ class Pattern(Generic[C]):
         """Whether a fact of the types in `asides`, which is in the window already, may change what `evaluate` or `due`
         say; asked for a window in which nothing else has changed. When in doubt it may."""
         return True
+
+    def heeds(self, window: Window) -> int:
+        """The last instant of which a fact of the types in `asides` may matter, as the window is now.
+
+        Where most come after it, `matters` need not be asked about them, and they can wait to be put into the window.
+        """
+        return FOREVER
 
     def arms(self, fact: Fact, key: Key) -> bool:
         """Whether this fact makes its window worth evaluating from now on; by default, whether it is a trigger.

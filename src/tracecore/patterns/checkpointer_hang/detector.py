@@ -14,7 +14,7 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.facts.wording import seconds
-from tracecore.patterns.checkpointer_hang.saving import after, unfinished
+from tracecore.patterns.checkpointer_hang.saving import after, longest, unfinished
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
@@ -225,7 +225,7 @@ class CheckpointerHang(Pattern[Config]):
     def _hangs(self, window: Window, begin: CheckpointPhase, now: int) -> bool:
         """Whether it is plain that this phase hangs, and was before the run ended."""
         deadline = begin.time + self.config.stall
-        watched = _stall(window, begin) is not None or _alive(window, begin) is not None
+        watched = _stall(window, begin) is not None or _outlasts(window, begin)
         times = [deadline] if watched and now >= deadline else []
         if (timeout := self._timeout(window, begin)) is not None:
             times.append(timeout.time)
@@ -277,6 +277,12 @@ def _stall(window: Window, begin: CheckpointPhase) -> StepStalled | None:
     """The longest stall that lasted beyond the beginning of the phase."""
     found = [stall for stall in window.of(StepStalled) if stall.end >= begin.time]
     return max(found, key=lambda stall: (stall.no_progress_s, stall.uid), default=None)
+
+
+def _outlasts(window: Window, begin: CheckpointPhase) -> bool:
+    """Whether a process was still there, and had been saving for as long as saves of this run take."""
+    alive = _alive(window, begin)
+    return alive is not None and alive.end - begin.time >= longest(window)
 
 
 def _alive(window: Window, begin: CheckpointPhase) -> ExitStatus | None:

@@ -63,6 +63,19 @@ class Saves:
                 self.open.pop(who, None)
 
 
+def longest(window: Window) -> int:
+    """How long the longest save took that ended, of those that are still remembered; 0 where none did."""
+    begun: dict[tuple[Who, str], CheckpointPhase] = {}
+    found = 0
+    for fact in sorted(window.of(CheckpointPhase), key=_place):
+        who = (_who(fact), fact.phase)
+        if fact.event == "begin":
+            begun[who] = fact
+        elif (begin := begun.pop(who, None)) is not None and fact.event == "end":
+            found = max(found, fact.time - begin.time)
+    return found
+
+
 class Steps:
     """The furthest step, when it was first reached, and the last report of each process."""
 

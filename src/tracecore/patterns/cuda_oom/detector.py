@@ -11,7 +11,7 @@ from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
 from tracecore.patterns.scope import gpu_keys, namespace, pod_name
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ class CudaOomPattern(Pattern[Config]):
     maturity = "stable"
     needs = (CudaOom, CudaOomUnmeasured, FramebufferSample, Progress)
     triggers = (CudaOom, CudaOomUnmeasured)
-    steady = (Progress,)
-    asides = (FramebufferSample, Progress)
+    steady = asides = (FramebufferSample, Progress)
     Config = Config
     window_limit = 4096
 
@@ -183,6 +182,10 @@ class CudaOomPattern(Pattern[Config]):
                 if not sample and oom.end <= time <= oom.end + self.config.recovery:
                     return True
         return False
+
+    def heeds(self, window: Window) -> int:
+        ooms = (*window.of(CudaOom), *window.of(CudaOomUnmeasured))
+        return max((oom.end + self.horizon for oom in ooms), default=NEVER)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return list(self._judge(window))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid
+from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import DAY, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.gpu_fault.action import CUDA as HARDWARE
 from tracecore.patterns.gpu_fault.action import faulty
+from tracecore.patterns.gpu_fault.gauge import corroboration
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,6 +29,8 @@ UNRELATED = frozenset(
 )  # fmt: skip
 #: Stands for every GPU of a node.
 ANY = "*"
+#: How long after an Xid, or before it by another clock, an exporter may begin to show it.
+GAUGE = 5 * MINUTE
 FIND = {
     "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
     "label is out of range: check it on the CPU before the call",
@@ -55,6 +58,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
     Args:
         report: the driver's: an Xid, or a page fault of another vendor's.
         error: the program's own CUDA error.
+        gauge: an exporter that shows the same Xid.
         jobs: different jobs that this GPU did it to within the period, this one included.
         escalate: they are enough to suspect the GPU.
     """
@@ -65,6 +69,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     report: Fact
     error: CudaError
+    gauge: XidGauge | None = None
     jobs: int = 1
     escalate: bool = False
 
@@ -112,7 +117,8 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def evidence(self) -> Sequence[Fact]:
-        return sorted((self.report, self.error), key=_order)
+        facts: tuple[Fact, ...] = (self.report, self.error)
+        return sorted(facts if self.gauge is None else (*facts, self.gauge), key=_order)
 
     def suspects(self) -> Suspects:
         # The hardware is not to be looked at first; unless it has done this to others.
@@ -161,7 +167,7 @@ class GpuAppFault(Pattern[Config]):
     name = "gpu_app_fault"
     role = "cause"
     maturity = "stable"
-    needs = (Xid, GpuDriverError, GpuLost, CudaError)
+    needs = (Xid, GpuDriverError, GpuLost, CudaError, XidGauge)
     triggers = (CudaError,)
     Config = Config
 
@@ -172,6 +178,9 @@ class GpuAppFault(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if isinstance(fact, CudaError):
             if fact.error in UNRELATED:
+                return ()
+        elif isinstance(fact, XidGauge):
+            if fact.code not in APPLICATION:
                 return ()
         elif not faulty(fact) and not _application(fact):
             return ()
@@ -185,6 +194,7 @@ class GpuAppFault(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         errors = window.of(CudaError)
         kernel = sorted((*window.of(Xid), *window.of(GpuDriverError), *window.of(GpuLost)), key=_order)
+        gauges = window.of(XidGauge)
         failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
         times = [error.time for error in errors]
         found: list[Verdict] = []
@@ -212,11 +222,18 @@ class GpuAppFault(Pattern[Config]):
                     time=max(report.time, error.time),
                     report=report,
                     error=error,
+                    gauge=self._gauge(gauges, report) if gauges else None,
                     jobs=recent,
                     escalate=recent >= self.config.jobs,
                 )
             )
         return found
+
+    def _gauge(self, gauges: Sequence[XidGauge], report: Fact) -> XidGauge | None:
+        if not isinstance(report, Xid):
+            return None
+        here = [gauge for gauge in gauges if report.node is None or gauge.node in (None, report.node)]
+        return corroboration(here, report, (report.code,), GAUGE)
 
     def _error(self, window: Window, report: Fact, errors: Sequence[CudaError], times: list[int]) -> CudaError | None:
         """The CUDA error of the process that the driver names, the nearest in time."""

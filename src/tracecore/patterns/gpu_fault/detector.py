@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid
+from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.gpu_fault.action import CUDA, DRIVER, LINK, MILD, action_of, drastic, faulty
+from tracecore.patterns.gpu_fault.gauge import PEERS, corroboration, gauge_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
-
-#: The windows in which the two ends of a link meet.
-PEERS = "nvlink"
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -36,6 +34,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         first: the error that came first.
         worst: the one whose action is the most drastic, the same when there was one.
         peer: for a link, the failure at its other end.
+        gauge: an exporter that shows the same Xid.
         codes: every Xid that belongs to it, sorted.
         reports: how many lines said so.
     """
@@ -47,6 +46,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     first: Fact
     worst: Fact
     peer: Fact | None = None
+    gauge: XidGauge | None = None
     codes: tuple[int, ...] = ()
     reports: int = 1
 
@@ -105,6 +105,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             facts.append(self.worst)
         if self.peer is not None:
             facts.append(self.peer)
+        if self.gauge is not None:
+            facts.append(self.gauge)
         return sorted(facts, key=_order)
 
     def missing_layers(self) -> tuple[str, ...]:
@@ -143,7 +145,8 @@ class GpuFault(Pattern[Config]):
     name = "gpu_fault"
     role = "cause"
     maturity = "experimental"
-    needs = (Xid, GpuLost, GpuDriverError, Sxid, CudaError)
+    needs = (Xid, GpuLost, GpuDriverError, Sxid, CudaError, XidGauge)
+    triggers = (Xid, GpuLost, GpuDriverError, Sxid, CudaError)
     Config = Config
 
     @property
@@ -159,6 +162,8 @@ class GpuFault(Pattern[Config]):
             return ((node, PEERS),) if fact.error in CUDA else ()
         if type(fact) is Xid and fact.code == LINK:
             return ((node, PEERS),)
+        if type(fact) is XidGauge:
+            return gauge_keys(fact)
         if not faulty(fact):
             return ()
         own = (node, fact.gpu or "")
@@ -215,6 +220,8 @@ class GpuFault(Pattern[Config]):
         if len(chain) > 1:
             chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
             worst = _worst(chain)
+        codes = tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)}))
+        gauges = window.of(XidGauge)
         return GpuFaultVerdict(
             key=window.key,
             episode=first.uid,
@@ -223,7 +230,8 @@ class GpuFault(Pattern[Config]):
             first=first,
             worst=worst,
             peer=peer,
-            codes=tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)})),
+            gauge=corroboration(gauges, first, codes, self.config.window) if gauges else None,
+            codes=codes,
             reports=sum(max(fact.count, 1) for fact in chain),
         )
 

@@ -12,7 +12,7 @@ from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,6 +142,10 @@ class HostLost(Pattern[Config]):
         """Work matters that was done before a boot."""
         events = window.of(HostEvent)
         return bool(events) and fact.time <= events[-1].time
+
+    def heeds(self, window: Window) -> int:
+        events = window.of(HostEvent)
+        return events[-1].time if events else NEVER
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return [verdict for signs in self._episodes(window) if (verdict := self._judge(window, signs)) is not None]

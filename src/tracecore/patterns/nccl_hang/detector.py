@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from tracecore.facts.collective import CollectiveEntry, GroupProgress, named
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
@@ -11,11 +13,13 @@ from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_hang.waiting import Calls, Culprit, Known, culprits_of, document_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
+#: What torch calls the group of all ranks; empty where a report does not say.
+WHOLE_WORLD = frozenset({"default_pg", "0", ""})
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
 
@@ -135,6 +139,17 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             gpus=tuple(sorted({f.gpu for f in facts if f.gpu})),
             pods=tuple(sorted({f.pod for f in facts if f.pod})),
         )
+
+    def heard(self, seen: Collection[int]) -> Verdict:
+        """Without dumps, the watchdogs of the ranks that wait are all a hang shows.
+
+        A rank whose log is here and says nothing of a hang of all of them is the one they wait for: its own watchdog
+        has nothing to time.
+        """
+        quiet = tuple(sorted(set(seen) - set(self.hanging_ranks)))
+        if self.looked_for or self.is_p2p or (self.pg_desc or self.pg) not in WHOLE_WORLD:
+            return self
+        return msgspec.structs.replace(self, unmeasured=quiet) if 0 < len(quiet) < len(self.hanging) else self
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {

@@ -9,7 +9,7 @@ from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 from tracecore.patterns.storage_failure.outcome import Outcomes
 
@@ -218,6 +218,12 @@ class StorageFailure(Pattern[Config]):
     def matters(self, window: Window, fact: Fact) -> bool:
         """A step matters while there is an error that was not overcome."""
         return window.digest(StorageError, Standing).any
+
+    def heeds(self, window: Window) -> int:
+        if not window.digest(StorageError, Standing).any:
+            return NEVER
+        errors = (*window.of(StorageError), *window.of(MountEvent))
+        return max((error.end for error in errors), default=NEVER) + self.config.window
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         outcomes = Outcomes(window, self.config.window)

@@ -138,6 +138,7 @@ class ThermalThrottle(Pattern[Config]):
     maturity = "experimental"
     needs = (ThrottleSample,)
     triggers = (ThrottleSample,)
+    steady = (ThrottleSample,)
     Config = Config
 
     @property

@@ -1,0 +1,59 @@
+"""How much the engine may hold, and what it has counted."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much the engine may hold; what goes beyond is dropped, oldest first, and counted.
+
+    Args:
+        window: facts in one window, unless its pattern says less.
+        total: facts in all windows together; a fact that three patterns need counts three times, and once while it
+            waits to be put into their windows.
+        windows: windows in all; those that were touched least recently go first.
+        future: facts kept back because they carry a time that has not come.
+        past: ended verdicts whose revision is remembered.
+    """
+
+    window: int = 65_536
+    total: int = 4_000_000
+    windows: int = 500_000
+    future: int = 100_000
+    past: int = 65_536
+
+
+class Stats(msgspec.Struct, kw_only=True):
+    """Counters since the engine was made; `held` and `windows` are what it holds now.
+
+    Args:
+        facts: facts taken in.
+        unneeded: of a type that no pattern needs, or without the identity that any of them joins on.
+        duplicates: already known (same type, uid and time).
+        late: arrived after the lateness bound; they still join what is there.
+        expired: so late that their window has forgotten their time.
+        future: dropped because too many carried a time that has not come.
+        evicted_window: dropped for the limit of one window.
+        evicted_total: dropped for the limit of all windows together, or with a window.
+        evicted_windows: windows dropped because there were too many.
+        beyond_horizon: verdicts not emitted because they rest on facts farther apart than their pattern's horizon.
+        errors: evaluations that raised, by pattern name.
+    """
+
+    facts: int = 0
+    unneeded: int = 0
+    duplicates: int = 0
+    late: int = 0
+    expired: int = 0
+    future: int = 0
+    evicted_window: int = 0
+    evicted_total: int = 0
+    evicted_windows: int = 0
+    beyond_horizon: int = 0
+    evaluations: int = 0
+    emitted: int = 0
+    cleared: int = 0
+    held: int = 0
+    windows: int = 0
+    errors: dict[str, int] = msgspec.field(default_factory=dict)

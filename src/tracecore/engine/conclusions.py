@@ -1,0 +1,108 @@
+"""Verdicts that were emitted, and what of them is new, has changed or no longer holds."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from tracecore.engine.emission import Emission, Status
+from tracecore.engine.windows import Known
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.engine.bounds import Limits, Stats
+    from tracecore.engine.windows import FactWindow
+    from tracecore.patterns.contract import Key, Verdict
+    from tracecore.signals.record import Source
+
+_end = attrgetter("end")
+
+
+class Conclusions:
+    """What was said of each window, and the revisions of what has ended.
+
+    Args:
+        limits: of what has ended so many are remembered.
+        stats: where it counts.
+    """
+
+    def __init__(self, limits: Limits, stats: Stats) -> None:
+        self._limits = limits
+        self._stats = stats
+        self._past: OrderedDict[tuple[int, Key, str | Source], int] = OrderedDict()
+
+    def compare(self, window: FactWindow, verdicts: Sequence[Verdict], settled: int, instant: int) -> list[Emission]:
+        """What is new in the verdicts on a window.
+
+        Args:
+            settled: a verdict with evidence before this time is neither emitted, nor changed, nor taken back.
+        """
+        said: list[Emission] = []
+        if window.floor is not None:
+            settled = max(settled, window.floor)
+        # Nothing in the window is old enough to be settled: then no verdict on it is.
+        fresh = window.oldest >= settled
+        before = window.known or {}
+        known: dict[str | Source, Known] = {}
+        number = len(before)
+        if number and verdicts[:number] == [standing.verdict for standing in before.values()]:
+            # Mostly all that was said still holds, and what is new comes after it.
+            known, verdicts = before, verdicts[number:]
+        for verdict in verdicts:
+            episode = verdict.episode
+            standing = before.get(episode)
+            if standing is None:
+                if not fresh and _begin(verdict) < settled:
+                    self._stats.beyond_horizon += 1
+                    continue
+                standing = Known(verdict, self._past.pop((window.shelf, window.key, episode), 0) + 1)
+                said.append(self._emit(standing, "active", instant))
+            elif (
+                standing.verdict != verdict
+                and (fresh or _begin(verdict) >= settled)
+                and _begin(standing.verdict) >= settled
+            ):
+                before_print = _print(standing.verdict) if standing.print is None else standing.print
+                standing.verdict, standing.print = verdict, _print(verdict)
+                if standing.print != before_print:
+                    standing.revision += 1
+                    said.append(self._emit(standing, "active", instant))
+            known[episode] = standing
+        for episode, standing in before.items() if known is not before else ():
+            if episode in known:
+                continue
+            if _begin(standing.verdict) >= settled:
+                standing.revision += 1
+                said.append(self._emit(standing, "cleared", instant))
+            self._remember(window, episode, standing)
+        window.known = known or None
+        return said
+
+    def forget(self, window: FactWindow) -> None:
+        """This window is no more; should an episode of it come back, its revision goes on."""
+        for episode, standing in (window.known or {}).items():
+            self._remember(window, episode, standing)
+
+    def _emit(self, standing: Known, status: Status, instant: int) -> Emission:
+        if status == "cleared":
+            self._stats.cleared += 1
+        else:
+            self._stats.emitted += 1
+        return Emission(standing.verdict.id, standing.revision, status, standing.verdict, instant)
+
+    def _remember(self, window: FactWindow, episode: str | Source, standing: Known) -> None:
+        self._past[window.shelf, window.key, episode] = standing.revision
+        if len(self._past) > self._limits.past:
+            self._past.popitem(last=False)
+
+
+def _print(verdict: Verdict) -> int:
+    """Tells documents apart at the size of a number: they are long, and rendering them is dear."""
+    return hash(repr(verdict.document()))
+
+
+def _begin(verdict: Verdict) -> int:
+    """The time of its oldest evidence."""
+    return min(map(_end, verdict.evidence()), default=verdict.time)

@@ -1,0 +1,396 @@
+"""Facts into windows.
+
+A fact goes to the windows of those it is about. Types of which many come (`Pattern.steady`) are gathered first: facts
+of one type for windows of one key are one `Group`, and are put there together. Most of them change nothing by
+themselves (a step, for a pattern that waits for an error): they stay with their group until somebody looks at one of
+its windows.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from tracecore.engine.routes import Group, Routes
+from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow
+from tracecore.patterns.contract import FOREVER, NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence, Set
+
+    from tracecore.engine.bounds import Limits, Stats
+    from tracecore.engine.routes import Route, Shelf
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Key
+
+SECOND = 1_000_000_000
+#: How long a window that changed may be left alone.
+PAUSE = SECOND
+#: Facts that are taken before it is seen whether there are too many windows.
+PORTION = 4096
+#: Identities of one fact type whose groups are remembered.
+REMEMBERED = 65_536
+
+_time = attrgetter("time")
+
+
+class Intake:
+    """All windows, and the way of facts into them.
+
+    Args:
+        shelves: of the patterns, in order.
+        limits: see `Limits`.
+        stats: where it counts.
+        lateness: how long after its own time a fact may arrive.
+        skew: see `patterns.contract.Window`.
+        forget: told of every window that is dropped.
+
+    `changed` are the windows that are to be looked at, each once.
+    """
+
+    def __init__(
+        self,
+        shelves: Sequence[Shelf],
+        limits: Limits,
+        stats: Stats,
+        *,
+        lateness: int,
+        skew: int,
+        forget: Callable[[FactWindow], None],
+    ) -> None:
+        self.changed: list[FactWindow] = []
+        self._shelves = shelves
+        self._limits = limits
+        self._stats = stats
+        self._lateness = lateness
+        self._skew = skew
+        self._forget = forget
+        kinds = dict.fromkeys(kind for shelf in shelves for kind in shelf.pattern.needs)
+        self._routes = {kind: Routes(kind, shelves) for kind in kinds}
+        self._groups: dict[Key, list[Group]] = {}
+        self._ready: list[Group] = []
+
+    # -- taking -------------------------------------------------------------------------------------------------------
+
+    def take(self, facts: Sequence[Fact], clock: int) -> None:
+        """Take facts, in order of time, that came when the clock stood here."""
+        for begin in range(0, len(facts), PORTION):
+            self._sort(facts[begin : begin + PORTION], clock)
+            self._bound_windows()
+
+    def settle(self) -> None:
+        """Put what waits and may change something into its windows."""
+        ready, self._ready = self._ready, []
+        for group in ready:
+            if group.batch:
+                self._deliver(group)
+        self._bound_windows()
+
+    def complete(self, window: FactWindow) -> None:
+        """Before a look: everything that waits for this window. What the look says may change what can wait."""
+        for group in self._groups.get(window.key, ()):
+            if window.shelf in group.shelves:
+                if group.batch:
+                    self._deliver(group)
+                group.until = FOREVER
+
+    def _sort(self, facts: Sequence[Fact], clock: int) -> None:
+        # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
+        hurry = clock - self._lateness + PAUSE
+        kinds: defaultdict[type[Fact], list[Fact]] = defaultdict(list)
+        for fact in facts:
+            kinds[type(fact)].append(fact)
+        for kind, known in kinds.items():
+            routes = self._routes.get(kind)
+            if routes is None:
+                self._stats.unneeded += len(known)
+                continue
+            idle = [self._place(route, kind, known, hurry) for route in routes.others]
+            if routes.steady:
+                idle.append(self._gather(routes, known, hurry))
+            if all(idle):
+                common = set.intersection(*({id(fact) for fact in some} for some in idle))
+                self._stats.unneeded += sum(id(fact) in common for fact in known)
+
+    def _place(self, route: Route, kind: type[Fact], facts: list[Fact], hurry: int) -> list[Fact]:
+        """Put facts of one type into windows of one pattern; those it does not want."""
+        idle: list[Fact] = []
+        keys, window_of, arms = route.keys, route.windows.get, route.arms
+        held = 0
+        for fact in facts:
+            found = keys(fact)
+            if not found:
+                idle.append(fact)
+                continue
+            time = fact.time
+            for key in found:
+                window = window_of(key)
+                if window is None:
+                    window = self._open(route.shelf, key, time)
+                present = window.facts.get(kind)
+                if present and time > present[-1].time and time >= hurry:
+                    # Nearly all facts come in order.
+                    present.append(fact)
+                    held += 1
+                elif not self._join(window, route, fact, hurry):
+                    continue
+                state = window.state
+                if state != CHANGED and (state != ASLEEP or arms is not False):
+                    self._notice(window, route, (fact,))
+        self._stats.held += held
+        return idle
+
+    def _gather(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
+        """Put facts of one type into their groups; those that go to none."""
+        idle: list[Fact] = []
+        groups_of, ready = routes.identities.get, self._ready
+        held = 0
+        for fact, who in zip(facts, map(routes.identity, facts), strict=True):
+            groups = groups_of(who)
+            if groups is None:
+                groups = self._remember(routes, fact, who)
+            time = fact.time
+            wanted = 0
+            for group in groups:
+                if group.counts is not None and not group.counts(fact):
+                    continue
+                wanted += 1
+                if time < hurry:
+                    self._hurry(group, fact, hurry)
+                    continue
+                group.batch.append(fact)
+                held += 1
+                if time <= group.until or (group.asks is not None and group.wakes(fact)):
+                    ready.append(group)
+            if not wanted:
+                idle.append(fact)
+        self._stats.held += held
+        return idle
+
+    def _hurry(self, group: Group, fact: Fact, hurry: int) -> None:
+        """A fact that cannot wait; what came before it goes first."""
+        if group.batch:
+            self._deliver(group)
+        self._put(group, [fact], hurry)
+
+    def _remember(self, routes: Routes, fact: Fact, who: tuple[object, ...]) -> list[Group]:
+        """The groups that facts of this identity go to."""
+        if len(routes.identities) >= REMEMBERED:
+            self._start_over(routes)
+        groups: list[Group] = []
+        for key, ways in routes.parted(fact):
+            known = self._groups.get(key)
+            if known is None:
+                known = self._groups[key] = []
+            for group in known:
+                if group.kind is routes.kind and group.routes == ways:
+                    break
+            else:
+                group = Group(routes.kind, key, ways)
+                known.append(group)
+                max((route.shelf for route in ways), key=_horizon).groups.append(group)
+            groups.append(group)
+        routes.identities[who] = groups
+        return groups
+
+    # -- into windows -------------------------------------------------------------------------------------------------
+
+    def _deliver(self, group: Group) -> None:
+        """Put what a group has gathered into its windows."""
+        batch, group.batch = group.batch, []
+        self._stats.held -= len(batch)
+        self._put(group, batch, None)
+
+    def _put(self, group: Group, facts: list[Fact], hurry: int | None) -> None:
+        """Put facts into all windows of their group, and see which later ones will be able to wait.
+
+        Args:
+            hurry: as in `_join`; None for facts that were in time when they came.
+        """
+        kind, key = group.kind, group.key
+        in_order = hurry is None and (len(facts) == 1 or _rise([fact.time for fact in facts]))
+        until = NEVER
+        for route in group.routes:
+            new = facts
+            if (counts := route.counts) is not None and group.counts is None:
+                new = [fact for fact in facts if counts(fact)]
+            window = route.windows.get(key)
+            if new:
+                if window is None:
+                    window = self._open(route.shelf, key, new[0].time)
+                if in_order and window.extend(kind, new):
+                    self._stats.held += len(new)
+                else:
+                    new = [fact for fact in new if self._join(window, route, fact, hurry)]
+                if window.state != CHANGED and new:
+                    self._notice(window, route, new)
+            if window is None or window.state == ASLEEP:
+                if route.arms:
+                    until = FOREVER
+            elif window.state == CHANGED or route.matters is None:
+                until = FOREVER
+            elif window.heeds > until:
+                until = window.heeds
+        group.until = until
+
+    def _notice(self, window: FactWindow, route: Route, new: Sequence[Fact]) -> None:
+        """Facts came into a window that was not to be looked at: whether it now is."""
+        if window.state == ASLEEP:
+            worth = route.arms
+            if worth is None:
+                arms, key = route.shelf.pattern.arms, window.key
+                worth = any(arms(fact, key) for fact in new)
+        elif (matters := route.matters) is not None:
+            worth = any(fact.time <= window.heeds and matters(window, fact) for fact in new)
+        else:
+            worth = True
+        if worth:
+            window.state = CHANGED
+            self.changed.append(window)
+
+    def _join(self, window: FactWindow, route: Route, fact: Fact, hurry: int | None) -> bool:
+        """Put a fact where it belongs; False where it is known, or too old for this window."""
+        if hurry is not None and fact.end < hurry:
+            if hurry - PAUSE - fact.end > 2 * route.shelf.horizon:
+                self._stats.expired += 1
+                return False
+            # What is so late cannot wait.
+            window.urgent = True
+        added = window.add(fact)
+        if added < 0:
+            self._stats.duplicates += 1
+            return False
+        self._stats.held += added
+        return True
+
+    def _open(self, shelf: Shelf, key: Key, time: int) -> FactWindow:
+        """A new window, which holds nothing from before this time."""
+        self._stats.windows += 1
+        window = shelf.windows[key] = FactWindow(key, self._skew, shelf.index, time)
+        return window
+
+    # -- forgetting ---------------------------------------------------------------------------------------------------
+
+    def bound(self, instant: int) -> None:
+        """Forget what is too old, and what is too much."""
+        for shelf in self._shelves:
+            if shelf.swept is None:
+                shelf.swept = instant
+            elif instant - shelf.swept > max(shelf.horizon // 2, self._lateness, SECOND):
+                shelf.swept = instant
+                self._sweep(shelf, instant - self._lateness - 2 * shelf.horizon)
+        if self._stats.held > self._limits.total:
+            self._shrink()
+
+    def _sweep(self, shelf: Shelf, cutoff: int) -> None:
+        empty = set()
+        for window in shelf.windows.values():
+            if window.oldest < cutoff:
+                self._stats.held -= window.prune(cutoff)
+                if window.state != CHANGED and not any(window.facts.values()):
+                    empty.add(window)
+        if empty:
+            self._drop(shelf, empty)
+        gone: list[Group] = []
+        for group in shelf.groups:
+            batch = group.batch
+            if batch and batch[0].time < cutoff:
+                group.batch = [fact for fact in batch if fact.end >= cutoff]
+                self._stats.held -= len(batch) - len(group.batch)
+            if not group.batch and not any(group.key in route.windows for route in group.routes):
+                gone.append(group)
+        if gone:
+            self._disband(gone)
+
+    def _disband(self, groups: Sequence[Group]) -> None:
+        """Forget groups of which nothing is left, and whose facts they gathered."""
+        for group in groups:
+            group.gone = True
+            known = self._groups[group.key]
+            known.remove(group)
+            if not known:
+                del self._groups[group.key]
+        for shelf in {route.shelf for group in groups for route in group.routes}:
+            shelf.groups = [group for group in shelf.groups if not group.gone]
+        for kind in {group.kind for group in groups}:
+            self._routes[kind].forget()
+
+    def _start_over(self, routes: Routes) -> None:
+        """Too many identities to remember: forget them all."""
+        groups = [group for known in self._groups.values() for group in known if group.kind is routes.kind]
+        for group in groups:
+            if group.batch:
+                self._deliver(group)
+        self._disband(groups)
+        routes.identities.clear()
+
+    def _shrink(self) -> None:
+        """Drop the oldest facts of all windows until a tenth of the limit is free."""
+        for known in self._groups.values():
+            for group in known:
+                if group.batch:
+                    self._deliver(group)
+        excess = self._stats.held - self._limits.total * 9 // 10
+        if excess <= 0:
+            return
+        everything = [window for shelf in self._shelves for window in shelf.windows.values()]
+        times = sorted(fact.time for window in everything for facts in window.facts.values() for fact in facts)
+        cutoff = times[excess - 1] + 1
+        for window in everything:
+            if dropped := window.prune(cutoff):
+                window.raise_floor(cutoff)
+                self._stats.held -= dropped
+                self._stats.evicted_total += dropped
+
+    def _bound_windows(self) -> None:
+        """Drop windows until one in sixteen is free, of the patterns that have most the least recently touched.
+
+        Whoever makes up jobs or nodes fills the windows of some patterns, and thereby drops his own.
+        """
+        limit = self._limits.windows
+        if self._stats.windows <= limit:
+            return
+        most = _level([len(shelf.windows) for shelf in self._shelves], limit - limit // 16)
+        for shelf in self._shelves:
+            excess = len(shelf.windows) - most
+            if excess > 0:
+                gone = set(heapq.nsmallest(excess, shelf.windows.values(), key=self._touched))
+                self._stats.evicted_windows += len(gone)
+                dropped = sum(map(len, gone))
+                self._stats.held -= dropped
+                self._stats.evicted_total += dropped
+                self.changed = [window for window in self.changed if window not in gone]
+                self._drop(shelf, gone)
+
+    def _touched(self, window: FactWindow) -> int:
+        """The time of its newest fact."""
+        waiting = (group.batch for group in self._groups.get(window.key, ()) if window.shelf in group.shelves)
+        return max((facts[-1].time for facts in (*window.facts.values(), *waiting) if facts), default=0)
+
+    def _drop(self, shelf: Shelf, windows: Set[FactWindow]) -> None:
+        for window in windows:
+            del shelf.windows[window.key]
+            self._forget(window)
+        self._stats.windows -= len(windows)
+
+
+def _horizon(shelf: Shelf) -> int:
+    return shelf.horizon
+
+
+def _rise(times: list[int]) -> bool:
+    """Whether each is later than the one before."""
+    return len(set(times)) == len(times) and times == sorted(times)
+
+
+def _level(sizes: list[int], total: int) -> int:
+    """The most that each may have so that all together have no more than this."""
+    left = len(sizes)
+    for size in sorted(sizes):
+        if size * left > total:
+            return total // left
+        total -= size
+        left -= 1
+    return max(sizes, default=0)
