@@ -123,7 +123,7 @@ class Cursors:
                 self.ok &= ~is_long | (top == 0)
                 value = np.where(is_long, wide, value)
         if key in _TIMES:
-            self.times[key] = np.where(is_long & (length == 10), self.at + 2, -1)
+            self.times[key] = np.where(is_long & (length == 10) & (value > 0), self.at + 2, -1)
         if key in _WANTED:
             self.scalars[key] = value
             self.truths[key] = op == 0x88

@@ -122,7 +122,8 @@ class _Resemblance:
         root, read = self._beginning()
         for row in own:
             read[row] = self._interpreted(row)
-        self._check_references()
+        if read:
+            self._check_references()
         times = [self._time(places, read) for places in self.precedent.times]
         table = GroupTable()
         memo = self.machine.memo
@@ -132,7 +133,7 @@ class _Resemblance:
             raise _Different
         columns, signatures = self._columns(read, times[0], table)
         notable = self._notable(columns, read, times)
-        first = self._first_record(read)
+        first = self._first_record(read) if read else int(self.precedent.records[0])
         return assemble(self.path, self.rank, root, table, columns, signatures, notable, first)
 
     def _own_entries(self) -> list[int]:
@@ -205,15 +206,19 @@ class _Resemblance:
                     raise _Different
 
     def _time(self, places: Ints, read: Mapping[int, Any]) -> Ints:
-        """One time of each entry; 0 where it has none, and for entries of its own."""
-        words: Ints = np.ndarray(shape=(len(self.octets) - 7,), dtype="<i8", buffer=self.octets.data, strides=(1,))
-        there = places[: self.shared] >= 0
-        there[[row for row in read if row < self.shared]] = False
-        rows = np.flatnonzero(there)
+        """One time of each entry; 0 where it is the precedent's or there is none, and for entries of its own."""
+        places = places[: self.shared]
+        if read:
+            places = places.copy()
+            places[[row for row in read if row < self.shared]] = -1
+        rows = np.flatnonzero(places >= 0)
         values: Ints = np.zeros(len(self.starts), dtype=np.int64)
-        values[rows] = words[places[rows] + self.shift[rows]]
-        if len(rows) and int(values[rows].min()) <= 0:
-            raise _Different  # equal bytes around it, but no time: that it has ended is not certain
+        if len(rows):
+            words: Ints = np.ndarray(shape=(len(self.octets) - 7,), dtype="<i8", buffer=self.octets.data, strides=(1,))
+            found = words[places[rows] + self.shift[rows]]
+            if int(found.min()) <= 0:
+                raise _Different  # equal bytes around it, but no time: that it has ended is not certain
+            values[rows] = found
         return values
 
     def _columns(
@@ -221,6 +226,10 @@ class _Resemblance:
     ) -> tuple[Columns, dict[int, str]]:
         before = self.precedent.dump.columns
         signatures = self.precedent.dump.signatures
+        equal = np.flatnonzero(created[: self.shared] == 0)
+        created[equal] = before.created[equal]
+        if not read:
+            return msgspec.structs.replace(before, created=created), signatures
         extra, texts, _ = columns_of(list(read.values()), table)
         rows = np.fromiter(read, dtype=np.int64, count=len(read))
         created[rows] = extra.created
@@ -228,8 +237,7 @@ class _Resemblance:
             np.array_equal(getattr(before, name)[rows], getattr(extra, name)) for name in _KEPT
         ):
             # Shared with the precedent's dump, which makes thousands of dumps small.
-            same = {name: getattr(before, name) for name in _KEPT}
-            return Columns(created=created, **same), signatures
+            return msgspec.structs.replace(before, created=created), signatures
         patched = {}
         for name in _KEPT:
             column = np.resize(getattr(before, name), len(self.starts))
@@ -252,13 +260,14 @@ class _Resemblance:
                 raw = read.get(position) or self._interpreted(position)
                 notable.append(make_entry(raw, int(columns.group[position]), offset))
             else:
+                entry = entries[position]
                 created, started, completed = (int(column[position]) for column in times)
                 notable.append(
                     msgspec.structs.replace(
-                        entries[position],
-                        created=created,
-                        started=started or None,
-                        completed=completed or None,
+                        entry,
+                        created=created or entry.created,
+                        started=started or entry.started,
+                        completed=completed or entry.completed,
                         offset=offset,
                     )
                 )

@@ -139,7 +139,10 @@ def read_file(path: str, limits: Limits | None = None, *, expendable: bool = Fal
             size = os.fstat(file.fileno()).st_size
             if size > limits.file_bytes:
                 raise DumpError("too_large", f"{size} bytes, the limit is {limits.file_bytes}")
-            data = file.read(limits.file_bytes + 1)
+            # Asking for as much as may be would have that much reserved; a file that grows is read on.
+            data = file.read(size + 1)
+            if len(data) > size:
+                data += file.read(limits.file_bytes + 1 - len(data))
     except OSError as error:
         raise DumpError("unreadable", error.strerror or type(error).__name__) from error
     return read_dump(data, path, limits, expendable=expendable)
@@ -166,13 +169,13 @@ def find(paths: Iterable[str | Path]) -> list[str]:
 def looks_like_dump(path: str) -> bool:
     """By the first bytes: a pickle of a dictionary, or JSON with a recorder's keys; by name where they are damaged."""
     base = os.path.basename(path).lower()
-    named = base.startswith(("nccl_trace", "fr_dump", "fr_json", "fr_trace", "flight_recorder", "rank_"))
+    if base.startswith(("nccl_trace", "fr_dump", "fr_json", "fr_trace", "flight_recorder", "rank_")):
+        return True
     try:
         with open(path, "rb") as file:
-            head = file.read(4096)
+            return head_looks_like_dump(file.read(4096))
     except OSError:
-        return named
-    return named or head_looks_like_dump(head)
+        return False
 
 
 def head_looks_like_dump(head: bytes) -> bool:
