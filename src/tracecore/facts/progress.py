@@ -32,7 +32,8 @@ PENDING = 8_192
 _UNFINISHED = frozenset({"RUNNING", "PENDING", "CONFIGURING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING"})
 
 Stream = tuple[str, str, int]
-_Waiting = tuple[int, str, str, Fact]
+#: Time, place in its stream, uid, type, fact: lines that share a time come in the order they were written.
+_Waiting = tuple[int, str, int, str, str, Fact]
 
 
 class _State:
@@ -86,7 +87,8 @@ class ProgressBridge:
             return
         if self._now is not None and fact.time <= self._now:
             self.late += 1
-        waiting = (fact.time, fact.uid, type(fact).__name__, fact)
+        source = fact.source
+        waiting = (fact.time, source.path, source.offset, fact.uid, type(fact).__name__, fact)
         if not isinstance(fact, Progress | CheckpointPhase):
             if _is_end(fact):
                 heapq.heappush(self._ends, waiting)
@@ -106,7 +108,7 @@ class ProgressBridge:
         heapq.heappush(state.pending, waiting)
         if len(state.pending) > PENDING:
             self.hurried += 1
-            _apply(state, heapq.heappop(state.pending)[3])
+            _apply(state, heapq.heappop(state.pending)[-1])
 
     def tick(self, now: int) -> list[StepStalled]:
         """Advance the clock; the stalls that began or grew, ordered by (time, uid)."""
@@ -197,10 +199,10 @@ def _reached(state: _State, ends: list[_Waiting], now: int) -> list[Fact]:
     reached: list[_Waiting] = []
     while state.pending and state.pending[0][0] <= now:
         reached.append(heapq.heappop(state.pending))
-    one = reached[0][3] if reached else state.last
-    if ends and one is not None and (mine := [end for end in ends if _concerns(end[3], one)]):
-        reached = sorted(reached + mine, key=lambda waiting: waiting[:3])
-    return [waiting[3] for waiting in reached]
+    one = reached[0][-1] if reached else state.last
+    if ends and one is not None and (mine := [end for end in ends if _concerns(end[-1], one)]):
+        reached = sorted(reached + mine, key=lambda waiting: waiting[:-1])
+    return [waiting[-1] for waiting in reached]
 
 
 def _advances(state: _State, fact: Fact) -> bool:

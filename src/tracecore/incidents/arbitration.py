@@ -19,7 +19,6 @@ from tracecore.incidents.incident import Alternative, Edge, Incident
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
 from tracecore.patterns.contract import Suspects, Verdict
-from tracecore.patterns.nccl_hang.detector import NcclHangVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
 EPISODE: Final = 600 * SECOND
-
-#: What torch calls the group of all ranks; empty where a report does not say.
-WHOLE_WORLD: Final = frozenset({"default_pg", "0", ""})
 
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
@@ -168,11 +164,7 @@ def _attempt(
         left = unexplained(attempt, run, layers, last=not over)
         if left is not None:
             left.alternatives += [
-                Alternative(
-                    i.root.id, i.root.verdict.pattern_name, "it slows a run down, and ends no process by itself"
-                )
-                for i in incidents
-                if i.root
+                Alternative(i.root.id, i.root.verdict.pattern_name, _SLOWS) for i in incidents if i.root
             ]
             incidents.insert(0, left)
     return incidents
@@ -289,7 +281,7 @@ def _incident(
     symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
-    said = heard_out(root.verdict, attempt.ranks if attempt is not None else set())
+    said = root.verdict.heard(attempt.ranks if attempt is not None else ())
     return Incident(
         status="diagnosed",
         headline=said.headline(),
@@ -307,20 +299,6 @@ def _incident(
         timed=any(t.timed for t in whole),
         evidence=root.evidence,
     )
-
-
-def heard_out(verdict: Verdict, seen: set[int]) -> Verdict:
-    """The verdict with what the logs of all ranks add to it.
-
-    Without dumps, the watchdogs of the ranks that wait are all a hang shows. A rank whose log is here and says nothing
-    of a hang of all of them is the one they wait for: its own watchdog has nothing to time.
-    """
-    if not isinstance(verdict, NcclHangVerdict) or verdict.looked_for or verdict.is_p2p:
-        return verdict
-    quiet = tuple(sorted(seen - set(verdict.hanging_ranks)))
-    if (verdict.pg_desc or verdict.pg) not in WHOLE_WORLD or not 0 < len(quiet) < len(verdict.hanging):
-        return verdict
-    return msgspec.structs.replace(verdict, unmeasured=quiet)
 
 
 def _suspects(root: Touch, said: Verdict, symptoms: Sequence[Touch], attempt: Attempt | None) -> Suspects:

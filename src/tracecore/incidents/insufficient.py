@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.nccl import NcclError, WatchdogReport
-from tracecore.facts.process import signal_name
+from tracecore.facts.process import FatalSignal, signal_name
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.incidents.gaps import gaps
@@ -39,6 +39,8 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
         state = "failed"  # something made it start again
     if state == "failed" and (gone := _gone(attempt)) is not None:
         headline, suspects, evidence = gone
+    elif state == "failed" and _only_gave_up(attempt):
+        headline, suspects, evidence = _stalled(attempt)
     elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
     elif state == "unended" and (hung := _hung(attempt)) is not None:
@@ -120,6 +122,13 @@ def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     return headline, Suspects(ranks=tuple(ranks)), [*said, *evidence, *attempt.bad]
 
 
+def _only_gave_up(attempt: Attempt) -> bool:
+    """The watchdogs of ranks that waited ended them, and nothing else is known to have failed."""
+    waited = {fact.rank for fact in attempt.stalls if isinstance(fact, WatchdogReport)}
+    aborted = all(isinstance(fact, FatalSignal) and fact.signal == "SIGABRT" for fact in attempt.bad)
+    return bool(waited) and not attempt.ended and aborted and {fact.rank for fact in attempt.bad} <= waited | {None}
+
+
 def _gone(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Everybody who said something lost a connection: whoever said nothing was at the other end of it."""
     silent = attempt.unseen | {rank for rank in attempt.ranks if rank not in attempt.lost and rank not in attempt.ended}
@@ -173,7 +182,8 @@ def _stalled(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
         waiting = sorted({f.rank for f in facts if f.rank is not None})
         report = next(f for f in facts if isinstance(f, WatchdogReport))
         what = f"{report.op or 'a collective'}{f' seq {report.seq}' if report.seq is not None else ''}"
-        headline = f"{len(waiting) or 'Some'} ranks waited too long in {what}, and nothing read here says for whom"
+        who = f"Rank {waiting[0]}" if len(waiting) == 1 else f"{len(waiting) or 'Some'} ranks"
+        headline = f"{who} waited too long in {what}, and nothing read here says for whom"
     return headline, Suspects(), facts
 
 

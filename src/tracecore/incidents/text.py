@@ -170,11 +170,20 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
             if number > before + 1:
                 yield "    | …"
             before = number
-            for start in range(0, min(len(line), _QUOTE) or 1, WIDTH - 6):
-                yield f"    | {line[start : start + WIDTH - 6]}".rstrip()
+            yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], WIDTH - 6))
     rest = len(incident.evidence) - len(quoted)
     if rest > 0:
         yield paint(f"  and {rest} more in --format json", "faint")
+
+
+def _pieces(line: str, width: int) -> Iterator[str]:
+    """A quoted line in pieces that fit, broken between words where that does not leave half a piece empty."""
+    while len(line) > width:
+        at = line.rfind(" ", width // 2, width + 1)
+        at = width if at < 0 else at
+        yield line[:at]
+        line = line[at:].removeprefix(" ")
+    yield line
 
 
 def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tracecore.facts.fact import Fact
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 Role: TypeAlias = Literal["cause", "symptom", "outcome"]
 Confidence: TypeAlias = Literal["full", "partial"]

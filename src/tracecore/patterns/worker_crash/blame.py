@@ -98,7 +98,7 @@ class Scene:
             window.digest(WatchdogReport, Lines),
             window.digest(RendezvousFailure, Lines),
         )
-        self.cuda: dict[CudaError, WatchdogReport] = _last_words(window)
+        self.cuda: dict[CudaError, WatchdogReport | FatalSignal] = _last_words(window)
         self._steps = window.digest(Progress, Steps)
         self._ranks = _by_rank(window, ExitStatus)
         self._launched = _by_rank(window, LauncherFailure)
@@ -132,7 +132,7 @@ class Scene:
     def failures(self) -> Iterator[Fact]:
         """Every fact that says that a process failed of itself."""
         yield from (fact for fact in self.exceptions if self._raised(fact))
-        # A watchdog that met an error of its own GPU ends the process, often without another word.
+        # A watchdog that met an error of its own GPU ends the process, often without another word; so does ROCm.
         yield from (fact for fact in self.cuda if not self._ended(fact) and not self.survived(fact))
         yield from (fact for fact in self.signals if self._died(fact, fact.signal))
         yield from (fact for fact in self.statuses if self._died(fact, fact.signal))
@@ -311,10 +311,12 @@ class Scene:
         return True
 
 
-def _last_words(window: Window) -> dict[CudaError, WatchdogReport]:
-    """CUDA errors that a watchdog ended with: of its line, or of its stream where one of them was folded."""
+def _last_words(window: Window) -> dict[CudaError, WatchdogReport | FatalSignal]:
+    """CUDA errors that end their process: a watchdog's line says so, or its stream's where one was folded; or the
+    line by which the GPU's own runtime aborts it."""
     words = window.digest(WatchdogReport, LastWords)
-    found: dict[CudaError, WatchdogReport] = {}
+    found: dict[CudaError, WatchdogReport | FatalSignal] = {}
+    ends = {place_of(fact): fact for fact in window.of(FatalSignal)} if window.of(CudaError) else {}
     for fact in window.of(CudaError):
         report_of = words.lines.get(place_of(fact))
         for report in words.streams.get((fact.source.path, fact.rank), ()) if report_of is None else ():
@@ -323,6 +325,8 @@ def _last_words(window: Window) -> dict[CudaError, WatchdogReport]:
                 break
         if report_of is not None:
             found[fact] = report_of
+        elif place_of(fact) in ends:
+            found[fact] = ends[place_of(fact)]
     return found
 
 

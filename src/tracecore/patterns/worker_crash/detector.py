@@ -39,6 +39,8 @@ NEXT = {
     "for whoever sent the signal (`journalctl -k`, the scheduler's log)",
     "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception",
 }
+#: Makes the GPU report an error at the call that caused it.
+BLOCKING = "`CUDA_LAUNCH_BLOCKING=1` (`AMD_SERIALIZE_KERNEL=3` on ROCm)"
 #: At most this many of those that followed are cited.
 CITED = 3
 
@@ -98,7 +100,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             kind, message = (fact.root_type, fact.root_message) if fact.root_type else (fact.type, fact.message)
             return kind, message or ""
         if isinstance(fact, CudaError):
-            return "CUDA error", fact.error.replace("_", " ")
+            vendor = "CUDA" if "CUDA" in (fact.detail or "") else "GPU"
+            return f"{vendor} error", fact.error.replace("_", " ")
         if isinstance(fact, LauncherFailure) and fact.exception_type:
             return fact.exception_type, fact.exception_message or ""
         return None
@@ -118,6 +121,9 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             return f"Ranks {shown}"
         if self.rank is not None:
             return f"Rank {self.rank}"
+        for fact in (self.failure, self.confirmation):
+            if isinstance(fact, LauncherFailure) and fact.local_rank is not None:
+                return f"Local rank {fact.local_rank}"
         return f"Pod {self.failure.pod}" if self.failure.pod else "The training process"
 
     def headline(self) -> str:
@@ -130,6 +136,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         if self.exception is None:
             return f"{self.who}{on} failed with exit status {self.exit_code}{then}"
         kind, message = self.exception
+        if isinstance(self.failure, CudaError):
+            return f"{self.who}{on} died of a {kind} ({message}){then}"
         return f"{self.who}{on} raised {kind}{f': {quote(message, 120)}' if message else ''}{then}"
 
     def remediation(self) -> str:
@@ -144,6 +152,11 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             who = f"A DataLoader worker of {whose}" if isinstance(fact, LoaderError) else self.who
             advice = NEXT.get(self.signal, "the lines before it say what it was doing").format(on=on)
             return f"{who} died of {self.signal}: {advice}. Read the end of {logs}. {again}"
+        if isinstance(fact, CudaError):
+            return (
+                f"Read the end of {logs}, then run one step with {BLOCKING}: the traceback then points at the call "
+                f"that failed. The GPU itself is most likely fine; its host's `dmesg` would say otherwise. {again}"
+            )
         if not isinstance(fact, ExceptionRaised):
             file = getattr(fact, "error_file", None)
             error = f" and `{file}`" if file and file.startswith("/") else ""
@@ -152,10 +165,16 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         where = ""
         if fact.file and fact.line is not None:
             where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
+        late = f" GPU errors are told late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
         return (
             f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data "
-            f"before restarting. What the others say after it (lost connections, watchdog, SIGTERM) follows from it."
+            f"before restarting.{late} What the others say after it (lost connections, watchdog, SIGTERM) follows "
+            f"from it."
         )
+
+    def _on_gpu(self) -> bool:
+        """The exception reports an error of a kernel that was started some time before."""
+        return self.exception is not None and any(word in self.exception[1] for word in ("CUDA error", "HIP error"))
 
     def evidence(self) -> Sequence[Fact]:
         facts = [self.failure, *self.followers]
@@ -290,11 +309,11 @@ class WorkerCrash(Pattern[Config]):
         rank = scene.rank(first)
         if rank is not None:
             first = min((fact for fact in named if scene.rank(fact) == rank), key=_telling)
-        elif isinstance(first, ExceptionRaised):
-            first = min((fact for fact in named if fact.source == first.source), key=_telling)
         elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
             first = first_of(ranked)
             rank = scene.rank(first)
+        elif isinstance(first, ExceptionRaised | FatalSignal):
+            first = min((fact for fact in named if fact.source == first.source), key=_telling)
         ranks = {scene.rank(fact) for fact in ranked if _alike(fact, first)} | ({rank} - {None})
         confirmation = scene.confirmed(first)
         followers: dict[int | None, Fact] = {}
