@@ -18,7 +18,7 @@ from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Alternative, Edge, Incident
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
-from tracecore.patterns.contract import Suspects, Verdict
+from tracecore.patterns.contract import Rest, Suspects, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -281,7 +281,9 @@ def _incident(
     symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
-    said = root.verdict.heard(attempt.ranks if attempt is not None else ())
+    awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+    rest = Rest(frozenset(attempt.ranks) if attempt is not None else frozenset(), tuple(sorted(awaited)))
+    said = root.verdict.beside(rest)
     return Incident(
         status="diagnosed",
         headline=said.headline(),
@@ -307,7 +309,7 @@ def _suspects(root: Touch, said: Verdict, symptoms: Sequence[Touch], attempt: At
     ranks = suspects.ranks
     if not ranks:
         for t in symptoms:
-            if t.name == "worker_crash" and t.ranks and precedence.same_event(root, t):
+            if t.name == "worker_crash" and t.ranks and precedence.same_death(root, t):
                 ranks = t.suspects.ranks
                 break
     if not ranks and attempt is not None:

@@ -148,6 +148,12 @@ def _joined(cause: Touch, effect: Touch) -> bool:
     return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in cause.places for b in effect.places)
 
 
+def _stuck_there(cause: Touch, effect: Touch) -> bool:
+    """Who is waited for is one of those that are stuck, as far as either is known."""
+    stuck = cause.ranks | frozenset(cause.fields.get("ranks") or ())
+    return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
+
+
 def _is_late(cause: Touch, effect: Touch) -> bool:
     """The stop came after something had failed already. Without times, the order of lines in one file tells."""
     if cause.timed and effect.timed:
@@ -309,8 +315,9 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         causes=("checkpointer_hang", "dataloader_hang"),
         effects=("nccl_hang", "straggler"),
-        bonds=("rank?",),
+        bonds=("job",),
         reason="a rank that is stuck there cannot join the collective",
+        test=_stuck_there,
         before=False,
     ),
     Rule(
@@ -389,6 +396,12 @@ def who(touch: Touch) -> str:
     return "a process"
 
 
-def same_event(one: Touch, other: Touch) -> bool:
-    """Whether two verdicts speak of one and the same failure of a process."""
-    return share(one, other, "record") or share(one, other, "pid")
+def same_death(cause: Touch, crash: Touch) -> bool:
+    """Whether a crash that is explained is the very death that the cause speaks of.
+
+    A kernel counts processes by its own numbers, which a container does not see: a rank that was killed, where the
+    kernel says that it killed one, is that one.
+    """
+    if share(cause, crash, "record") or share(cause, crash, "pid"):
+        return True
+    return cause.name == "host_oom" and not cause.ranks and _signal(crash) == "SIGKILL"

@@ -18,7 +18,7 @@ from tracecore.facts.fact import Fact
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 Role: TypeAlias = Literal["cause", "symptom", "outcome"]
 Confidence: TypeAlias = Literal["full", "partial"]
@@ -142,11 +142,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The entities to look at first."""
         return Suspects.of(self.evidence())
 
-    def heard(self, seen: Collection[int]) -> Verdict:
-        """The verdict with what it means that of all these ranks the logs are there, also of those that are silent.
-
-        A pattern that can tell more from who said nothing gives another verdict; the others give themselves.
-        """
+    def beside(self, rest: Rest) -> Verdict:
+        """This verdict, with what the rest of its incident adds to it."""
         return self
 
     def document(self) -> dict[str, Any]:
@@ -176,6 +173,18 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         }
         attributes.update({name: value for name, value in self.promoted().items() if value is not None and value != ""})
         return attributes
+
+
+class Rest(msgspec.Struct, frozen=True):
+    """What an incident knows beside one verdict.
+
+    Args:
+        ranks: all that left a log.
+        awaited: those that a hang which the verdict explains waits for.
+    """
+
+    ranks: frozenset[int] = frozenset()
+    awaited: tuple[int, ...] = ()
 
 
 class Suspects(msgspec.Struct, frozen=True, gc=False):

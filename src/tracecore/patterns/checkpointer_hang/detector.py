@@ -7,6 +7,9 @@ from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+import msgspec
+
+from tracecore.facts.collective import named
 from tracecore.facts.kubernetes import MountEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import Key, Rest, Window
 
 Storage: TypeAlias = StorageError | MountEvent
 
@@ -68,6 +71,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         storage: the first trouble of the storage.
         timeout: a collective that gave up waiting.
         alive: a process that was still there at the end.
+        awaited: of those that began, the ones that the others wait for, where a collective tells.
     """
 
     pattern_id: ClassVar[str] = "11"
@@ -81,6 +85,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
     storage: Storage | None = None
     timeout: WatchdogReport | None = None
     alive: ExitStatus | None = None
+    awaited: tuple[int, ...] = ()
 
     @property
     def first(self) -> CheckpointPhase:
@@ -100,11 +105,12 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         watched = self.stalled_ns // SECOND
         lasted = f", {seconds(watched)}" if watched else ""
         text = f"Saving the checkpoint{step}{path} does not end ({self.first.phase}{lasted})"
+        if self.awaited:
+            return f"{text}: {len(ranks)} ranks began it, and wait for {named(self.awaited)}"
         if self.everyone and len(ranks) > 1:
             return f"{text}: all {len(ranks)} ranks began it" + (", rank 0 coordinates it" if 0 in ranks else "")
         if ranks:
-            named = ", ".join(map(str, ranks[:SHOWN]))
-            return f"{text}: rank{'s' if len(ranks) > 1 else ''} {named} began it"
+            return f"{text}: rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:SHOWN]))} began it"
         return text
 
     def remediation(self) -> str:
@@ -153,9 +159,18 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
     def suspects(self) -> Suspects:
         """Those that began and did not end. Where that is everybody, rank 0, which coordinates a save."""
         found = Suspects.of(self.begun)
+        if self.awaited:
+            return Suspects.of([begin for begin in self.begun if begin.rank in self.awaited])
         if not self.everyone or len(found.ranks) < 2 or 0 not in found.ranks:
             return found
         return Suspects.of([begin for begin in self.begun if begin.rank == 0])
+
+    def beside(self, rest: Rest) -> CheckpointerHangVerdict:
+        """Where all save, a collective that waits for some of them tells who is stuck."""
+        stuck = set(self._ranks()).intersection(rest.awaited)
+        if not stuck or len(stuck) == len(self._ranks()):
+            return self
+        return msgspec.structs.replace(self, awaited=tuple(sorted(stuck)))
 
     def _ranks(self) -> list[int]:
         return sorted({begin.rank for begin in self.begun if begin.rank is not None})

@@ -22,9 +22,9 @@ Said: TypeAlias = RendezvousFailure | NcclError
 
 NO_INTERFACE = "no_socket_interface"
 #: What a rank says that could not reach the others; the other failures are of one that waited.
-UNREACHED = frozenset(
-    {"connect_timeout", "connection_refused", "connection_reset", "host_not_found", "closed", NO_INTERFACE}
-)
+UNREACHED = frozenset({"connect_timeout", "connection_refused", "host_not_found", NO_INTERFACE})
+#: What a rank says that had reached the rendezvous, and saw it end.
+LOST = frozenset({"connection_reset", "closed"})
 _who = attrgetter("job", "pod", "rank", "attempt")
 
 
@@ -127,6 +127,7 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
     ]
     expected, joined = max(counts, default=(0, 0))
     unreached = {fact.rank for fact in said if fact.rank is not None and problem_of(fact) in UNREACHED}
+    lost = any(problem_of(fact) in LOST for fact in said)
     seen = cohort.seen
     if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):
         # Everybody who is heard of joined, or waited: those never heard of are the ones.
@@ -136,7 +137,7 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         failed = set(cohort.alive)
     if not failed:
         # The rendezvous is where rank 0 is. Where it was never heard of, nobody could reach it.
-        failed = {0} if unreached and 0 not in seen else unreached
+        failed = {0} if (unreached or lost) and 0 not in seen else unreached
     missing = max(len(failed), expected - joined, 1)
     size = max(len(cohort.ready), expected, len(seen | failed), missing)
     return tuple(sorted(failed)), missing, size

@@ -13,10 +13,10 @@ from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_hang.waiting import Calls, Culprit, Known, culprits_of, document_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import Key, Rest, Window
 
 #: What torch calls the group of all ranks; empty where a report does not say.
 WHOLE_WORLD = frozenset({"default_pg", "0", ""})
@@ -140,13 +140,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             pods=tuple(sorted({f.pod for f in facts if f.pod})),
         )
 
-    def heard(self, seen: Collection[int]) -> Verdict:
-        """Without dumps, the watchdogs of the ranks that wait are all a hang shows.
-
-        A rank whose log is here and says nothing of a hang of all of them is the one they wait for: its own watchdog
-        has nothing to time.
+    def beside(self, rest: Rest) -> NcclHangVerdict:
+        """Without dumps, the watchdogs of the ranks that wait are all that a hang shows. A rank whose log is here and
+        says nothing of a hang of all of them is the one they wait for: its own watchdog has nothing to time.
         """
-        quiet = tuple(sorted(set(seen) - set(self.hanging_ranks)))
+        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks)))
         if self.looked_for or self.is_p2p or (self.pg_desc or self.pg) not in WHOLE_WORLD:
             return self
         return msgspec.structs.replace(self, unmeasured=quiet) if 0 < len(quiet) < len(self.hanging) else self
