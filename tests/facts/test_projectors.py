@@ -27,6 +27,7 @@ from tracecore.facts.gpu import (
     Sxid,
     ThrottleSample,
     Xid,
+    XidGauge,
 )
 from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.identity import Stamped, bus_id
@@ -71,6 +72,7 @@ def of(kind: type[Fact], facts: list[Fact]) -> Any:
 
 # type, attributes of the record, what the fact must say. The first attribute is the gate.
 NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
+    (XidGauge, {"hw.gpu.xid.last": 79, "gpu.id": "0000:3B:00.0"}, {"code": 79, "gpu": "0000:3b:00.0"}),
     (
         Xid,
         {

@@ -24,6 +24,7 @@ from tracecore.facts.gpu import (
     Sxid,
     ThrottleSample,
     Xid,
+    XidGauge,
 )
 from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
 from tracecore.facts.kubernetes import (
@@ -54,6 +55,7 @@ from tracecore.signals.record import Source
 
 TYPES: tuple[type[Fact], ...] = (
     Xid,
+    XidGauge,
     GpuLost,
     GpuDriverError,
     Sxid,

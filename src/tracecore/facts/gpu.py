@@ -52,6 +52,18 @@ class Xid(Fact, frozen=True, kw_only=True):
         return sentence(self, f"Xid {self.code}{link}{named}{after}", self.detail)
 
 
+class XidGauge(Fact, frozen=True, kw_only=True):
+    """An exporter's gauge shows an Xid: the last that the GPU had, whenever that was. It is no event."""
+
+    kind: ClassVar[str] = "xid_gauge"
+    layer: ClassVar[str] = "metrics"
+
+    code: int
+
+    def describe(self) -> str:
+        return sentence(self, f"the exporter's gauge shows Xid {self.code} as the last")
+
+
 class GpuLost(Fact, frozen=True, kw_only=True):
     """The driver says that the GPU has fallen off the bus, with or without an Xid number."""
 

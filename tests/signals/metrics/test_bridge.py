@@ -152,15 +152,32 @@ def test_what_was_silent_for_long_makes_room() -> None:
 def test_series_of_other_names_cost_nothing(sample: Make) -> None:
     bridges = all_bridges()
     bridges.observe(sample("hw.gpu.power", 600, 0))
-    bridges.observe(sample("hw.gpu.xid.last", 79, 0))
+    bridges.observe(sample("hw.gpu.xid.window_count", 3, 0))
     assert bridges.finish() == []
     assert bridges.dropped == {}
-    assert not bridges.wants("hw.gpu.xid.last")
+    assert not bridges.wants("hw.gpu.xid.window_count")
 
 
-def test_a_sticky_xid_is_no_event(sample: Make, bridged: Callable[..., list[dict[str, object]]]) -> None:
+def test_a_sticky_xid_is_shown_once(sample: Make, bridged: Callable[..., list[dict[str, object]]]) -> None:
     samples = [sample("hw.gpu.xid.last", 79 if second > 30 else 0, second) for second in range(0, 90, 15)]
-    assert bridged(samples) == []
+    assert [(made["hw.gpu.xid.last"], made["at"]) for made in bridged(samples)] == [(79, 45.0)]
+
+
+def test_a_sticky_xid_that_was_there_before_is_shown_once(
+    sample: Make, bridged: Callable[..., list[dict[str, object]]]
+) -> None:
+    """Of every instance of a GPU that is cut in several the same gauge is exported."""
+    samples = [
+        sample("hw.gpu.xid.last", 31, second, hw__gpu__mig__id=part) for second in (0, 15) for part in ("1", "2", None)
+    ]
+    assert [(made["hw.gpu.xid.last"], made["at"]) for made in bridged(samples)] == [(31, 0.0)]
+
+
+@pytest.mark.parametrize("value", [0, -1, 31.5, 2147483632, 9.2e18])
+def test_what_is_no_xid_is_not_shown(
+    sample: Make, bridged: Callable[..., list[dict[str, object]]], value: float
+) -> None:
+    assert bridged([sample("hw.gpu.xid.last", value, 0)]) == []
 
 
 @pytest.mark.parametrize("by", ["gpu__uuid", "hw__gpu__index"])

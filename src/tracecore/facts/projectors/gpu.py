@@ -18,6 +18,7 @@ from tracecore.facts.gpu import (
     Sxid,
     ThrottleSample,
     Xid,
+    XidGauge,
 )
 from tracecore.facts.identity import Stamped, bus_id
 from tracecore.facts.network import LinkState, NicError, PortState
@@ -67,6 +68,12 @@ def _decoded(record: Stamped) -> dict[str, Any]:
         "error_status": natural(record.get("kernelevents.xid.error_status")),
         "recovery": name(record.get("kernelevents.xid.recovery")),
     }
+
+
+def xid_gauge(record: Stamped) -> XidGauge | None:
+    code = positive(record.get("hw.gpu.xid.last"))
+    identity = record.identity()
+    return None if code is None or "gpu" not in identity else XidGauge(**identity, code=code)
 
 
 def gpu_lost(record: Stamped) -> GpuLost | None:
@@ -246,6 +253,7 @@ def link_state(record: Stamped) -> LinkState | None:
 
 GPU = (
     Projection(xid, gate=("kernelevents.xid",)),
+    Projection(xid_gauge, gate=("hw.gpu.xid.last", "gpu.id")),
     Projection(gpu_lost, gate=("kernelevents.gpu_lost",)),
     Projection(sxid, gate=("kernelevents.sxid",)),
     Projection(gpu_driver_error, gate=("kernelevents.gpu.error",)),

@@ -13,6 +13,7 @@ from tracecore.signals.metrics.ports import PortBridge
 from tracecore.signals.metrics.rises import EccBridge, SdcBridge
 from tracecore.signals.metrics.steps import StepBridge
 from tracecore.signals.metrics.throttle import ThrottleBridge
+from tracecore.signals.metrics.xid import XidGaugeBridge
 
 BRIDGES: Final = (
     EccBridge,
@@ -23,6 +24,7 @@ BRIDGES: Final = (
     FramebufferBridge,
     StepBridge,
     SdcBridge,
+    XidGaugeBridge,
 )
 
 
