@@ -189,6 +189,7 @@ class Intake:
                     break
             else:
                 group = Group(routes.kind, key, ways)
+                group.until = _until(group)
                 known.append(group)
                 max((route.shelf for route in ways), key=_horizon).groups.append(group)
             groups.append(group)
@@ -211,29 +212,22 @@ class Intake:
         """
         kind, key = group.kind, group.key
         in_order = hurry is None and (len(facts) == 1 or _rise([fact.time for fact in facts]))
-        until = NEVER
         for route in group.routes:
             new = facts
             if (counts := route.counts) is not None and group.counts is None:
                 new = [fact for fact in facts if counts(fact)]
+                if not new:
+                    continue
             window = route.windows.get(key)
-            if new:
-                if window is None:
-                    window = self._open(route.shelf, key, new[0].time)
-                if in_order and window.extend(kind, new):
-                    self._stats.held += len(new)
-                else:
-                    new = [fact for fact in new if self._join(window, route, fact, hurry)]
-                if window.state != CHANGED and new:
-                    self._notice(window, route, new)
-            if window is None or window.state == ASLEEP:
-                if route.arms:
-                    until = FOREVER
-            elif window.state == CHANGED or route.matters is None:
-                until = FOREVER
-            elif window.heeds > until:
-                until = window.heeds
-        group.until = until
+            if window is None:
+                window = self._open(route.shelf, key, new[0].time)
+            if in_order and window.extend(kind, new):
+                self._stats.held += len(new)
+            else:
+                new = [fact for fact in new if self._join(window, route, fact, hurry)]
+            if window.state != CHANGED and new:
+                self._notice(window, route, new)
+        group.until = _until(group)
 
     def _notice(self, window: FactWindow, route: Route, new: Sequence[Fact]) -> None:
         """Facts came into a window that was not to be looked at: whether it now is."""
@@ -374,6 +368,21 @@ class Intake:
             del shelf.windows[window.key]
             self._forget(window)
         self._stats.windows -= len(windows)
+
+
+def _until(group: Group) -> int:
+    """The last instant of which a fact of this group may change something for any of its windows, as they are now."""
+    until = NEVER
+    for route in group.routes:
+        window = route.windows.get(group.key)
+        if window is None or window.state == ASLEEP:
+            if route.arms:
+                return FOREVER
+        elif window.state == CHANGED or route.matters is None:
+            return FOREVER
+        elif window.heeds > until:
+            until = window.heeds
+    return until
 
 
 def _horizon(shelf: Shelf) -> int:
