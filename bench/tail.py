@@ -6,6 +6,7 @@ Speeds are records for each second of processor time; reading, unwrapping and en
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -92,12 +93,13 @@ def _idle(place: Path) -> list[Measurement]:
     receiver.poll()
     offset = 60_000_000_000  # nothing has changed for long
     receiver.poll()
+    stop = threading.Event()
     begin, wall, count = time.process_time(), time.monotonic(), 0
     while time.monotonic() - wall < SECONDS:
         with logs[count % 7].open("a") as out:
             out.write(_lines(1, 0))
         count += sum(batch.count for batch in receiver.poll())
-        time.sleep(receiver.interval)
+        receiver.wait(stop)
     spent = (time.process_time() - begin) / (time.monotonic() - wall)
     receiver.close()
     storage.stop()

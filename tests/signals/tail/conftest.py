@@ -58,10 +58,16 @@ def logs(tmp_path: Path) -> Path:
     return place
 
 
+@pytest.fixture(params=[True, False], ids=["announced", "polled"])
+def announced(request: pytest.FixtureRequest) -> bool:
+    """Whether the kernel announces changes, or files are looked at again and again."""
+    return bool(request.param)
+
+
 @pytest.fixture
-def tail(logs: Path, request: pytest.FixtureRequest) -> Callable[..., Tail]:
+def tail(logs: Path, announced: bool, request: pytest.FixtureRequest) -> Callable[..., Tail]:
     def make(**options: Any) -> Tail:
-        made = Tail(logs, **options)
+        made = Tail(logs, **{"inotify": announced, **options})
         request.addfinalizer(made.log.close)
         return made
 

@@ -57,6 +57,8 @@ class Run:
         """It ends without a word: files are closed, nothing is written."""
         for file in self.log._known:
             file.close()
+        if self.log._watches is not None:
+            self.log._watches.close()
 
 
 def append(path: Path, text: str) -> None:
@@ -116,14 +118,14 @@ def test_a_stored_position_that_makes_no_sense_is_left_out(logs: Path, tmp_path:
 
 
 @settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 1 << 32), container=st.booleans())
-def test_every_line_arrives_exactly_once(seed: int, container: bool) -> None:
+@given(seed=st.integers(0, 1 << 32), container=st.booleans(), announced=st.booleans())
+def test_every_line_arrives_exactly_once(seed: int, container: bool, announced: bool) -> None:
     """Any order of arrival, kills between any two of them, rotation: positions are exact."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as directory:
         logs = Path(directory) / "logs"
         logs.mkdir()
-        options: dict[str, Any] = {"force_flush_period": 0}
+        options: dict[str, Any] = {"force_flush_period": 0, "inotify": announced}
         if container:
             options["operators"] = ({"type": "container", "add_metadata_from_filepath": False},)
         run = Run(logs, Journal(Path(directory) / "store"), **options)

@@ -42,6 +42,7 @@ class FileLogReceiver:
         self._failed = 0
         self._next_look = 0.0
         self._told = ""
+        self._polled: tuple[str, ...] = ()
         self._numbers = {"stalled_files": 0, "unreadable_files": 0, "watched_files": 0}
         for name in self._numbers:
             setting.meter.gauges[name] = partial(self._numbers.__getitem__, name)
@@ -69,7 +70,7 @@ class FileLogReceiver:
                 return
             self._look(tail)
             if not tail.more:
-                stop.wait(tail.interval)
+                tail.wait(stop)
         self._last_call(tail, (), consume, stop)
 
     def _last_call(self, tail: FileLog, left: Iterable[LogBatch], consume: Consumer, stop: threading.Event) -> None:
@@ -90,6 +91,10 @@ class FileLogReceiver:
         if lost > self._failed:
             self._setting.meter.drop("capped_or_dropped", lost - self._failed)
             self._failed = lost
+        if tail.polled != self._polled:
+            for reason in tail.polled[len(self._polled) :]:
+                log.info("%s: some files are looked at every poll_interval only: %s", self._setting.id, reason)
+            self._polled = tail.polled
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK
             self._outlook(tail)
@@ -125,7 +130,8 @@ class FileLogReceiver:
 
 
 def _batch(tail: FileLog, found: LogBatch) -> Batch:
-    return Batch("logs", source=found, count=found.count, acks=(Ack(partial(tail.delivered, found), then=tail.commit),))
+    ack = Ack(partial(tail.delivered, found), then=tail.commit)
+    return Batch("logs", source=found, count=found.count, acks=(ack,), pause=tail.pause)
 
 
 FACTORY = Factory(

@@ -95,7 +95,8 @@ class FileLogConfig(msgspec.Struct, frozen=True, kw_only=True):
         exclude_older_than: files not changed for so long are not read.
         ordering_criteria: which of them, and in which order.
         start_at: where to begin in files that are there at the first start: `beginning` or `end`.
-        poll_interval: how often files are looked at.
+        poll_interval: how often files are looked at, where it is not announced that they change.
+        inotify: be told by the kernel which files change and look at those at once. Not an option of the Collector.
         max_concurrent_files: how many files are held open, twice.
         max_batches: at most so many times half of `max_concurrent_files` files in one look; 0 for all.
         fingerprint_size: how many bytes of its beginning identify a file.
@@ -135,6 +136,7 @@ class FileLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     ordering_criteria: Ordering = Ordering()
     start_at: Literal["beginning", "end"] = "end"
     poll_interval: Interval = 200 * MILLISECOND
+    inotify: bool = True
     max_concurrent_files: Annotated[int, msgspec.Meta(ge=1)] = 1024
     max_batches: Count = 0
     fingerprint_size: Size = 1000

@@ -1,9 +1,10 @@
 """The `filelog` receiver: looks for files, reads on, hands out batches, and remembers how far it got.
 
     log = FileLog(config, store, time.time_ns)
-    while running:
+    while not stop.is_set():
         batches = log.poll()
         ...
+        log.wait(stop)
     log.close()
 
 There are no threads: who does not call `poll` lets the files wait, and that is the backpressure. Only `delivered` and
@@ -13,6 +14,8 @@ There are no threads: who does not call `poll` lets the files wait, and that is 
 from __future__ import annotations
 
 import collections
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
@@ -21,15 +24,24 @@ from tracecore.signals.logs.selector import Selector, Selectors
 from tracecore.signals.logs.tail.arrivals import Arrivals
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.checkpoint import Store
-from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
+from tracecore.signals.logs.tail.config import MILLISECOND, SECOND, FileLogConfig
 from tracecore.signals.logs.tail.counters import Counters
 from tracecore.signals.logs.tail.known import Known
 from tracecore.signals.logs.tail.places import Places, delete
 from tracecore.signals.logs.tail.reading import READ, SCANNED, Reading
 from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
+#: Nanoseconds to the next look at files that grow: at least, and so many times what the last one took of the processor.
+#: It is never more than `poll_interval`.
+SOON: Final = 25 * MILLISECOND
+TIMES: Final = 40
+#: Seconds for which whoever writes may finish what was just begun.
+FINISH: Final = 0.01
+#: Seconds in which who waits hears that it is time to stop.
+HEARING: Final = 0.2
 
 
 class FileLog:
@@ -62,13 +74,18 @@ class FileLog:
         self._known = Known(config.fingerprint_size)
         self._arrivals = Arrivals(store, self._known, self.counters, report)
         loaded = self._arrivals.load()
-        self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded)
+        self._watches = Watches() if config.inotify else None
+        self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded, self._watches)
         made = converter(config, self.counters, selector)
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
         self._queue: collections.deque[Watched] = collections.deque()
         self._given: list[LogBatch] = []
         self._next_look = 0
+        self._again = False
+        self._pause = min(SOON, config.poll_interval)
+        self._began = time.thread_time_ns()
+        self._grew = False
 
     @property
     def more(self) -> bool:
@@ -76,9 +93,34 @@ class FileLog:
         return bool(self._queue) or self._places.crowded
 
     @property
-    def interval(self) -> float:
-        """Seconds to wait between polls when there is no more."""
-        return self._config.poll_interval / SECOND
+    def pause(self) -> int:
+        """Nanoseconds within which files that grow are looked at again, as long as somebody takes what is read."""
+        return self._pause
+
+    @property
+    def polled(self) -> tuple[str, ...]:
+        """Why some files are looked at every `poll_interval` only, and not when they change."""
+        return ("inotify: false",) if self._watches is None else tuple(self._watches.reasons)
+
+    def wait(self, stop: threading.Event) -> None:
+        """Waits until something has changed, or may have; or until `stop` is set."""
+        pause, grew, self._grew = self._pause, self._grew, False
+        if grew:
+            # How long to wait was said with what was given; what it took decides about the next time.
+            cost = time.thread_time_ns() - self._began
+            self._pause = min(max(SOON, TIMES * cost, pause // 2), self._config.poll_interval)
+        interval = self._config.poll_interval / SECOND
+        if self._watches is None or not self._watches.alive:
+            self._again = grew and pause < self._config.poll_interval
+            stop.wait(pause / SECOND if self._again else interval)
+        elif not stop.wait(pause / SECOND):
+            deadline = time.monotonic() + interval - pause / SECOND
+            while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
+                if self._watches.wait(min(left, HEARING)):
+                    stop.wait(FINISH)
+                    break
+            self._next_look = 0
+        self._began = time.thread_time_ns()
 
     @property
     def open_files(self) -> int:
@@ -89,7 +131,7 @@ class FileLog:
         """What came since the last time, at most a few megabytes of it."""
         now = self._clock()
         self._arrive()
-        if not self._queue and (now >= self._next_look or self._places.crowded):
+        if not self._queue:
             self._look(now)
         batches: list[LogBatch] = []
         budget = BUDGET
@@ -104,6 +146,7 @@ class FileLog:
             self._places.close_some()
         self._reading.due(now, batches)
         self._given = batches
+        self._grew = self._grew or bool(batches)
         self._checkpoint()
         return batches
 
@@ -112,9 +155,7 @@ class FileLog:
 
         Files that come and go meanwhile are held open, and so are read later.
         """
-        now = self._clock()
-        if now >= self._next_look:
-            self._look(now)
+        self._look(self._clock())
         self._checkpoint()
 
     def delivered(self, batch: LogBatch) -> None:
@@ -130,6 +171,7 @@ class FileLog:
 
     def only_here(self, batches: Iterable[LogBatch]) -> list[LogBatch]:
         """Those of some batches that cannot be read again after this process, because their file is gone."""
+        self._next_look = 0
         self._look(self._clock())
         return [batch for batch in batches if not self._keeps or any(not file.placed for file, _ in batch.notes)]
 
@@ -172,6 +214,8 @@ class FileLog:
             self._report(f"{sum(left.values())} bytes of {len(left)} deleted files did not arrive, {path} among them")
         for file in self._known:
             file.close()
+        if self._watches is not None:
+            self._watches.close()
 
     def stalled(self) -> list[str]:
         """Files that nobody rotates although they are larger than a kubelet lets them become."""
@@ -187,10 +231,17 @@ class FileLog:
         return self._places.unreadable()
 
     def _look(self, now: int) -> None:
-        self._places.crowded = False
+        """Looks around when it is time to, or only at what has just grown when that is to be looked at again."""
+        due = now >= self._next_look or self._places.crowded
+        if not due and not self._again:
+            return
         waiting = set(self._queue)
-        self._queue.extend(file for file in self._places.look(now) if file not in waiting)
-        self._next_look = now + self._config.poll_interval
+        if due:
+            self._places.crowded = False
+            self._next_look = now + self._config.poll_interval
+        found = self._places.look(now, again=not due)
+        self._queue.extend(file for file in found if file not in waiting)
+        self._again = False
 
     def _arrive(self) -> None:
         """Without word from the caller, what was given has arrived when more is asked for."""

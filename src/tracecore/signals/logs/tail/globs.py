@@ -1,21 +1,27 @@
 """Globs as the Collector has them: `*` and `?` within a name, `[…]`, `{a,b}`, and `**` for any depth.
 
-Directories are listed again only when they changed, so that looking for files costs little where few come and go.
+Directories are listed again only when they changed, so that looking for files costs little where few come and go; where
+the kernel announces changes, they are not even looked at.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import re2
+
+if TYPE_CHECKING:
+    from tracecore.signals.logs.tail.watches import Watches
 
 #: A directory that was changed less than so many nanoseconds ago may change again without a new time stamp.
 FRESH: Final = 2_000_000_000
 #: Levels that `**` goes down.
 MAX_DEPTH: Final = 64
+#: Characters that make a name a glob.
+_SPECIAL: Final = frozenset("*?[\\")
 #: Alternatives that braces may make of one pattern.
 MAX_ALTERNATIVES: Final = 1000
 
@@ -128,71 +134,151 @@ def _path_expression(pattern: str) -> str:
 class Finder:
     """Finds the files of some globs, again and again.
 
+    What was found below a directory is known until the kernel announces that something there came or went.
+
     Args:
         include: globs of files.
         exclude: globs of files that are left out.
+        watches: where to ask for announcements; None finds everything anew each time.
     """
 
-    def __init__(self, include: Sequence[str], exclude: Sequence[str] = ()) -> None:
-        self._patterns = [one for pattern in include for one in alternatives(pattern)]
+    def __init__(self, include: Sequence[str], exclude: Sequence[str] = (), watches: Watches | None = None) -> None:
+        self._patterns = [_parts(one) for pattern in include for one in alternatives(pattern)]
+        self._states = [(number, at) for number, (_, parts) in enumerate(self._patterns) for at in range(len(parts))]
         self._excluded = Matcher(exclude)
+        self._watches = watches
         self._listings: dict[str, tuple[int, int, Listing]] = {}
         self._matched: dict[tuple[str, str, bool], tuple[Listing, tuple[str, ...]]] = {}
-        self._seen: set[str] = set()
         self._expressions: dict[str, re2._Regexp[str]] = {}
+        # What was found below a directory by the rest of a glob, where all changes there are announced.
+        self._known: dict[tuple[str, int, int], tuple[str, ...]] = {}
+        self._seen: set[str] = set()
+
+    @property
+    def stale(self) -> bool:
+        """Whether something may be found that was not the last time."""
+        return any((base, number, 0) not in self._known for number, (base, _) in enumerate(self._patterns))
+
+    def doubt(self) -> None:
+        """Whatever was announced: look everywhere the next time."""
+        self._known.clear()
+
+    def changed(self, base: str, names: Iterable[str]) -> None:
+        """Names came or went in a directory."""
+        parts = {self._patterns[number][1][at] for number, at in self._states if (base, number, at) in self._known}
+        if any(self._concerned(part, name) for part in parts for name in names):
+            self._stale(base)
+
+    def _concerned(self, part: str, name: str) -> bool:
+        if part == "**" or set(part) & _SPECIAL:
+            return part == "**" or self._compiled(part).match(name) is not None
+        return part == name
+
+    def _stale(self, base: str) -> None:
+        """What was found below a directory is to be found anew, and so below all that it is in."""
+        while True:
+            for number, at in self._states:
+                self._known.pop((base, number, at), None)
+            if base in ("", "/"):
+                return
+            base = base[: base.rfind("/", 0, -1) + 1]
+
+    def replaced(self, base: str) -> None:
+        """Another directory may be there now, with others below."""
+        self._stale(base)
+        for key in [key for key in self._known if key[0].startswith(base)]:
+            del self._known[key]
+        for held in [held for held in self._listings if held.startswith(base)]:
+            del self._listings[held]
 
     def find(self, now: int) -> list[str]:
         """Paths that match now, without doubles: in the order of the globs, then of the names."""
-        found: dict[str, None] = {}
-        for pattern in self._patterns:
-            parts = pattern.split("/")
-            if parts[0] == "":
-                base, parts = "/", parts[1:]
-            else:
-                base = ""
-            for path in self._walk(base, parts, now, 0):
-                if path not in found and not self._excluded(path):
-                    found[path] = None
-        self._forget()
-        return list(found)
+        whole = not self._known
+        found: list[str] = []
+        for number, (base, _) in enumerate(self._patterns):
+            found += self._walk(base, number, 0, now, 0)[0]
+        if whole:
+            self._forget()
+        self._seen.clear()
+        if self._watches is not None and not self._watches.alive:
+            self._known.clear()
+        return list(dict.fromkeys(found))
 
     def _forget(self) -> None:
         """Directories that are gone."""
         if len(self._listings) > 2 * len(self._seen) or len(self._matched) > 4 * len(self._seen) * len(self._patterns):
             self._listings = {base: known for base, known in self._listings.items() if base in self._seen}
             self._matched = {key: known for key, known in self._matched.items() if key[0] in self._seen}
-        self._seen.clear()
+        if self._watches is not None:
+            self._watches.keep(self._seen)
 
-    def _walk(self, base: str, parts: list[str], now: int, depth: int) -> Iterator[str]:
-        part, rest = parts[0], parts[1:]
-        if part == "**":
-            yield from self._walk(base, rest or ["*"], now, depth)
+    def _walk(self, base: str, number: int, at: int, now: int, depth: int) -> tuple[Sequence[str], bool]:
+        """Paths below a directory that the rest of a glob matches, and whether all changes there are announced."""
+        known = self._known.get((base, number, at))
+        if known is not None:
+            return known, True
+        _, parts = self._patterns[number]
+        part, last = parts[at], at == len(parts) - 1
+        found: list[str] = []
+        # Asked before the names are listed: what comes in between is announced.
+        status, sure = self._asked(base, files=last)
+        below: Iterable[tuple[str, int]]
+        if last:
+            names, fine = self._names(base, part, status, now)
+            sure = sure and fine
+            found += [path for path in names if not self._excluded(path)]
+            below = ()
+        elif part == "**":
+            below = [(base, at + 1)]
             if depth < MAX_DEPTH:
-                for name, is_directory in self._list(base, now):
-                    if is_directory and not os.path.islink(base + name):
-                        yield from self._walk(f"{base}{name}/", parts, now, depth + 1)
-            return
-        if not rest:
-            yield from self._names(base, part, now)
-            return
-        if part in ("", ".", "..") or not set(part) & set("*?[\\"):
-            yield from self._walk(f"{base}{part}/", rest, now, depth)
-            return
-        for name in self._matching(base, part, now, directories=True):
-            yield from self._walk(f"{base}{name}/", rest, now, depth)
+                directories = [name for name, is_directory in self._list(base, status, now) if is_directory]
+                below += [(f"{base}{name}/", at) for name in directories if not os.path.islink(base + name)]
+        elif part in ("", ".", "..") or not set(part) & _SPECIAL:
+            below = [(f"{base}{part}/", at + 1)]
+        else:
+            names = self._matching(base, part, status, now, directories=True)
+            below = [(f"{base}{name}/", at + 1) for name in names]
+        for where, rest in below:
+            paths, fine = self._walk(where, number, rest, now, depth + (part == "**"))
+            sure = sure and fine
+            found += paths
+        # Of a directory that is not there the one above tells when it comes.
+        if sure and status is not None:
+            self._known[base, number, at] = tuple(found)
+        return found, sure
 
-    def _names(self, base: str, part: str, now: int) -> Iterator[str]:
-        if not set(part) & set("*?[\\"):
+    def _asked(self, base: str, *, files: bool) -> tuple[os.stat_result | None, bool]:
+        """What is known of a directory, and whether changes in it are announced."""
+        self._seen.add(base)
+        watches = self._watches
+        try:
+            status = os.stat(base or ".")
+            new = watches is not None and base not in watches
+            if watches is None or not watches.watch(base, status, files):
+                return status, False
+            # It may have been exchanged before it was watched.
+            again = os.stat(base or ".") if new else status
+        except OSError as error:
+            # What is not there is announced when it comes, by the directory it comes into; but not behind a link.
+            gone = isinstance(error, FileNotFoundError | NotADirectoryError) and not os.path.islink(base.rstrip("/"))
+            if watches is not None:
+                watches.release(base)
+            return None, gone and watches is not None
+        return again, (again.st_dev, again.st_ino) == (status.st_dev, status.st_ino)
+
+    def _names(self, base: str, part: str, status: os.stat_result | None, now: int) -> tuple[Iterable[str], bool]:
+        """Files that a name, or a glob of names, matches; and whether it is announced when others do."""
+        if not set(part) & _SPECIAL:
             path = base + part
-            if os.path.exists(path) and not os.path.isdir(path):
-                yield path
-            return
-        for name in self._matching(base, part, now, directories=False):
-            yield base + name
+            there = os.path.exists(path)
+            return [path] if there and not os.path.isdir(path) else [], there or not os.path.islink(path)
+        return [base + name for name in self._matching(base, part, status, now, directories=False)], True
 
-    def _matching(self, base: str, part: str, now: int, *, directories: bool) -> tuple[str, ...]:
+    def _matching(
+        self, base: str, part: str, status: os.stat_result | None, now: int, *, directories: bool
+    ) -> tuple[str, ...]:
         """Names in a directory that match; of a directory that has not changed they are known."""
-        listing = self._list(base, now)
+        listing = self._list(base, status, now)
         known = self._matched.get((base, part, directories))
         if known is not None and known[0] is listing:
             return known[1]
@@ -207,17 +293,17 @@ class Finder:
             known = self._expressions[part] = re2.compile(expression(part))
         return known
 
-    def _list(self, base: str, now: int) -> Listing:
+    def _list(self, base: str, status: os.stat_result | None, now: int) -> Listing:
         """Names in a directory and whether they are directories; nothing where it cannot be read."""
-        self._seen.add(base)
-        where = base or "."
+        if status is None:
+            self._listings.pop(base, None)
+            return ()
+        changed, inode = status.st_mtime_ns, status.st_ino
+        known = self._listings.get(base)
+        if known is not None and known[0] == changed and known[1] == inode:
+            return known[2]
         try:
-            status = os.stat(where)
-            changed, inode = status.st_mtime_ns, status.st_ino
-            known = self._listings.get(base)
-            if known is not None and known[0] == changed and known[1] == inode:
-                return known[2]
-            with os.scandir(where) as entries:
+            with os.scandir(base or ".") as entries:
                 listing = tuple(sorted((entry.name, _is_directory(entry)) for entry in entries))
         except OSError:
             self._listings.pop(base, None)
@@ -228,6 +314,14 @@ class Finder:
         else:
             self._listings.pop(base, None)
         return listing
+
+
+def _parts(pattern: str) -> tuple[str, list[str]]:
+    """Where a glob begins, and the names that follow."""
+    parts = pattern.split("/")
+    if parts[-1] == "**":
+        parts.append("*")
+    return ("/", parts[1:]) if parts[0] == "" else ("", parts)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from typing import Final
 
 #: Names in a path that are looked at.
@@ -35,7 +36,23 @@ def trusted(path: str, fd: int) -> bool:
 
 def _makers(path: str) -> set[int]:
     """Who made the links on the way to a path."""
-    found: set[int] = set()
+    return {status.st_uid for _, status in _walked(path) if _link(status)}
+
+
+def followed(path: str) -> tuple[str, ...]:
+    """The names that lead to what is at a path, where links do: each link on the way, and the file itself."""
+    steps = list(_walked(os.path.normpath(os.path.abspath(path))))
+    if not any(_link(status) for _, status in steps):
+        return ()
+    return tuple(here for number, (here, status) in enumerate(steps) if number == len(steps) - 1 or _link(status))
+
+
+def _link(status: os.stat_result) -> bool:
+    return stat.S_ISLNK(status.st_mode)
+
+
+def _walked(path: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Every name on the way to a path, link by link; it ends where there is nothing."""
     todo = [part for part in path.split("/") if part]
     base, left = "/", MAX_PARTS
     while todo and left:
@@ -50,16 +67,15 @@ def _makers(path: str) -> set[int]:
         try:
             status = os.lstat(here)
         except OSError:
-            return found
-        if not stat.S_ISLNK(status.st_mode):
+            return
+        yield here, status
+        if not _link(status):
             base = here
             continue
-        found.add(status.st_uid)
         try:
             target = os.readlink(here)
         except OSError:
-            return found
+            return
         if target.startswith("/"):
             base = "/"
         todo[:0] = target.split("/")
-    return found

@@ -1,6 +1,9 @@
 """Which file is at which path now: files are found, known again wherever they were moved to, and let go.
 
 A file is known by its first bytes. One that has no path any more is held open and read to its end.
+
+Where the kernel announces changes, a file is looked at when something happens to it, and now and then all the same; the
+others are looked at again and again, those that changed lately more often.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from tracecore.signals.logs.tail.known import Known, differ
 from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.logs.tail.ordering import arranged
 from tracecore.signals.logs.tail.watched import Watched, file_attributes
+from tracecore.signals.logs.tail.watches import Watches
 
 #: A file without a path is held open until it has not grown for so long.
 LOST: Final = 10 * SECOND
@@ -28,6 +32,8 @@ LOST: Final = 10 * SECOND
 IDLE: Final = 10 * SECOND
 #: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
 TURN: Final = 1_000_000
+#: Where changes are announced, all files and directories are looked at once in such a time.
+SAFETY: Final = 30 * SECOND
 #: Looking for new files may take this part of the time.
 SHARE: Final = 200
 #: A file this much larger than a kubelet lets it become, for so long, is not rotated any more.
@@ -38,7 +44,10 @@ STALLED_TIME: Final = 30 * SECOND
 class Place:
     """A path that matches, and which file was found there."""
 
-    __slots__ = ("born", "changed", "file", "gone", "path", "skip", "status", "unreadable")
+    __slots__ = (
+        "born", "changed", "file", "gone", "links", "path", "silent", "skip", "status", "steady",
+        "unreadable", "waits",
+    )  # fmt: skip
 
     def __init__(self, path: str, now: int, look: int) -> None:
         self.path = path
@@ -48,6 +57,10 @@ class Place:
         self.changed = now
         self.unreadable = False
         self.gone = False
+        self.waits = False  # for its turn
+        self.steady = False  # at the last look it was as at the one before
+        self.links = 1  # names that the file has: what is written to it by another one is not announced
+        self.silent = False  # it changed, and that was not announced
         self.skip: tuple[int, int, int] | None = None  # device, inode and size of what was here at the first look
 
 
@@ -62,6 +75,7 @@ class Places:
         clock: nanoseconds since the epoch.
         report: told in words.
         loaded: files that an earlier run knew; none is at a path yet.
+        watches: where changes are announced; None for nowhere.
     """
 
     def __init__(
@@ -73,6 +87,7 @@ class Places:
         clock: Callable[[], int],
         report: Callable[[str], Any],
         loaded: list[Watched],
+        watches: Watches | None = None,
     ) -> None:
         self._config = config
         self._known = known
@@ -80,16 +95,27 @@ class Places:
         self._counters = counters
         self._clock = clock
         self._report = report
-        self._finder = Finder(config.include, config.exclude)
+        self._watches = watches
+        self._finder = Finder(config.include, config.exclude, watches)
         self._places: dict[str, Place] = {}
-        # Places that are new or changed lately, and the others, which are looked at in turns.
+        # Places that are new or changed lately, and the others, which are looked at in turns: often, or, where changes
+        # are announced, seldom.
         self._busy: dict[str, Place] = {}
         self._idle: collections.deque[Place] = collections.deque()
+        self._calm: collections.deque[Place] = collections.deque()
+        self._grew: dict[str, Place] = {}  # at the last look
+        self._unasked: dict[str, Place] = {}  # looked at although nothing was announced
+        self._suspects: dict[str, Place] = {}  # and there was something
         self._adrift: dict[int, Watched] = {}
         self._opened = False
         #: Some places have to wait until files are closed again.
         self.crowded = False
         self._next_find = 0
+        self._next_round = 0
+        # Files may match, or come in another order, without anything coming or going.
+        self._fickle = bool(config.exclude_older_than) or any(
+            sort.sort_type == "mtime" for sort in config.ordering_criteria.sort_by
+        )
         self._next_ident = 1
         self._looks = 0
         self._fresh = not loaded  # nothing has been seen before, now or by an earlier run
@@ -129,15 +155,21 @@ class Places:
         """Files that are held open."""
         return sum(file.fd is not None for file in self._known)
 
-    def look(self, now: int) -> list[Watched]:
-        """Looks around; gives the files in which there is something to read, in the order to read them in."""
+    def look(self, now: int, *, again: bool = False) -> list[Watched]:
+        """Looks around; gives the files in which there is something to read, in the order to read them in.
+
+        Args:
+            again: only at those that grew at the last look.
+        """
         self._looks += 1
-        searched = now >= self._next_find
-        if searched:
-            self._find(now)
+        searched = False
+        self._heed()
+        if not again:
+            searched = self._searched(now)
+        due, self._grew = list(self._grew.values()) if again else self._due(now), {}
         unclear: list[Place] = []
         reads: list[Watched] = []
-        for place in self._due(now):
+        for place in due:
             self._visit(place, now, unclear, reads)
         most = max(self._config.max_concurrent_files // 2, 1)
         held = self.open_files if unclear else 0
@@ -159,6 +191,45 @@ class Places:
             self._forget()
         return found
 
+    def _heed(self) -> None:
+        """Take in what was announced."""
+        if self._watches is None:
+            return
+        changes = self._watches.read()
+        told = [place for path in changes.paths if (place := self._places.get(path)) is not None]
+        for place in told:
+            if place.path in changes.named and self._watches.linked(place.path):
+                self._watches.follow(place.path)
+        if changes.everything:
+            self._finder.doubt()
+            told = list(self._places.values())
+            self._counters.announcements_lost += 1
+        for base, names in changes.listings.items():
+            self._finder.changed(base, names)
+        for base in changes.replaced:
+            self._watches.release_below(base)
+            self._finder.replaced(base)
+            told += [place for path, place in self._places.items() if path.startswith(base)]
+        for place in told:
+            place.steady = False
+            # In the order in which it was announced.
+            self._busy.pop(place.path, None)
+            self._busy[place.path] = place
+        for path, place in self._suspects.items():
+            place.silent = place.silent or not (changes.everything or path in changes.paths)
+        self._suspects.clear()
+
+    def _searched(self, now: int) -> bool:
+        """Looks for files that came, or went, where some may have; whether all that is there is known."""
+        if now < self._next_find:
+            return False
+        if now >= self._next_round or now < self._next_round - SAFETY:
+            self._next_round = now + SAFETY
+            self._finder.doubt()
+        if self._finder.stale or self._fickle:
+            self._find(now)
+        return True
+
     def _find(self, now: int) -> None:
         paths = arranged(self._finder.find(now), self._config, now)
         if self._config.max_batches:
@@ -173,24 +244,49 @@ class Places:
             self._leave(place)
             place.gone = True
             self._busy.pop(place.path, None)
-        # Looking through many directories takes its time; it is done the less often the longer it takes.
-        self._next_find = now + min((self._clock() - now) * SHARE, 10 * SECOND)
+            if self._watches is not None:
+                self._watches.forget(place.path)
+        # Looking through many directories takes its time; it is done the less often the longer it takes. Where all
+        # changes are announced it is only that long now and then.
+        self._next_find = now + min((self._clock() - now) * SHARE, (10 if self._finder.stale else 1) * SECOND)
 
     def _due(self, now: int) -> list[Place]:
         """The places to look at: all that are new or busy, in their order, and some of the others."""
-        for path in [path for path, place in self._busy.items() if place.status and now - place.changed > IDLE]:
-            self._idle.append(self._busy.pop(path))
-        share = min(len(self._idle), max(1, self._config.poll_interval // TURN))
-        for _ in range(share):
-            place = self._idle.popleft()
-            if not place.gone:
-                self._busy[place.path] = place
+        if self._watches is None or not self._watches.alive:
+            self._idle += self._calm
+            self._calm.clear()
+        for path, place in list(self._busy.items()):
+            announced = self._announced(place)
+            if place.status and place.steady and (announced or now - place.changed > IDLE):
+                del self._busy[path]
+                if not place.waits:
+                    place.waits = True
+                    (self._calm if announced else self._idle).append(place)
+        interval = self._config.poll_interval
+        self._turns(self._idle, max(1, interval // TURN))
+        self._unasked = self._turns(self._calm, 1 + len(self._calm) * interval // SAFETY)
         due = list(self._busy.values())
-        if len(due) > 1 and share:
-            due = (
-                [place for place in self._places.values() if place.path in self._busy] if self._unordered(due) else due
-            )
+        if len(due) > 1 and self._unordered(due):
+            due = [place for place in self._places.values() if place.path in self._busy]
         return due
+
+    def _turns(self, places: collections.deque[Place], count: int) -> dict[str, Place]:
+        """It is the turn of some; gives those that would not have been looked at."""
+        found: dict[str, Place] = {}
+        for _ in range(min(len(places), count)):
+            place = places.popleft()
+            place.waits = False
+            if not place.gone and place.path not in self._busy:
+                self._busy[place.path] = found[place.path] = place
+        return found
+
+    def _announced(self, place: Place) -> bool:
+        """Whether it is enough to look at a place when something happens there."""
+        if self._watches is None or place.silent or place.links != 1 or not place.status:
+            return False
+        # What begins like another file waits for that one to go, and a last line without an end is given out some time.
+        waits = place.status[2] > 0 if place.file is None else place.file.rest > 0
+        return not waits and self._watches.covers(place.path)
 
     def _unordered(self, due: list[Place]) -> bool:
         """Whether files have to be looked at in the order of their paths: more than one is at an unknown place."""
@@ -215,8 +311,10 @@ class Places:
         if not stat.S_ISREG(status.st_mode):
             return
         seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        place.links = status.st_nlink
+        place.steady = seen == place.status
         file = place.file
-        if seen == place.status:
+        if place.steady:
             if file is not None:
                 if file.rest and not shorter(file):
                     reads.append(file)
@@ -226,6 +324,9 @@ class Places:
         else:
             place.changed = now
             place.status = seen
+            self._busy[place.path] = self._grew[place.path] = place
+            if place.path in self._unasked:
+                self._suspects[place.path] = place
         if file is None or (file.device, file.inode) != seen[:2] or not self._same(file, place):
             self._leave(place)
             unclear.append(place)
@@ -290,6 +391,8 @@ class Places:
         file.placed = self._opened = True
         self._adrift.pop(file.ident, None)
         place.file = file
+        if self._watches is not None:
+            self._watches.follow(place.path)
         self._arrivals.touch(file)
         self._claim(file, place, status, now, reads)
 

@@ -1,0 +1,159 @@
+"""What the kernel announces of changes in directories: inotify, through the C library. Linux only."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import struct
+from typing import Final, NamedTuple
+
+MODIFY: Final = 0x2
+ATTRIB: Final = 0x4
+MOVED_FROM: Final = 0x40
+MOVED_TO: Final = 0x80
+CREATE: Final = 0x100
+DELETE: Final = 0x200
+DELETE_SELF: Final = 0x400
+MOVE_SELF: Final = 0x800
+UNMOUNT: Final = 0x2000
+OVERFLOW: Final = 0x4000
+IGNORED: Final = 0x8000
+ONLY_DIRECTORIES: Final = 0x1000000
+ADD: Final = 0x20000000
+
+_HEADER: Final = struct.Struct("iIII")
+_AT_ONCE: Final = 1 << 16
+
+
+class Event(NamedTuple):
+    """Something happened.
+
+    Args:
+        number: of the watch.
+        mask: what.
+        name: in the watched directory; empty where it is about the directory itself.
+    """
+
+    number: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """A queue of announcements.
+
+    Raises:
+        OSError: there is no inotify here, or too many of it.
+    """
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        try:
+            self._add, self._remove = library.inotify_add_watch, library.inotify_rm_watch
+            begin = library.inotify_init1
+        except AttributeError as error:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from error
+        self._add.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
+        self._fd: int = begin(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise _error()
+        self._poll = select.poll()
+        self._poll.register(self._fd, select.POLLIN)
+
+    def add(self, path: str, mask: int) -> int:
+        """Watch a directory; gives the number of the watch. One that is watched already keeps its number.
+
+        Raises:
+            OSError: it cannot be watched.
+        """
+        number: int = self._add(self._fd, os.fsencode(path), mask)
+        if number < 0:
+            raise _error()
+        return number
+
+    def remove(self, number: int) -> None:
+        """Watch it no longer; nothing happens where it is gone already."""
+        self._remove(self._fd, number)
+
+    def read(self) -> list[Event]:
+        """What was announced since the last time, each once."""
+        found: dict[bytes, None] = {}
+        while True:
+            try:
+                data = os.read(self._fd, _AT_ONCE)
+            except BlockingIOError:
+                break
+            at = 0
+            # A file that is written to line by line is announced as often: equal events are equal bytes.
+            while at < len(data):
+                end = at + 16 + (data[at + 12] | data[at + 13] << 8)
+                found[data[at:end]] = None
+                at = end
+        events = []
+        for one in found:
+            number, mask, _, _ = _HEADER.unpack_from(one)
+            events.append(Event(number, mask, os.fsdecode(one[16:].rstrip(b"\0"))))
+        return events
+
+    def wait(self, seconds: float) -> bool:
+        """Whether something is announced within this time."""
+        return bool(self._poll.poll(max(seconds, 0.0) * 1000))
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
+
+
+#: File systems on which every change is made by this kernel, and so announced. Not on the list are those of a network,
+#: of other machines (9p, virtiofs) and of programs (FUSE): what others write there nobody tells.
+_LOCAL: Final = frozenset(
+    {
+        0xEF53,  # ext2, ext3, ext4
+        0x58465342,  # xfs
+        0x9123683E,  # btrfs
+        0x01021994,  # tmpfs
+        0x858458F6,  # ramfs
+        0x794C7630,  # overlayfs
+        0x2FC12FC1,  # zfs
+        0xF2F52010,  # f2fs
+        0xCA451A4E,  # bcachefs
+        0x3153464A,  # jfs
+        0x52654973,  # reiserfs
+        0x4D44,  # vfat
+        0x2011BAB0,  # exfat
+        0x7366746E,  # ntfs3
+        0x73717368,  # squashfs
+        0xE0F5E1E2,  # erofs
+        0x9660,  # iso9660
+    }
+)
+_NAMES: Final = {
+    0x6969: "nfs",
+    0xFF534D42: "cifs",
+    0xFE534D42: "smb2",
+    0x65735546: "fuse",
+    0x01021997: "9p",
+    0x00C36400: "ceph",
+    0x0BD00BD0: "lustre",
+    0x47504653: "gpfs",
+    0x5346414F: "afs",
+    0x9FA0: "proc",
+    0x62656572: "sysfs",
+}
+
+
+def foreign(path: str) -> str:
+    """The file system of a path, if not all changes on it are announced; else nothing."""
+    room = ctypes.create_string_buffer(512)
+    if ctypes.CDLL(None, use_errno=True).statfs(os.fsencode(path), room) != 0:
+        return "a file system that cannot be asked"
+    kind = ctypes.c_long.from_buffer(room).value & 0xFFFFFFFF
+    return "" if kind in _LOCAL else _NAMES.get(kind, f"file system {kind:#x}")
