@@ -1,6 +1,7 @@
 """Drives a real agent through everything that goes wrong on a node, and proves that no line is lost.
 
     SOAK_SECONDS=3600 SOAK_SEED=7 python tests/torture/soak.py
+    SOAK_FOLLOWING=announced python tests/torture/soak.py     # or polled; else each start of the agent chooses
 
 A writer in a process of its own rotates files in every way; the OTLP servers refuse, hang, forget to answer and reject;
 the disk of the agent fills; the agent is stopped and started, and then killed at random instants. In the end the
@@ -86,24 +87,36 @@ RECEIVER = """\
     include: ["{place}/{glob}"]
     exclude: ["{place}/**/*.tmp"{other}]
     start_at: beginning
-    poll_interval: 20ms
+{following}
     force_flush_period: 0s
     compression: auto
     storage: file_storage
 """
+#: How changes of files are noticed: the kernel announces them, or files are looked at again and again.
+FOLLOWING = {
+    "announced": "    inotify: true\n    poll_interval: 500ms",
+    "polled": "    inotify: false\n    poll_interval: 20ms",
+}
 POD = """\
     preserve_trailing_whitespaces: true
     operators: [{type: container, add_metadata_from_filepath: false}]
 """
 
 
-def configuration(place: Path, http: int, grpc: int) -> str:
-    """An agent with two ways out: one keeps in memory what waits, the other in a storage."""
+def configuration(place: Path, http: int, grpc: int, following: dict[str, str]) -> str:
+    """An agent with two ways out: one keeps in memory what waits, the other in a storage.
+
+    Args:
+        following: for each of the two, how changes of its files are noticed.
+    """
     receivers = ""
-    for tree in ("memory", "stored"):
-        other = f', "{place}/{tree}/pod/*"'
-        receivers += RECEIVER.format(name=tree, place=place, glob=f"{tree}/**/*.log*", other=other)
-        receivers += RECEIVER.format(name=f"{tree}-pods", place=place, glob=f"{tree}/pod/*.log*", other="") + POD
+    for tree, way in following.items():
+        for name, glob, other, more in (
+            (tree, f"{tree}/**/*.log*", f', "{place}/{tree}/pod/*"', ""),
+            (f"{tree}-pods", f"{tree}/pod/*.log*", "", POD),
+        ):
+            told = RECEIVER.format(name=name, place=place, glob=glob, other=other, following=FOLLOWING[way])
+            receivers += told + more
     return AGENT.format(place=place, receivers=receivers, http=http, grpc=grpc, consumers=CONSUMERS, request=REQUEST)
 
 
@@ -161,9 +174,10 @@ class Soak:
         seed: of all that is left to chance.
         rate: lines in a second; how many the writer may be ahead is bounded in any case.
         small: the directory of the agent's state is a file system of its own that can be filled.
+        ways: how changes of files may be noticed; each start of the agent chooses.
     """
 
-    def __init__(self, place: Path, seed: int, rate: int, small: bool) -> None:
+    def __init__(self, place: Path, seed: int, rate: int, small: bool, ways: list[str]) -> None:
         self._place = place
         self._chance = random.Random(seed)
         self._small = small
@@ -171,7 +185,8 @@ class Soak:
         self._taken = Taken(seed)
         self._http, self._grpc = HttpServer(self._taken), GrpcServer(self._taken)
         self._open = True
-        (place / "agent.yaml").write_text(configuration(place, self._http.port, self._grpc.port))
+        self._ways = ways
+        self._configure()
         self._do = "write"
         self._ahead = 2_000
         self._agent = Agent(place)
@@ -318,8 +333,14 @@ class Soak:
             for lock in self._locks:
                 fcntl.flock(lock, fcntl.LOCK_UN)
 
+    def _configure(self) -> None:
+        following = {tree: self._chance.choice(self._ways) for tree in ("memory", "stored")}
+        text = configuration(self._place, self._http.port, self._grpc.port, following)
+        (self._place / "agent.yaml").write_text(text)
+
     def _start(self) -> None:
         self._empty()
+        self._configure()
         self._agent.start()
         self._agent.limited = False
         self._control()
@@ -480,7 +501,8 @@ def main() -> int:
         print("no file system can be mounted here: a full disk is a limit on the size of files", file=sys.stderr)
     Hanging.seconds = 0.3 if seconds < 60 else 2.0
     print(f"soak: seed {seed}, {seconds:.0f} s, in {place}", file=sys.stderr)
-    soak = Soak(place, seed, rate, small)
+    ways = (os.environ.get("SOAK_FOLLOWING") or " ".join(FOLLOWING)).split()
+    soak = Soak(place, seed, rate, small, ways)
     try:
         for accounts in soak.run(seconds):
             print(json.dumps(accounts), flush=True)
