@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -181,6 +179,8 @@ _WORK: tuple[list[list[Stream]], Clock] | None = None
 def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tick | None) -> list[Part]:
     """Read chunks in forked processes, which inherit the compiled recipes; facts come back as bytes."""
     import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
 
     global _WORK
     for layer in dict.fromkeys(stream.layer for chunk in chunks for stream in chunk):

@@ -11,6 +11,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,18 +35,26 @@ def directory() -> Path | None:
 
 def key(*parts: bytes) -> str:
     """The name of what follows from these, this package's planner, and the machine it was made for."""
+    digest = hashlib.blake2b(_surroundings(), digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+@cache
+def _surroundings() -> bytes:
+    """What a plan follows from beside its recipes."""
     from importlib.metadata import version
 
-    digest = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=_DIGEST)
     code = Path(__file__).resolve().parents[1]
     for folder in (code / "ottl" / "planner", code / "ottl", code / "recipes"):
         for path in sorted(folder.glob("*.py")):
             digest.update(path.read_bytes())
-    for text in (version("hyperscan"), platform.machine(), platform.processor(), _features()):
+    # Not `platform.processor()`, which starts a program to find out.
+    for text in (version("hyperscan"), platform.machine(), _features()):
         digest.update(text.encode() + b"\0")
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()
+    return digest.digest()
 
 
 def _features() -> str:

@@ -155,12 +155,12 @@ def _find_common(head: bytes) -> Stamp | None:
         return None
     nanos = (minute + int(seconds)) * SECOND
     if head[end : end + 1] in (b".", b","):
-        stop = end + 1
-        while stop < end + 10 and head[stop : stop + 1].isdigit():
-            stop += 1
-        if stop > end + 1:
-            nanos += int(head[end + 1 : stop].ljust(9, b"0"))
-            end = stop
+        fraction = head[end + 1 : end + 10]
+        if not fraction.isdigit():
+            fraction = fraction[: len(fraction) - len(fraction.lstrip(b"0123456789"))]
+        if fraction:
+            nanos += int(fraction.ljust(9, b"0"))
+            end += 1 + len(fraction)
     after = head[end : end + 2]
     if after[:1] == b"Z":
         end += 1

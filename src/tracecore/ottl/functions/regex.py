@@ -41,21 +41,24 @@ class Pattern:
             raise ValueError(message)
         try:
             self._compiled = re2.compile(text, options=_options())
-            # The layer of Python around RE2 costs more than most matches, so these two go past it. To ask only whether
-            # it matches is cheaper without groups.
+            # The layer of Python around RE2 costs more than most matches, so what is asked often goes past it.
             self._find = self._compiled._regexp.Match
-            self._test = re2.compile(text, options=_options(capture=False))._regexp.Match
         except re2.error as error:
             raise ValueError(_reason(error)) from None
         except UnicodeEncodeError:
             raise ValueError("invalid UTF-8") from None
         #: The name of each group, by number; empty for a group without one. Index 0 is the whole match.
         self.names: tuple[str, ...] = ("", *group_names(text))
+        self._test = self._find if len(self.names) == 1 else None
 
     def matches(self, text: str) -> bool:
         """Whether the expression matches anywhere in the text."""
         data = _data(text)
-        return bool(self._test(_ANYWHERE, data, 0, len(data))[0] != _NOWHERE)
+        test = self._test
+        if test is None:
+            # To ask only whether it matches is cheaper without groups.
+            test = self._test = re2.compile(self.text, options=_options(capture=False))._regexp.Match
+        return bool(test(_ANYWHERE, data, 0, len(data))[0] != _NOWHERE)
 
     def search(self, text: str) -> list[tuple[int, int]] | None:
         """The spans of the first match and of its groups; (-1, -1) for a group that took no part."""

@@ -45,6 +45,7 @@ Dialect: TypeAlias = Callable[[bytes], Line]
 
 _ANSI = re2.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 _CRI = re2.compile(rb"^([^ ]+) (stdout|stderr) ([^ ]*) ?")
+_CRI_STREAMS = (b" stdout ", b" stderr ")
 _PREFIX = re2.compile(
     rb"^(?:\[rank(\d{1,7})\]: ?"  # PyTorch's except hook and logging
     rb"|\[[A-Za-z_]+?(\d{1,5})\]:"  # torchrun --tee: role name and local rank
@@ -136,15 +137,21 @@ def container(single_node: bool = True) -> Dialect:
 
 def cri(raw: bytes) -> Line | None:
     """`2026-11-15T01:37:04.123456789Z stdout F text`; tags may be colon-separated, only the first matters."""
-    match = _CRI.match(raw)
-    if match is None:
-        return None
-    time, name, tag = match.groups()
+    begin = raw.find(b" ")
+    end = raw.find(b" ", begin + 8) if raw[begin : begin + 8] in _CRI_STREAMS else -1
+    if begin > 0 and end > 0 and raw[:end].isascii():
+        # As nearly all lines are: no need for an expression.
+        time, name, tag, text = raw[:begin], raw[begin + 1 : begin + 7], raw[begin + 8 : end], raw[end + 1 :]
+    else:
+        match = _CRI.match(raw)
+        if match is None:
+            return None
+        time, name, tag = match.groups()
+        text = raw[match.end() :]
     stamp = stamps.find(time)
-    if stamp is None or stamp.missing:
+    if stamp is not None and stamp.missing:
         stamp = None
     attributes: Attributes = {"log.iostream": name.decode(), "logtag": tag.decode("utf-8", "replace")}
-    text = raw[match.end() :]
     return Line(text, name, stamp, partial=tag.split(b":", 1)[0] == b"P", attributes=attributes)
 
 
