@@ -352,6 +352,26 @@ def test_rights_are_those_of_what_is_read(render: Any) -> None:
     }
 
 
+def test_an_agent_may_read_namespaces_and_nodes_where_it_takes_something_of_them(render: Any) -> None:
+    def rights(identity: dict[str, Any]) -> set[str]:
+        (role,) = (
+            one
+            for one in render({"identity": identity})
+            if one["kind"] == "ClusterRole" and one["metadata"]["name"].endswith("-agent")
+        )
+        assert all(rule["verbs"] == ["get", "list", "watch"] for rule in role["rules"])
+        return {resource for rule in role["rules"] for resource in rule["resources"]}
+
+    assert rights({"labels": [{"key": "team"}, {"key": "x", "from": "pod"}]}) == {"pods"}
+    assert rights({"labels": [{"key": "team", "from": "namespace"}]}) == {"pods", "namespaces"}
+    assert rights({"annotations": [{"key": "rack", "from": "node"}, {"key": "row", "from": "node"}]}) == {
+        "pods",
+        "nodes",
+    }
+    both = {"labels": [{"key": "team", "from": "namespace"}], "annotations": [{"key": "rack", "from": "node"}]}
+    assert rights(both) == {"pods", "namespaces", "nodes"}
+
+
 def test_rules_and_dashboards_arrive_as_they_are(render: Any) -> None:
     values = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}
     objects = {one["kind"]: one for one in render(values) if "agent.yaml" not in one.get("data", {})}

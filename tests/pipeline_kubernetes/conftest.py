@@ -46,6 +46,8 @@ class Replay:
         self.next: dict[str, list[tuple[int, bytes]]] = {"list": [], "watch": []}
         #: Verbs that are forbidden.
         self.forbidden: set[str] = set()
+        #: Paths that are.
+        self.closed: set[str] = set()
         #: Lists by path, where they are not the recorded ones.
         self.lists: dict[str, bytes] = {}
         self.watches: queue.Queue[list[bytes] | None] = queue.Queue()
@@ -62,7 +64,7 @@ class Replay:
                 replay.asked.append((parts.path, query))
                 replay.headers.append(dict(self.headers.items()))
                 verb = "watch" if query.get("watch") else "list"
-                if verb in replay.forbidden:
+                if verb in replay.forbidden or parts.path in replay.closed:
                     self._answer(403, recorded("forbidden.json"))
                 elif replay.next[verb]:
                     self._answer(*replay.next[verb].pop(0))

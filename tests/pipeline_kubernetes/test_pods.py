@@ -401,7 +401,7 @@ def test_processors_of_one_id_follow_the_pods_once(replay: Any, until: Until) ->
         one.start()
     until(lambda: replay.open == 1)
     processors[0].stop()
-    assert shared["k8sattributes"]._thread.is_alive(), "the other one still needs it"
+    assert shared["k8sattributes"].running, "the other one still needs it"
     processors[1].stop()
-    assert not shared["k8sattributes"]._thread.is_alive()
+    assert not shared["k8sattributes"].running
     assert len(replay.versions()) == 1

@@ -109,3 +109,35 @@ def test_a_kubeconfig_serves_outside_of_a_cluster(
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path / "config", token)))
     processor, _ = naming(auth_type="kubeConfig", wait_for_metadata=True, wait_for_pod=0)
     assert through(processor, {"k8s.pod.uid": pod["metadata"]["uid"]})["k8s.pod.name"] == "named-0"
+
+
+WIDE = Extract(
+    metadata=("k8s.pod.name", "k8s.node.uid", "k8s.cluster.uid"),
+    labels=[
+        Field(key="kubernetes.io/metadata.name", tag_name="space", from_="namespace"),
+        Field(key="zone", from_="node"),
+    ],
+)
+
+
+def test_namespaces_and_nodes_give_their_labels_where_their_rights_are(
+    server: Any, account: Any, naming: Any, until: Until, pod: Any
+) -> None:
+    """Without the right it is named, pods are known all the same, and it goes away when the right is given."""
+    server.call("POST", "/api/v1/nodes", {"metadata": {"name": "named-node", "labels": {"zone": "a"}}})
+    account(server.account("around", [{**PODS, "verbs": ["list", "watch"]}]))
+    processor, meter = naming(extract=WIDE, wait_for_pod=0, filter=Filter(node="named-node"))
+    name = {"k8s.namespace.name": "default", "k8s.pod.name": "named-0"}
+    missing = (
+        "missing right: list namespaces; missing right: watch namespaces; "
+        "missing right: list nodes; missing right: watch nodes"
+    )
+    until(lambda: meter.degraded_reason == missing)
+    until(lambda: through(processor, name).get("gen_ai.training.job_id") == "llama")
+    wide = {"apiGroups": [""], "resources": ["pods", "namespaces", "nodes"], "verbs": ["list", "watch"]}
+    server.grant("around", [wide])
+    until(lambda: not meter.degraded)
+    until(lambda: "k8s.node.labels.zone" in through(processor, name) and "space" in through(processor, name))
+    found = through(processor, name)
+    assert (found["space"], found["k8s.node.labels.zone"]) == ("default", "a")
+    assert len(found["k8s.node.uid"]) == len(found["k8s.cluster.uid"]) == 36

@@ -15,8 +15,9 @@ import re2
 from tracecore.pipeline.agent.batch import LEVELS, Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration
-from tracecore.pipeline.processors.podfields import Extract, Extraction
-from tracecore.pipeline.processors.pods import Known, Pods
+from tracecore.pipeline.processors.cluster import Cluster
+from tracecore.pipeline.processors.podfields import Extract
+from tracecore.pipeline.processors.pods import Known
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Collection
 
@@ -195,15 +196,18 @@ class K8sAttributes:
         variable = options.filter.node_from_env_var
         node = options.filter.node or os.environ.get(variable, "")
         self._unset = variable if variable and not node else ""
-        self._pods: Pods = setting.share(
-            lambda: Pods(
+        self._cluster: Cluster = setting.share(
+            lambda: Cluster(
                 lambda: api.connect(options.auth_type, options.context),
                 options.filter.collection(node),
-                Extraction(options.extract, [excluded.name for excluded in options.exclude.pods]),
+                node,
+                options.extract,
+                [excluded.name for excluded in options.exclude.pods],
                 self._state,
                 options.pod_delete_grace_period / SECOND,
             )
         )
+        self._pods = self._cluster.pods
         self._waited = not options.wait_for_metadata
         self._held: list[_Held] = []
         self._holding = 0
@@ -218,11 +222,11 @@ class K8sAttributes:
             # Without it every agent would follow the pods of the whole cluster.
             self._state(f"the environment variable {self._unset} is not set")
             return
-        self._pods.start()
+        self._cluster.start()
 
     def stop(self) -> None:
         if not self._options.passthrough and not self._unset:
-            self._pods.stop()
+            self._cluster.stop()
 
     def _state(self, wrong: str) -> None:
         meter = self._setting.meter
@@ -242,7 +246,7 @@ class K8sAttributes:
                     entry.setdefault("resource", {}).setdefault("attributes", {}).setdefault("k8s.pod.ip", peer)
             return (batch,)
         if not self._waited:
-            self._pods.synced.wait(self._options.wait_for_metadata_timeout / SECOND)
+            self._cluster.wait(self._options.wait_for_metadata_timeout / SECOND)
             self._waited = True
         made = self._released() if self._held else []
         level = LEVELS[batch.signal][0]
@@ -258,6 +262,7 @@ class K8sAttributes:
         strangers: list[int] = []
         pods = self._pods
         by_uid, by_name = pods.by_uid, pods.by_name
+        around = self._cluster.around if self._cluster.wide else None
         for number, entry in enumerate(entries):
             resource = entry.get("resource")
             if resource is None:
@@ -282,9 +287,11 @@ class K8sAttributes:
                 if known is not None:
                     break
             if known is not None:
-                resource["attributes"] = {**known.of(own.get("k8s.container.name")), **own}
+                own = resource["attributes"] = {**known.of(own.get("k8s.container.name")), **own}
             elif named:
                 strangers.append(number)
+            if around is not None:
+                resource["attributes"] = {**around(known, own), **own}
         return strangers
 
     def _by(self, kind: How, own: dict[str, Any], peer: str) -> Known | None:
@@ -297,9 +304,7 @@ class K8sAttributes:
     # -- records that come before their pod --------------------------------------------------------------------------
 
     def _may_wait(self) -> bool:
-        # Pods that cannot be asked for are not waited for.
-        may_come = self._pods.synced.is_set() or not self._setting.meter.degraded
-        return bool(self._options.wait_for_pod) and may_come and self._holding < WAITING
+        return bool(self._options.wait_for_pod) and self._cluster.awaited and self._holding < WAITING
 
     def _part(self, batch: Batch, level: str, strangers: list[int]) -> list[Batch]:
         """The batch without what waits for its pod."""
@@ -373,7 +378,7 @@ class K8sAttributes:
 
     def _count(self) -> None:
         """Say what the watch could not keep."""
-        for reason, so_far in (("overflow", self._pods.overflow), ("malformed", self._pods.malformed)):
+        for reason, so_far in (("overflow", self._cluster.overflow), ("malformed", self._cluster.malformed)):
             if so_far > self._counted[reason]:
                 self._setting.meter.drop(f"pods_{reason}", so_far - self._counted[reason])
                 self._counted[reason] = so_far

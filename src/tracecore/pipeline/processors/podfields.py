@@ -1,4 +1,4 @@
-"""What records get of a pod: metadata, labels, annotations, the training job it is part of."""
+"""What records get of a pod: metadata, labels, annotations, the training job it is part of, and what is around."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Metadata = Literal[
     "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid", "k8s.pod.hostname", "k8s.pod.ip", "k8s.pod.start_time",
     "k8s.deployment.name", "k8s.replicaset.name", "k8s.replicaset.uid", "k8s.statefulset.name", "k8s.statefulset.uid",
     "k8s.daemonset.name", "k8s.daemonset.uid", "k8s.job.name", "k8s.job.uid", "k8s.cronjob.name", "k8s.node.name",
-    "k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
-    "container.image.repo_digests",
+    "k8s.node.uid", "k8s.cluster.uid", "k8s.container.name", "container.id", "container.image.name",
+    "container.image.tag", "container.image.tags", "container.image.repo_digests",
 ]  # fmt: skip
 #: What is extracted when nothing is said.
 DEFAULT: Final[tuple[Metadata, ...]] = (
@@ -33,10 +33,15 @@ _OF_CONTAINER: Final = frozenset(
 _TRAINING: Final = ("gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id")
 _IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
 _OTEL: Final = "resource.opentelemetry.io/"
+#: The namespace that every cluster has: its uid is taken for the cluster's.
+SYSTEM: Final = "kube-system"
 #: Longer values of labels and annotations are cut.
 MAX_VALUE: Final = 4096
 
 Pod = dict[str, Any]
+
+
+Whose = Literal["pod", "namespace", "node"]
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,13 +51,13 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
         tag_name: the attribute; `k8s.pod.labels.<key>` when not given. `$1` is a group of `key_regex`.
         key: its key.
         key_regex: which keys.
-        from_: whose.
+        from_: whose: the pod's, its namespace's, or its node's.
     """
 
     tag_name: str = ""
     key: str = ""
     key_regex: str = ""
-    from_: Literal["pod"] = msgspec.field(default="pod", name="from")
+    from_: Whose = msgspec.field(default="pod", name="from")
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if bool(self.key) == bool(self.key_regex):
@@ -68,8 +73,8 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         metadata: which attributes.
-        labels: labels of the pod as attributes.
-        annotations: annotations of the pod as attributes.
+        labels: labels of the pod, of its namespace or of its node as attributes.
+        annotations: annotations of the same.
         otel_annotations: annotations `resource.opentelemetry.io/NAME` as attributes NAME.
         training: the job, rank and GPU of a training pod, by the labels of Kubeflow, JobSet, Volcano, Ray and others
             and the device plugin's annotation.
@@ -80,6 +85,42 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     annotations: list[Field] = []
     otel_annotations: bool = False
     training: bool = True
+
+    def asks(self, whose: Whose) -> bool:
+        """Whether something of the pod's namespace, or of its node, is wanted."""
+        own = {"namespace": "k8s.cluster.uid", "node": "k8s.node.uid"}.get(whose)
+        return own in self.metadata or any(field.from_ == whose for field in (*self.labels, *self.annotations))
+
+
+class Surrounding:
+    """Works out what a namespace, or a node, gives to the records of its pods.
+
+    Args:
+        wanted: what to take.
+        whose: which of the two.
+    """
+
+    def __init__(self, wanted: Extract, whose: Whose) -> None:
+        self._labels, self._annotations = _takings(wanted, whose)
+        self._whose = whose
+        self._uid = "k8s.node.uid" in wanted.metadata
+        self._cluster = "k8s.cluster.uid" in wanted.metadata
+
+    def __call__(self, told: dict[str, Any]) -> dict[str, Any]:
+        metadata = told["metadata"]
+        found: dict[str, Any] = {}
+        if self._whose == "node":
+            if self._uid:
+                found["k8s.node.uid"] = str(metadata["uid"])
+        elif self._cluster and metadata["name"] == SYSTEM:
+            found["k8s.cluster.uid"] = str(metadata["uid"])
+        for taking, values in (
+            (self._labels, metadata.get("labels")),
+            (self._annotations, metadata.get("annotations")),
+        ):
+            for one in taking:
+                found.update(one(values or {}))
+        return found
 
 
 class Extraction:
@@ -94,8 +135,7 @@ class Extraction:
         self._wanted = wanted
         self._own: list[str] = [name for name in wanted.metadata if name not in _OF_CONTAINER]
         self._of_container: list[str] = [name for name in wanted.metadata if name in _OF_CONTAINER]
-        self._labels = [_Taking(field, "k8s.pod.labels.") for field in wanted.labels]
-        self._annotations = [_Taking(field, "k8s.pod.annotations.") for field in wanted.annotations]
+        self._labels, self._annotations = _takings(wanted, "pod")
         self._excluded = [re2.compile(expression) for expression in excluded]
 
     def __call__(self, pod: Pod) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
@@ -126,6 +166,13 @@ class Extraction:
         if len(containers) == 1:
             found.update(next(iter(containers.values())))
         return found, containers
+
+
+def _takings(wanted: Extract, whose: Whose) -> tuple[list[_Taking], list[_Taking]]:
+    """Those for labels and those for annotations."""
+    labels = [_Taking(field, f"k8s.{whose}.labels.") for field in wanted.labels if field.from_ == whose]
+    annotations = [_Taking(field, f"k8s.{whose}.annotations.") for field in wanted.annotations if field.from_ == whose]
+    return labels, annotations
 
 
 class _Taking:

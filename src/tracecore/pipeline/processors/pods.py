@@ -6,7 +6,6 @@ of a pod is kept.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections import deque
@@ -15,10 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
+from tracecore.pipeline.processors.following import Following
 from tracecore.signals.kubernetes.api import Way
-from tracecore.signals.kubernetes.watch import BACK_OFF, Change, Collection, Follower
-
-log = logging.getLogger("tracecore.agent.k8sattributes")
+from tracecore.signals.kubernetes.watch import Change, Collection
 
 #: Pods remembered; a larger cluster wants a filter by node.
 MOST: Final = 50_000
@@ -34,19 +32,21 @@ class Known:
     Args:
         uid: its own.
         name: namespace and name.
+        node: where it runs.
         addresses: by which it can be known: none for one on its node's network, or one that has ended.
         attributes: for records that do not say which container they are of.
         containers: beside them, by container.
     """
 
-    __slots__ = ("_merged", "addresses", "attributes", "containers", "name", "uid")
+    __slots__ = ("_merged", "addresses", "attributes", "containers", "name", "node", "uid")
 
     def __init__(
-        self, uid: str, name: tuple[str, str], addresses: tuple[str, ...], attributes: Attributes,
+        self, uid: str, name: tuple[str, str], node: str, addresses: tuple[str, ...], attributes: Attributes,
         containers: dict[str, Attributes],
     ) -> None:  # fmt: skip
         self.uid = uid
         self.name = name
+        self.node = node
         self.addresses = addresses
         self.attributes = attributes
         self.containers = containers
@@ -91,7 +91,6 @@ class Pods:
         self._extract = extract
         self._grace = grace
         self._now = now
-        self._stop = threading.Event()
         self.synced = threading.Event()
         #: How often something was learned.
         self.learned = 0
@@ -102,40 +101,10 @@ class Pods:
         self._listed: set[str] = set()
         #: Pods that found no room, and objects that were none.
         self.overflow = self.malformed = 0
-        self._state = state
-        self._users = 0
-        self._follower = Follower(way, collection, stop=self._stop, state=state)
-        self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
+        self.following = Following(way, collection, self.apply, state)
 
     def __len__(self) -> int:
         return len(self.by_uid)
-
-    def start(self) -> None:
-        """Begin to follow, when the first of those who share this asks."""
-        self._users += 1
-        if self._users == 1:
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End it, when the last of them asks."""
-        self._users -= 1
-        if self._users > 0:
-            return
-        self._stop.set()
-        self._follower.wake()
-        if self._thread.ident is not None:
-            self._thread.join(2.0)
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                for change in self._follower.changes():
-                    self.apply(change)
-            except Exception as error:
-                # Our own mistake: it is said, and what is known stays known.
-                log.exception("pods")
-                self._state(f"{type(error).__name__}: {error}")
-                self._stop.wait(BACK_OFF[1])
 
     def apply(self, change: Change) -> None:
         """Take in what was told."""
@@ -174,12 +143,13 @@ class Pods:
         extracted = self._extract(pod)
         if extracted is None:
             return None
-        metadata, status = pod["metadata"], pod.get("status") or {}
+        metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
         addresses: tuple[str, ...] = ()
-        if not (pod.get("spec") or {}).get("hostNetwork") and status.get("phase") not in _ENDED:
+        if not spec.get("hostNetwork") and status.get("phase") not in _ENDED:
             several = [str(entry.get("ip")) for entry in status.get("podIPs") or ()]
             addresses = tuple(several or ([str(status["podIP"])] if status.get("podIP") else []))
-        return Known(uid, (str(metadata.get("namespace")), str(metadata.get("name"))), addresses, *extracted)
+        name = str(metadata.get("namespace")), str(metadata.get("name"))
+        return Known(uid, name, str(spec.get("nodeName") or ""), addresses, *extracted)
 
     def _place(self, made: Known) -> None:
         before = self.by_uid.get(made.uid)
