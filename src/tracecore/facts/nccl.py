@@ -110,6 +110,11 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
     endpoint: str | None = None
     interface: str | None = None
 
+    @property
+    def own(self) -> bool:
+        """It says nothing about the others: the port that this rank was to open is taken."""
+        return self.failure == "address_in_use"
+
     def describe(self) -> str:
         parts = [f"rendezvous failed: {self.failure.replace('_', ' ')}"]
         if self.joined is not None and self.expected is not None:

@@ -28,7 +28,11 @@ DRIVER = {
     "reset_failed": "could not be reset",
 }
 #: CUDA errors that speak of hardware.
-CUDA = {"ecc_uncorrectable": "an uncorrectable memory error", "nvlink_uncorrectable": "an uncorrectable NVLink error"}
+CUDA = {
+    "ecc_uncorrectable": "an uncorrectable memory error",
+    "nvlink_uncorrectable": "an uncorrectable NVLink error",
+    "device_lost": "that it is lost",
+}
 #: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
 SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",
             "WORKFLOW_NVLINK5_ERR", "RESET_GPU", "WORKFLOW_XID_48", "DRAIN_AND_RESET", "RESTART_VM", "RESTART_BM",

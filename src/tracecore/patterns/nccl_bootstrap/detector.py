@@ -204,6 +204,8 @@ class NcclBootstrap(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if type(fact) is NcclError and fact.error != NO_INTERFACE:
             return ()
+        if type(fact) is RendezvousFailure and fact.own:
+            return ()
         if type(fact) is GroupProgress and not fact.last_enqueued:
             return ()
         if type(fact) is PodReady and fact.rank is None:

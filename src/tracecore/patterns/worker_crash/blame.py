@@ -36,6 +36,7 @@ from tracecore.patterns.worker_crash.ledger import (
     LostCollectives,
     LostConnections,
     OwnLines,
+    OwnRendezvous,
     Peers,
     Steps,
     last_name,
@@ -92,7 +93,11 @@ class Scene:
             window.digest(WatchdogReport, Aborts),
             window.digest(ExceptionRaised, LostCollectives),
         )
-        self._own_lines: tuple[Lines[Any], ...] = (window.digest(NcclError, OwnLines), window.digest(CudaError, Lines))
+        self._own_lines: tuple[Lines[Any], ...] = (
+            window.digest(NcclError, OwnLines),
+            window.digest(CudaError, Lines),
+            window.digest(RendezvousFailure, OwnRendezvous),
+        )
         self._peer_lines: tuple[Lines[Any], ...] = (
             window.digest(NcclError, Lines),
             window.digest(WatchdogReport, Lines),

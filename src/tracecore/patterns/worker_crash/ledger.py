@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from tracecore.facts.fact import Fact
-from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,6 +141,13 @@ class OwnLines(Lines[NcclError]):
 
     def add(self, facts: Sequence[NcclError]) -> None:
         super().add([fact for fact in facts if fact.error in OWN_COLLECTIVE])
+
+
+class OwnRendezvous(Lines[RendezvousFailure]):
+    """Lines of failures to join of a rank's own making."""
+
+    def add(self, facts: Sequence[RendezvousFailure]) -> None:
+        super().add([fact for fact in facts if fact.own])
 
 
 class LastWords:
