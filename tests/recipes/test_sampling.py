@@ -19,8 +19,8 @@ from tracecore.facts.progress import stalls
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress
 from tracecore.recipes import sampling
+from tracecore.recipes.columns import Starts
 from tracecore.recipes.plan import plan
-from tracecore.recipes.templates import Ends
 from tracecore.signals.logs.reader import read
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -215,10 +215,14 @@ def test_steps_change_their_width_within_a_block() -> None:
     st.binary(max_size=300).map(lambda raw: raw.replace(b"a", b"\n").replace(b"b", b"\r"))
     | st.text("abc \n\t", max_size=300).map(str.encode)
 )
-def test_ends_of_lines(data: bytes) -> None:
-    assert Ends()(data).tolist() == [at for at, byte in enumerate(data) if byte in b"\r\n"]
-    assert Ends()(data).dtype == np.int64
+def test_starts_of_lines(data: bytes) -> None:
+    def starts(ends: bytes) -> list[int]:
+        found = [0, *(at + 1 for at, byte in enumerate(data) if byte in ends)]
+        return found if found[-1] == len(data) else [*found, len(data)]
+
+    assert Starts()(data).tolist() == starts(b"\r\n")
+    assert Starts()(data).dtype == np.int64
     clean = all(byte >= 32 or byte in b"\t\n" for byte in data)
-    newlines = Ends().newlines(data)
-    assert (newlines is not None) == clean
-    assert newlines is None or newlines.tolist() == [at for at, byte in enumerate(data) if byte == 10]
+    after_newlines = Starts().after_newlines(data)
+    assert (after_newlines is not None) == clean
+    assert after_newlines is None or after_newlines.tolist() == starts(b"\n")

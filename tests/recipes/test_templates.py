@@ -8,8 +8,9 @@ import re
 import numpy as np
 import pytest
 
+from tracecore.recipes.columns import Reader, Starts, seconds, steps, together
 from tracecore.recipes.plan import plan
-from tracecore.recipes.templates import Ends, Reader, learn
+from tracecore.recipes.templates import learn
 from tracecore.signals.stream import Stream
 
 #: What stands before a step: times at any place, ranks before and after them.
@@ -45,19 +46,25 @@ def test_lines_are_read_as_they_are(prefix: str, pad: int) -> None:
     stream = Stream(path="f", format="text", layer="stdout", open=lambda: io.BytesIO(text), size=len(text))
     template = learn(lines[0].encode(), 0, plan("stdout")._asking(stream))
     assert template is not None
-    starts = np.concatenate(([0], Ends()(text) + 1))[:-1]
-    room = int(np.searchsorted(starts, len(text) - Reader(template, 5).need, "right"))
-    read, good = Reader(template, 5).read(text, starts[:room], np.arange(room))
-    lanes = {lane: rank for lane, (_, _, _, rank) in zip(read.lane.tolist(), expected, strict=True)}
-    assert len(lanes) == (4 if "{r}" in prefix else 1)
-    rows = zip(read.number.tolist(), read.step.tolist(), read.second.tolist(), read.lane.tolist(), strict=True)
-    assert [(number, step, second, lanes[lane]) for number, step, second, lane in rows] == expected
-    assert good is not None
-    assert np.flatnonzero(good).tolist() == read.number.tolist()
-    assert all(re.search(r"step \d", lines[number]) for number in read.number.tolist())
-    # One by one they say the same.
+    starts = Starts()(text)
     reader = Reader(template, 5)
-    together = {
-        number: (step, second, lane) for number, step, second, lane in zip(*(p.tolist() for p in read), strict=True)
-    }
-    assert {n: said for n, line in enumerate(lines[:room]) if (said := reader.read_one(line.encode()))} == together
+    found, others = reader.read(text, starts)
+    read = together(found)
+    lane = np.broadcast_to(np.asarray(read.lane), len(read.number))
+    lanes = {lane: rank for lane, (_, _, _, rank) in zip(lane.tolist(), expected, strict=True)}
+    assert len(lanes) == (4 if "{r}" in prefix else 1)
+    rows = list(
+        zip(read.number.tolist(), steps(read.step).tolist(), seconds(read.clock).tolist(), lane.tolist(), strict=True)
+    )
+    assert [(number, step, second, lanes[lane]) for number, step, second, lane in rows] == expected
+    assert sorted([*read.number.tolist(), *others.tolist()]) == list(range(len(lines)))
+    assert all(re.search(r"step \d", lines[number]) for number in read.number.tolist())
+    # A reader that has seen such lines before reads the same, from any lines, and also where the text ends with them.
+    chosen = np.arange(2, len(lines) - 1, 3)
+    text = text[: starts[chosen[-1] + 1]]
+    again, _ = reader.read(text, Starts()(text), chosen)
+    few = together(again)
+    wanted = set(chosen.tolist())
+    assert list(zip(few.number.tolist(), steps(few.step).tolist(), seconds(few.clock).tolist(), strict=True)) == [
+        row[:3] for row in rows if row[0] in wanted
+    ]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracecore.recipes.templates import Array, Flags, Lines
+from tracecore.recipes.columns import NO_STEP, Array, Flags, Lines, seconds, steps
 from tracecore.signals.logs.selector import Report
 
 MAX_LANES: Final = 16_384
@@ -51,26 +51,30 @@ class Lanes:
             enough: so many of those in a block are enough.
             whole: lines that are handed on in any case.
         """
-        number, step, second, lane = lines
-        size = len(lane)
-        least, most = int(lane.min()), int(lane.max())
-        order: Array | None = None
-        if least != most:
-            # Small numbers are sorted by counting.
-            lanes = (lane - least).astype(np.uint16) if most - least < 65_536 else lane
-            order = np.argsort(lanes, kind="stable")
-            number, step, second, lane = number[order], step[order], second[order], lane[order]
-        pick = np.zeros(size, np.bool_) if whole is None else whole if order is None else whole[order]
-        rise, pause = step[1:] - step[:-1], second[1:] - second[:-1]
-        inner = np.ones(size - 1, np.bool_) if order is None else lane[1:] == lane[:-1]
+        if not isinstance(lines.lane, int):
+            order = _by_lane(lines.lane)
+            lines, whole = lines.some(order), None if whole is None else whole[order]
+        number, step, clock, lane = lines
+        size = len(number)
+        pick = np.zeros(size, np.bool_) if whole is None else whole
+        still = np.zeros(size - 1, np.bool_)
         # As a rule steps rise within the same second, and only where they do not there is something to find out.
-        at = np.flatnonzero((rise <= 0) | (pause != 0))
-        within, rises, pauses = inner[at], rise[at], pause[at]
-        edges = at[within & ((pauses >= limit) | (pauses < 0) | (rises < 0))]
+        at = ((step[1:] <= step[:-1]) | (clock[1:] != clock[:-1])).nonzero()[0]
+        firsts, lasts = [0], [size - 1]
+        if not isinstance(lane, int):
+            inner = lane[1:] == lane[:-1]
+            at = at[inner[at]]
+            ends = (~inner).nonzero()[0]
+            firsts, lasts = [0, *(ends + 1).tolist()], [*ends.tolist(), size - 1]
+        count = len(at)
+        places = np.concatenate((at, at + 1, firsts, lasts))
+        said, times = steps(step[places]), seconds(clock[places])
+        then, now = times[:count], times[count : 2 * count]
+        rises, pauses = said[count : 2 * count] - said[:count], now - then
+        edges = at[(pauses >= limit) | (pauses < 0) | (rises < 0)]
         pick[edges] = True
         pick[edges + 1] = True
-        still = np.zeros(size - 1, np.bool_)
-        stood_at = at[within & (rises == 0) & (step[at + 1] >= 0)]
+        stood_at = at[(rises == 0) & (step[at] != NO_STEP)]
         if len(stood_at):
             still[stood_at] = True
             begins, over = still.copy(), ~still
@@ -78,36 +82,40 @@ class Lanes:
             over[1:] &= still[:-1]
             over[:1] = False
             pick[:-1] |= begins | over
-            pick[1:] |= over & inner
-        later = at[within & (pauses != 0)] + 1
-        now, then = second[later], second[later - 1]
+            pick[1:] |= over if isinstance(lane, int) else over & inner
         for every in intervals:
-            ticks = later[now // every != then // every]
+            ticks = at[now // every != then // every] + 1
             if len(ticks) <= enough:
                 break
         pick[ticks] = True
-        firsts = np.flatnonzero(np.concatenate(([True], ~inner)))
-        lasts = np.append(firsts[1:] - 1, size - 1)
         if len(self._last) > MAX_LANES:
             self._last.clear()
         spans: list[tuple[int, int, int, bool]] = []
-        rows = zip(lane[firsts].tolist(), firsts.tolist(), lasts.tolist(), strict=True)
-        for who, first, final in rows:
+        whose = [lane] if isinstance(lane, int) else lane[firsts].tolist()
+        rows = list(zip(said[2 * count :].tolist(), times[2 * count :].tolist(), strict=True))
+        for number_of_lane, (who, first, final) in enumerate(zip(whose, firsts, lasts, strict=True)):
+            (first_step, begin), (final_step, end) = rows[number_of_lane], rows[number_of_lane + len(firsts)]
             before = self._last.get(who)
             stood = bool(still[final - 1]) if final > first else False
             broken = False
             if before is None:
                 pick[first] = True
             else:
-                passed = int(second[first]) - before[1]
-                stands = int(step[first]) == before[0] >= 0
-                broken = not 0 <= passed < limit or int(step[first]) < before[0] or before[2] != stands
-                if broken or int(second[first]) // every != before[1] // every:
+                stands = first_step == before[0] >= 0
+                broken = not 0 <= begin - before[1] < limit or first_step < before[0] or before[2] != stands
+                if broken or begin // every != before[1] // every:
                     pick[first] = True
                 stood = stood or (stands and final == first)
-            self._last[who] = (int(step[final]), int(second[final]), stood)
+            self._last[who] = (final_step, end, stood)
             spans.append((who, first, final, broken))
         return Ordered(number, pick, still, spans)
+
+
+def _by_lane(lane: Array) -> Array:
+    """The order of lines lane by lane."""
+    least, most = int(lane.min()), int(lane.max())
+    # Small numbers are sorted by counting.
+    return np.argsort((lane - least).astype(np.uint16) if most - least < 65_536 else lane, kind="stable")
 
 
 class Standing:

@@ -34,8 +34,9 @@ import numpy as np
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
+from tracecore.recipes.columns import Array, Flags, Lines, Reader, Starts, aside, seconds, together
 from tracecore.recipes.lanes import MAX_LANES, Lanes, Standing
-from tracecore.recipes.templates import Array, Ask, Ends, Flags, Lines, Reader, Template, learn
+from tracecore.recipes.templates import Ask, Template, learn
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
 
 #: Seconds of a pause. Without spans, this and the longest interval together are less than any pause that means
@@ -89,7 +90,7 @@ class Shapes:
     def __init__(self) -> None:
         self.templates: OrderedDict[bytes, Template] = OrderedDict()
         #: Memory to work with: there may be thousands of streams, of which one is looked at at a time.
-        self.ends = Ends()
+        self.starts = Starts()
         self._kinds: dict[bytes, int] = {}
         self._numbers = itertools.count()
 
@@ -151,7 +152,7 @@ class Sampler:
         self._hopeless: set[bytes] = set()
         self._tried: set[bytes] = set()
         self._lessons = 0
-        self._ends = self._shapes.ends
+        self._starts = self._shapes.starts
         self._lanes = Lanes()
         #: Of each lane of a stream that goes on, the second of its last line, and how many lines that has.
         self._seconds: dict[int, tuple[int, int]] = {}
@@ -159,25 +160,25 @@ class Sampler:
         self._standing: dict[int, Standing] = {}
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
-        borders = self._ends.newlines(block)
-        clean = borders is not None
+        starts = self._starts.after_newlines(block)
+        clean = starts is not None
         text = block if clean else plain(block, escaped=False)
-        if borders is None:
-            borders = self._ends(text)
+        if starts is None:
+            starts = self._starts(text)
         found = self._events.scan(text)
         found += long_lines(text)
         spans = self._spans and clean and not any(FAILED_GROUP in line_at(text, place) for place in found)
         reports: list[Report] = [] if spans else self._close()
-        picked = self._sampled(text, borders, found if spans else None, reports)
+        picked = self._sampled(text, starts, found if spans else None, reports)
         self._offset += len(block)
-        last = len(text) - 1
-        found += [int(borders[line]) if line < len(borders) else last for line in picked]
+        found += [int(starts[line + 1]) - 1 for line in picked]
         found.sort()
+        ended = len(starts) - 1 if text.endswith(b"\n") else len(starts) - 2
         if self._spans:
-            self._lines += len(borders) if clean else block.count(b"\n")
+            self._lines += ended if clean else block.count(b"\n")
         if text is not block:
             found = mapped(text, found, block)
-        return Picked(found, borders if clean else None, reports)
+        return Picked(found, starts[1 : ended + 1] - 1 if clean else None, reports)
 
     def finish(self) -> Sequence[Report]:
         """What is still kept back: of each lane the line that stands for others, and the last ones."""
@@ -193,36 +194,31 @@ class Sampler:
         self._standing.clear()
         return sorted(reports, key=_offset)
 
-    def _sampled(self, text: bytes, ends: Array, events: Sequence[int] | None, reports: list[Report]) -> list[int]:
+    def _sampled(self, text: bytes, starts: Array, events: Sequence[int] | None, reports: list[Report]) -> list[int]:
         """Numbers of progress lines to hand on.
 
         Args:
             text: the block.
-            ends: where its lines end.
+            starts: where its lines begin, and where the next one would.
             events: places of what is no progress; None where no line may stand for others.
             reports: gets those that are handed on otherwise.
         """
-        starts = np.empty(len(ends) + 1, np.int64)
-        starts[0] = 0
-        np.add(ends, 1, out=starts[1:])
-        if starts[-1] == len(text):
-            starts = starts[:-1]
         claimed, picked = self._read(text, starts)
         known = [lines for timed, lines in claimed if timed and events is not None]
         loose = [lines for timed, lines in claimed if not timed or events is None]
         if events is not None and known:
-            self._follow(text, ends, _together(known), events, reports)
+            self._follow(text, starts, together(known), events, reports)
         if loose:
-            lines = _together(loose)
-            picked += self._needed(lines, self._in_any_case(lines, ends, len(text))).tolist()
+            lines = together(loose)
+            picked += self._needed(lines, self._in_any_case(lines, starts, len(text))).tolist()
         return picked
 
-    def _in_any_case(self, lines: Lines, ends: Array, size: int) -> Flags | None:
+    def _in_any_case(self, lines: Lines, starts: Array, size: int) -> Flags | None:
         """Lines near the beginning and the end of the stream; None where there are none."""
         near_end = self._size is not None and self._offset + size >= self._size - END
         whole: Flags | None = None
         if near_end or self._offset < self._beginning:
-            where = self._offset + np.append(ends, size - 1)[lines.number]
+            where = self._offset + starts[lines.number + 1] - 1
             whole = where < self._beginning
             if near_end and self._size is not None:
                 # Text that was changed is shorter than the block: then a little more is left out.
@@ -230,10 +226,12 @@ class Sampler:
         if self._live and size < LIVE_FULL:
             whole = np.zeros(len(lines.number), np.bool_) if whole is None else whole
             reach = LIVE_BLOCK if size <= LIVE_BLOCK else LIVE_END
-            recent = int(np.searchsorted(lines.number, np.searchsorted(ends, size - reach)))
+            recent = int(lines.number.searchsorted(starts[1:].searchsorted(size - reach + 1)))
             if recent < len(whole):
-                whole[recent:] |= self._first_of_seconds(lines.second[recent:], lines.lane[recent:])
-                last = min(self._refilled(int(lines.second[-1])), len(whole) - recent)
+                second = seconds(lines.clock[recent:])
+                lane = lines.lane if isinstance(lines.lane, int) else lines.lane[recent:]
+                whole[recent:] |= self._first_of_seconds(second, lane)
+                last = min(self._refilled(int(second[-1])), len(whole) - recent)
                 self._burst -= last
                 whole[len(whole) - last :] = True
         return whole
@@ -245,9 +243,10 @@ class Sampler:
         self._burst = min(self._burst + LIVE_RATE * passed, LIVE_BURST)
         return self._burst
 
-    def _first_of_seconds(self, second: Array, lane: Array) -> Flags:
+    def _first_of_seconds(self, second: Array, lane: int | Array) -> Flags:
         """Which lines are among the first of their lane in a second."""
-        size = len(lane)
+        size = len(second)
+        lane = np.full(size, lane) if isinstance(lane, int) else lane
         order = np.argsort(lane, kind="stable")
         of, at = lane[order], second[order]
         begins = np.ones(size, np.bool_)
@@ -269,17 +268,12 @@ class Sampler:
         return first
 
     def _read(self, text: bytes, starts: Array) -> tuple[list[tuple[bool, Lines]], list[int]]:
-        """Progress lines that were read and whether they have a time, and numbers of those that could not be.
-
-        Args:
-            text: the block.
-            starts: where its lines begin.
-        """
+        """Progress lines that were read and whether they have a time, and numbers of those that could not be."""
         claimed: list[tuple[bool, Lines]] = []
-        left = np.arange(len(starts))
+        left: Array | None = None
         if not self._readers:
             # One look at the beginning saves searching all of the block for what a template will explain.
-            self._learn(text, starts, self._progress_lines(text, starts, left[:256]))
+            self._learn(text, starts, self._progress_lines(text, starts, np.arange(min(len(starts) - 1, 256))))
         for reader in tuple(self._readers):
             left = self._claim(reader, text, starts, left, claimed)
         unknown = self._progress_lines(text, starts, left)
@@ -293,46 +287,21 @@ class Sampler:
         return claimed, unknown
 
     def _claim(
-        self, reader: Reader, text: bytes, starts: Array, left: Array, claimed: list[tuple[bool, Lines]]
+        self, reader: Reader, text: bytes, starts: Array, left: Array | None, claimed: list[tuple[bool, Lines]]
     ) -> Array:
-        """Reads those of the lines that have a reader's shape, and gives the others."""
-        start = starts if len(left) == len(starts) else starts[left]
-        room = int(np.searchsorted(start, len(text) - reader.need, "right"))
-        rest: list[Array] = []
-        timed, found = reader.template.timed, False
-        if room:
-            lines, good = reader.read(text, start[:room], left[:room])
-            if len(lines.number):
-                found = True
-                claimed.append((timed, lines))
-                if good is not None:
-                    rest.append(left[:room][~good])
-            else:
-                rest.append(left[:room])
-        if room < len(left):
-            # So near to the end of a block, lines are read one by one.
-            one_by_one = [
-                reader.read_one(text[at : at + reader.need].split(b"\n", 1)[0]) for at in start[room:].tolist()
-            ]
-            fits = np.array([one is not None for one in one_by_one])
-            if fits.any():
-                found = True
-                columns = np.array([one for one in one_by_one if one is not None], np.int64).T
-                claimed.append((timed, Lines(left[room:][fits], *columns)))
-            rest.append(left[room:][~fits])
-        if not found:
-            return left
-        if reader is not self._readers[0]:
-            self._readers.remove(reader)
-            self._readers.insert(0, reader)
-        return np.concatenate(rest) if rest else _NONE
+        """Reads those of some lines that have a reader's shape, and gives the others."""
+        found, rest = reader.read(text, starts, left)
+        if found:
+            claimed += [(reader.template.timed, lines) for lines in found]
+            if reader is not self._readers[0]:
+                self._readers.remove(reader)
+                self._readers.insert(0, reader)
+        return rest
 
     def _learn(self, text: bytes, starts: Array, numbers: Sequence[int]) -> Reader | None:
         """A reader for the first of these lines that has a shape nobody tried in vain."""
         for number in numbers:
-            start = int(starts[number])
-            stop = int(starts[number + 1]) - 1 if number + 1 < len(starts) else len(text)
-            line = text[start:stop].rstrip(b"\r\n")
+            line = text[starts[number] : starts[number + 1]].rstrip(b"\r\n")
             shape = line[:96].translate(_DIGITS)
             if shape in self._hopeless:
                 continue
@@ -358,25 +327,23 @@ class Sampler:
         del self._readers[MAX_READERS:]
         return reader
 
-    def _progress_lines(self, text: bytes, starts: Array, numbers: Array) -> list[int]:
-        """Those of the lines in which a guard of progress can match."""
+    def _progress_lines(self, text: bytes, starts: Array, numbers: Array | None) -> list[int]:
+        """Those of some lines in which a guard of progress can match; None for all lines."""
+        found: list[int] = []
+        if numbers is None:
+            self._progress.scan(text, _collect, found)
+            return np.unique(starts.searchsorted(np.array(found, np.int64) - 1, "right") - 1).tolist() if found else []
         if not len(numbers):
             return []
-        if len(numbers) == len(starts):
-            buffer, borders = text, starts
-        else:
-            begins = starts[numbers]
-            stops: Array = np.append(starts, len(text))[numbers + 1]
-            lengths: Array = stops - begins
-            buffer = b"".join(map(text.__getitem__, map(slice, begins.tolist(), stops.tolist())))
-            borders = np.cumsum(lengths) - lengths
-        found: list[int] = []
-        self._progress.scan(buffer, _collect, found)
-        if not found:
-            return []
-        lines = np.unique(np.searchsorted(borders, np.array(found, np.int64) - 1, "right") - 1)
-        picked: list[int] = numbers[lines].tolist()
-        return picked
+        rows, others = aside(text, starts, numbers)
+        self._progress.scan(rows.buffer, _collect, found)
+        picked = rows.holding(found) if found else []
+        for number in others.tolist():
+            found.clear()
+            self._progress.scan(text[starts[number] : starts[number + 1]], _collect, found)
+            if found:
+                picked.append(number)
+        return sorted(picked)
 
     def _needed(self, lines: Lines, whole: Flags | None) -> Array:
         """Numbers of the lines that are handed on in this block; `whole` are those that are in any case."""
@@ -385,13 +352,12 @@ class Sampler:
         needed: Array = lanes.number[lanes.pick]
         return needed
 
-    def _follow(self, text: bytes, ends: Array, lines: Lines, events: Sequence[int], reports: list[Report]) -> None:
+    def _follow(self, text: bytes, starts: Array, lines: Lines, events: Sequence[int], reports: list[Report]) -> None:
         """Hands on lines that stand for others, and keeps those back of which nobody knows yet how many they are."""
-        beside = np.unique(np.searchsorted(ends, np.array(events, np.int64))) if events else _NONE
+        beside = np.unique(starts.searchsorted(np.array(events, np.int64), "right") - 1) if events else _NONE
         if len(beside):
             # A line that is more than progress is handed on by its place.
-            only = ~np.isin(lines.number, beside)
-            lines = Lines(*(part[only] for part in lines))
+            lines = lines.some(~np.isin(lines.number, beside))
             if not len(lines.number):
                 return
             if len(beside) > MAX_EVENTS:
@@ -402,9 +368,8 @@ class Sampler:
 
         def row(place: int) -> Report:
             line = int(number[place])
-            begin = int(ends[line - 1]) + 1 if line else 0
-            stop = int(ends[line]) if line < len(ends) else size
-            return Report(text[begin:stop], base + begin, first_line + line)
+            begin = int(starts[line])
+            return Report(text[begin : starts[line + 1]].removesuffix(b"\n"), base + begin, first_line + line)
 
         keep = min(max(TAIL // len(lanes.spans), LEAST_TAIL), MOST_TAIL)
         if self._size is not None and base + size < self._size - RECENT:
@@ -437,17 +402,6 @@ class Sampler:
 
 def _offset(report: Report) -> int:
     return report.offset
-
-
-def _together(known: list[Lines]) -> Lines:
-    """Lines of several shapes as one, in the order of the block."""
-    if len(known) == 1:
-        return known[0]
-    number, step, second, lane = (np.concatenate(parts) for parts in zip(*known, strict=True))
-    if (np.diff(number) > 0).all():
-        return Lines(number, step, second, lane)
-    order = np.argsort(number, kind="stable")
-    return Lines(number[order], step[order], second[order], lane[order])
 
 
 def _collect(number: int, start: int, end: int, flags: int, found: list[int]) -> None:

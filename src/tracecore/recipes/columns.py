@@ -1,0 +1,433 @@
+"""The lines of a block in columns: where they begin, and what those of one shape say.
+
+Nothing here looks at a line alone, but at the very end of a block. Of each line that has a reader's shape, its step and
+its time are cut out as they stand, eight bytes each: that is enough to see whether they follow those of the line
+before. They become numbers (`steps`, `seconds`) only where somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tracecore.recipes.templates import LANES, Template
+
+Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
+Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+#: Digits of a step, at most.
+MAX_DIGITS: Final = 7
+#: The step of lines that have none, and the time of those.
+NO_STEP: Final = (1 << 64) - 1
+NO_CLOCK: Final = 0
+#: How much wider than a line is on average a row is that lines are laid in.
+ROOM: Final = 1.5
+WIDEST: Final = 1024
+
+_EIGHT: Final = np.dtype("V8")
+
+
+class Lines(NamedTuple):
+    """Lines of a block that have a shape.
+
+    Args:
+        number: which lines, ascending.
+        step: a digit in each byte, the last in the lowest, so that they compare as the numbers do.
+        clock: `HH:MM:SS` as it stands.
+        lane: whose they are: one for all of them, or one for each.
+    """
+
+    number: Array
+    step: Words
+    clock: Words
+    lane: int | Array
+
+    def some(self, where: Array | Flags) -> Lines:
+        """Those in some places."""
+        number, step, clock, lane = self
+        return Lines(number[where], step[where], clock[where], lane if isinstance(lane, int) else lane[where])
+
+
+def together(parts: list[Lines]) -> Lines:
+    """Lines that were read one part after the other, in the order of the block."""
+    if len(parts) == 1:
+        return parts[0]
+    number = np.concatenate([part.number for part in parts])
+    step, clock = np.concatenate([part.step for part in parts]), np.concatenate([part.clock for part in parts])
+    lane: int | Array = parts[0].lane
+    if not isinstance(lane, int) or any(not isinstance(part.lane, int) or part.lane != lane for part in parts):
+        lane = np.concatenate([np.broadcast_to(np.asarray(part.lane, np.int64), len(part.number)) for part in parts])
+    lines = Lines(number, step, clock, lane)
+    return lines if (number[1:] > number[:-1]).all() else lines.some(np.argsort(number, kind="stable"))
+
+
+def steps(words: Words) -> Array:
+    """The steps as numbers; -1 for none."""
+    number: Array = words.view(np.uint8).reshape(-1, 8) @ _DECIMALS
+    number[words == _NO_STEP] = -1
+    return number
+
+
+def seconds(words: Words) -> Array:
+    """`HH:MM:SS` as seconds of the day; -1 for none."""
+    number: Array = (words.view(np.uint8).reshape(-1, 8) & 15) @ _OF_DAY
+    number[words == 0] = -1
+    return number
+
+
+class Aside(NamedTuple):
+    """Some lines of a block side by side, each in a row of the same width, filled up with NULs and a newline.
+
+    Args:
+        buffer: the rows.
+        width: of a row.
+        number: which lines.
+    """
+
+    buffer: memoryview
+    width: int
+    number: Array
+
+    def holding(self, ends: Sequence[int]) -> list[int]:
+        """Numbers of the lines that hold matches which end in some places of the buffer."""
+        found: list[int] = np.unique(self.number[(np.array(ends, np.int64) - 1) // self.width]).tolist()
+        return found
+
+
+def aside(text: bytes, starts: Array, number: Array) -> tuple[Aside, Array]:
+    """Those of some lines that fit into rows, and the numbers of the others. To cut lines out one by one costs more.
+
+    Args:
+        text: the block.
+        starts: of its lines, and where the next one would begin.
+        number: which lines.
+    """
+    start = starts[number]
+    length = starts[number + 1] - start
+    width = min(int(length.mean() * ROOM) + 1, WIDEST, len(text))
+    fits = (length <= width) & (start <= len(text) - width)
+    rest = number[~fits]
+    if len(rest):
+        number, start, length = number[fits], start[fits], length[fits]
+    rows = np.ndarray((len(text) - width + 1,), np.dtype(("V", width)), text, 0, (1,))[start]
+    filled = rows.view(np.uint8)
+    filled *= (_PLACES[:width] < length.astype(np.uint16)[:, None]).view(np.uint8).reshape(-1)
+    filled[width - 1 :: width] = 10
+    return Aside(filled.data, width, number), rest
+
+
+class Starts:
+    """Finds where lines begin; keeps its memory, since fresh memory costs more than the search.
+
+    What it gives has one number more than there are lines: where the next one would begin.
+    """
+
+    def __init__(self) -> None:
+        self._found = np.zeros(0, np.bool_)
+        self._some = np.zeros(0, np.bool_)
+
+    def after_newlines(self, text: bytes) -> Array | None:
+        """The lines of a text that has no other control characters but newlines and tabs; None where it has."""
+        array = np.frombuffer(text, np.uint8)
+        found = self._memory(len(array))
+        np.less(array, 32, out=found[: len(array)])
+        starts = self._after(found)
+        values = array[starts[1:-1] - 1]
+        if values.tobytes().count(b"\n") < len(values):
+            other = values != 10
+            if (values[other] != 9).any():
+                return None
+            starts = np.delete(starts, other.nonzero()[0] + 1)
+        return _closed(starts, len(array))
+
+    def __call__(self, text: bytes) -> Array:
+        """The lines of any text; they end with newlines and with carriage returns."""
+        array = np.frombuffer(text, np.uint8)
+        found = self._memory(len(array))
+        np.equal(array, 10, out=found[: len(array)])
+        if b"\r" in text:
+            found[: len(array)] |= array == 13
+        return _closed(self._after(found), len(array))
+
+    def _memory(self, size: int) -> Flags:
+        whole = size + -size % 8
+        if len(self._found) < whole:
+            self._found = np.empty(whole, np.bool_)
+            self._some = np.empty(whole // 8, np.bool_)
+        found = self._found[:whole]
+        found[size:] = False
+        return found
+
+    def _after(self, found: Flags) -> Array:
+        """Zero, the places after those that were found, and room for one more."""
+        # Eight bytes at a time: few of them hold a line end, and hardly any two.
+        words = found.view(np.uint64)
+        some = np.not_equal(words, 0, out=self._some[: len(words)])
+        place: Array = some.nonzero()[0]
+        below = words[place]
+        more = below.copy()
+        below -= _u(1)
+        more &= below
+        if more.any():
+            place = found.nonzero()[0]
+            starts = np.empty(len(place) + 2, np.int64)
+            np.add(place, 1, out=starts[1:-1])
+        else:
+            starts = np.empty(len(place) + 2, np.int64)
+            after = np.left_shift(place, 3, out=starts[1:-1])
+            after += (np.bitwise_count(below) + 8) >> 3
+        starts[0] = 0
+        return starts
+
+
+def _closed(starts: Array, size: int) -> Array:
+    """The end of a text is where the last line ends, unless that has ended before."""
+    if starts[-2] == size:
+        return starts[:-1]
+    starts[-1] = size
+    return starts
+
+
+class _Form:
+    """A shape whose steps have so many digits: everything stands in a fixed place.
+
+    Args:
+        template: the shape.
+        digits: of the step; 0 for lines without one.
+    """
+
+    def __init__(self, template: Template, digits: int) -> None:
+        #: (place, bytes, which bits of them are compared) of words that are the same in all lines.
+        self.words: list[tuple[int, np.uint64, np.uint64]] = []
+        for place in range(len(template.target), template.text, -8):
+            first = max(place - 8, 0)
+            self._add(first, template.target[first:place], template.mask[first:place])
+        self.step, self.clock = template.step, template.clock
+        if self.step is not None:
+            # The step and what follows it are one word; what is too much for that is another.
+            tail, rest = template.tail[: 8 - digits], template.tail[8 - digits :]
+            self.target = _word(b"0" * digits + tail)
+            self.mask = _word(b"\xff" * (digits + len(tail)))
+            self.digits = _word(b"\xff" * digits)
+            self.six = _word(b"\x06" * digits)
+            self.wrong = _word(b"\xf0" * digits + b"\xff" * len(tail))
+            self.shift = _u(64 - 8 * digits)
+            if rest:
+                self._add(self.step + 8, rest, b"\xff" * len(rest))
+            for place, word, mask in template.values:
+                self._add(self.step + digits + place, word, mask)
+        places = [place for place, _, _ in self.words] + [begin for begin, _ in template.lanes]
+        places += [place for place in (self.step, self.clock) if place is not None]
+        #: What is copied of a line: from the first thing that is looked at to the last.
+        self.low = min(places, default=0)
+        self.width = max(places, default=0) + 8 - self.low
+        self.row = np.dtype(("V", self.width))
+
+    def _add(self, place: int, target: bytes, mask: bytes) -> None:
+        bits = _word(mask)
+        self.words.append((place, _word(target) & bits, bits))
+
+
+class Reader:
+    """Reads the lines of one shape out of blocks.
+
+    Args:
+        template: the shape.
+        kind: a number for its kind.
+    """
+
+    def __init__(self, template: Template, kind: int) -> None:
+        self.template = template
+        self._kind = kind
+        self._forms: dict[int, _Form] = {}
+        #: Digits that the last step had.
+        self._digits = 0
+        #: Bytes from the start of a line that are looked at, at most.
+        self._need = max(form.low + form.width for form in map(self._form, self._possible()))
+
+    def _possible(self) -> range:
+        return range(1, MAX_DIGITS + 1) if self.template.step is not None else range(1)
+
+    def _form(self, digits: int) -> _Form:
+        form = self._forms.get(digits)
+        if form is None:
+            form = self._forms[digits] = _Form(self.template, digits)
+        return form
+
+    def read(self, text: bytes, starts: Array, number: Array | None = None) -> tuple[list[Lines], Array]:
+        """Those of some lines that have this shape, and the numbers of the others.
+
+        Args:
+            text: the block.
+            starts: of its lines, and where the next one would begin.
+            number: which lines, ascending; None for all.
+        """
+        start = starts[:-1] if number is None else starts[number]
+        room = int(start.searchsorted(len(text) - self._need, "right"))
+        found, rest = self._together(text, start[:room])
+        if room < len(start):
+            # So near to the end of a block, lines are read one by one.
+            single = [self._one(text[at : at + self._need].split(b"\n", 1)[0]) for at in start[room:].tolist()]
+            fits = np.array([one is not None for one in single])
+            for place, one in enumerate(single, room):
+                if one is not None:
+                    step, clock, lane = one
+                    found.append(
+                        Lines(np.array([place]), np.array([step], np.uint64), np.array([clock], np.uint64), lane)
+                    )
+            rest = np.concatenate((rest, (~fits).nonzero()[0] + room))
+        if number is not None:
+            return [lines._replace(number=number[lines.number]) for lines in found], number[rest]
+        return found, rest
+
+    def _together(self, text: bytes, start: Array) -> tuple[list[Lines], Array]:
+        """The same for lines far enough from the end of the block; their numbers are their places among these."""
+        if not len(start):
+            return [], _NONE
+        if self.template.step is None:
+            return self._sized(text, start, 0)
+        known = self._digits
+        # As a rule all steps of a block have as many digits as the last one before it.
+        found, rest = self._sized(text, start, known) if known else ([], np.arange(len(start)))
+        widths = self._widths(text, start[rest])
+        others = set(widths.tolist()) - {0, known}
+        if not others:
+            return found, rest
+        for digits in others:
+            places = rest[widths == digits]
+            lines, _ = self._sized(text, start[places], digits)
+            found += [more._replace(number=places[more.number]) for more in lines]
+            if lines and all(found[-1].number[-1] >= one.number[-1] for one in found):
+                self._digits = digits
+        left = np.ones(len(start), np.bool_)
+        for one in found:
+            left[one.number] = False
+        return found, left.nonzero()[0]
+
+    def _widths(self, text: bytes, start: Array) -> Array:
+        """How many digits the steps of lines have; 0 for lines that are others before the step."""
+        step = self.template.step
+        assert step is not None
+        words = self._form(1).words
+        same = np.ones(len(start), np.bool_)
+        for place, target, mask in words[:1]:
+            same = (_words(text, start + place) & mask) == target
+        widths = np.zeros(len(start), np.int64)
+        where = same.nonzero()[0]
+        if len(where):
+            digits = _words(text, start[where] + step) ^ _ZEROS
+            others = ((digits + _ABOVE) | digits) & _TOP
+            lowest = others & (~others + _u(1))
+            widths[where] = np.where(others == 0, 0, np.bitwise_count(lowest - _u(1)) >> 3)
+        return widths
+
+    def _sized(self, text: bytes, start: Array, digits: int) -> tuple[list[Lines], Array]:
+        """Those of the lines that fit and whose steps have so many digits, and the others, by their places."""
+        form = self._form(digits)
+        low, width = form.low, form.width
+        rows = np.ndarray((len(text) - low - width + 1,), form.row, text, low, (1,))[start]
+        size = len(rows)
+
+        def column(place: int) -> Words:
+            return np.ndarray((size,), _EIGHT, rows, place - low, (width,)).copy().view(np.uint64)
+
+        differs: Words | None = None
+        for place, target, mask in form.words:
+            word = column(place)
+            word ^= target
+            if mask != _ALL:
+                word &= mask
+            differs = word if differs is None else np.bitwise_or(differs, word, out=differs)
+        step: Words | None = None
+        if form.step is not None:
+            step = column(form.step)
+            step ^= form.target
+            step &= form.mask
+            wrong = step + form.six
+            wrong |= step
+            wrong &= form.wrong
+            differs = wrong if differs is None else np.bitwise_or(differs, wrong, out=differs)
+            step <<= form.shift
+            step.byteswap(inplace=True)
+        where, rest = _split(differs, size)
+        if not len(where):
+            return [], rest
+        every = len(where) == size
+        clock = np.full(len(where), NO_CLOCK, np.uint64)
+        if form.clock is not None:
+            clock = column(form.clock) if every else column(form.clock)[where]
+        if step is None:
+            step = np.full(len(where), NO_STEP, np.uint64)
+        elif not every:
+            step = step[where]
+        lane: int | Array = self._kind
+        for begin, length in self.template.lanes:
+            word = column(begin)[where]
+            word &= _word(b"\x0f" * length)
+            word <<= _u(64 - 8 * length)
+            word.byteswap(inplace=True)
+            # Where all lines are one lane's there is only one number.
+            value = int(steps(word[:1])[0]) if (word == word[0]).all() else steps(word)
+            lane = lane * LANES + value
+        return [Lines(where, step, clock, lane)], rest
+
+    def _one(self, line: bytes) -> tuple[int, int, int] | None:
+        """Step, clock and lane of a single line, as a column has them; None where it does not have this shape."""
+        template = self.template
+        digits = 0
+        step, clock = NO_STEP, NO_CLOCK
+        if template.step is not None:
+            number = line[template.step : template.step + 8]
+            digits = len(number) - len(number.lstrip(b"0123456789"))
+            after = template.step + digits
+            if not 0 < digits <= MAX_DIGITS or line[after : after + len(template.tail)] != template.tail:
+                return None
+            step = int.from_bytes(number[:digits], "big") & 0x0F0F0F0F0F0F0F0F
+        for place, target, mask in self._form(digits).words:
+            if int.from_bytes(line[place : place + 8], "little") & int(mask) != int(target):
+                return None
+        if template.clock is not None:
+            clock = int.from_bytes(line[template.clock : template.clock + 8], "little")
+        lane = self._kind
+        for begin, length in template.lanes:
+            value = 0
+            for byte in line[begin : begin + length]:
+                value = value * 10 + (byte & 15)
+            lane = lane * LANES + value
+        return step, clock, lane
+
+
+def _split(differs: Words | None, size: int) -> tuple[Array, Array]:
+    """Where nothing differs, and where something does."""
+    if differs is None:
+        return np.arange(size), _NONE
+    fits = differs == 0
+    return fits.nonzero()[0], (~fits).nonzero()[0]
+
+
+def _words(text: bytes, places: Array) -> Words:
+    """The eight bytes in each of some places."""
+    return np.ndarray((len(text) - 7,), _EIGHT, text, 0, (1,))[places].view(np.uint64)
+
+
+def _word(text: bytes) -> np.uint64:
+    return np.uint64(int.from_bytes(text, "little"))
+
+
+def _u(value: int) -> np.uint64:
+    return np.uint64(value)
+
+
+_NONE: Final[Array] = np.zeros(0, np.int64)
+_NO_STEP: Final = _u(NO_STEP)
+_ALL: Final = _u((1 << 64) - 1)
+_ZEROS: Final = _u(0x3030303030303030)
+_ABOVE: Final = _u(0x7676767676767676)
+_TOP: Final = _u(0x8080808080808080)
+_PLACES: Final = np.arange(WIDEST, dtype=np.uint16)
+#: What the bytes of a step count, the last digit first, and those of a time.
+_DECIMALS: Final = 10 ** np.arange(8, dtype=np.int64)
+_OF_DAY: Final = np.array((36_000, 3600, 0, 600, 60, 0, 10, 1), np.int64)
