@@ -14,6 +14,9 @@ import yaml
 
 from tracecore.pipeline.agent.configuration import Configuration, ConfigurationError, read
 from tracecore.pipeline.agent.document import Report, load
+from tracecore.signals.logs.operators.chain import Chain
+from tracecore.signals.logs.operators.entry import Entry
+from tracecore.signals.logs.tail.counters import Counters
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tracecore"
@@ -370,6 +373,29 @@ def test_an_agent_may_read_namespaces_and_nodes_where_it_takes_something_of_them
     }
     both = {"labels": [{"key": "team", "from": "namespace"}], "annotations": [{"key": "rack", "from": "node"}]}
     assert rights(both) == {"pods", "namespaces", "nodes"}
+
+
+def test_lines_of_a_kernel_log_in_a_file_have_the_times_they_were_written_at(render: Any) -> None:
+    """A time without a zone is a time only for those who know the node's."""
+    now = 1_767_323_106_000_000_000  # 2026-01-02T03:05:06Z
+    lines = [
+        "2026-01-02T04:04:05.678901+01:00 gpu-7 kernel: one",
+        "2026-01-02T03:04:05Z gpu-7 kernel: two",
+        "Jan  2 04:04:05 gpu-7 kernel: [ 12.5] three",
+        "2026 is no time",
+    ]
+
+    def times(file: dict[str, str]) -> list[int | None]:
+        agent = configurations(render({"kernel": {"source": "file", "file": file}}))["agent.yaml"]
+        operators = yaml.safe_load(agent)["receivers"]["filelog/kernel"]["operators"]
+        failures = Counters()
+        found = Chain(operators, failures).process([Entry(line) for line in lines], now)
+        assert [(entry.body, entry.attributes) for entry in found] == [(line, {}) for line in lines]
+        assert failures.entries_failed == 0
+        return [entry.time and entry.time - 1_767_323_045_000_000_000 for entry in found]
+
+    assert times({}) == [678_901_000, 0, None, None]
+    assert times({"location": "Europe/Berlin"}) == [678_901_000, 0, 0, None]
 
 
 def test_rules_and_dashboards_arrive_as_they_are(render: Any) -> None:

@@ -163,6 +163,22 @@ filelog/kernel:
     max_elapsed_time: 0s
   resource:
     tracecore.layer: kernel
+  operators:
+    # 2026-01-02T03:04:05.678901+01:00 gpu-7 kernel: ...
+    - type: regex_parser
+      if: 'body matches "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.,]+(Z|[+-][0-9:]{5,6}) "'
+      regex: '^(?P<time>\S+) '
+      timestamp: {parse_from: attributes.time, layout_type: gotime, layout: "2006-01-02T15:04:05Z07:00"}
+    {{- with $v.kernel.file.location }}
+    # Jan  2 03:04:05 gpu-7 kernel: ...
+    - type: regex_parser
+      if: 'body matches "^[A-Z][a-z]{2} [ 0-3][0-9] [0-9:]{8} "'
+      regex: '^(?P<time>\w+ +\d+ [0-9:]+) '
+      timestamp: {parse_from: attributes.time, layout_type: gotime, layout: "Jan _2 15:04:05", location: {{ . | quote }}}
+    {{- end }}
+    - type: remove
+      if: 'attributes.time != nil'
+      field: attributes.time
 {{- else }}
 kmsg:
   storage: file_storage
