@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tracecore.engine.emission import Emission
+    from tracecore.signals.flight_recorder.dump import Entry
     from tracecore.signals.flight_recorder.join import GroupState, Joined, Member
     from tracecore.signals.flight_recorder.reading import Loaded, Skipped
 
@@ -63,9 +64,13 @@ def _analyse(dumps: list[Any]) -> tuple[Joined, list[Emission]]:
     joined = join(dumps)
     engine = Engine((CollectiveMismatch(), NcclHang()))
     emissions = standing(engine.replay(facts_of(joined, entry_at)))
-    # The cause before the symptom, then what most ranks show.
-    emissions.sort(key=lambda e: (e.verdict.role != "cause", -len(e.verdict.evidence()), e.id))
+    # The cause before the symptom, where it began before what is behind it, then what most ranks show.
+    emissions.sort(key=lambda e: (e.verdict.role != "cause", _is_behind(e), -len(e.verdict.evidence()), e.id))
     return joined, emissions
+
+
+def _is_behind(emission: Emission) -> bool:
+    return "origin" in emission.verdict.fields()
 
 
 def _progress(total: int) -> Callable[[int], None] | None:
@@ -95,7 +100,7 @@ def _print_json(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]
                 "not_measured_ranks": list(joined.unseen),
                 "versions": list(joined.versions),
                 "verdicts": [emission.document() for emission in emissions],
-                "groups": [_group_document(group) for group in joined.groups if group.interesting],
+                "groups": [_group_document(group, joined) for group in joined.groups if group.interesting],
             }
             for joined, emissions in analyses
         ],
@@ -108,14 +113,14 @@ def _print_json(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
-def _group_document(group: GroupState) -> dict[str, Any]:
+def _group_document(group: GroupState, joined: Joined) -> dict[str, Any]:
     return {
         "nccl.fr.pg_id": group.label,
         "desc": group.desc,
         "members": len(group.members),
         "members_inferred": group.inferred,
         "stuck_at": group.stuck,
-        "rows": [{"status": s, "ranks": r, "operation": o, "frame": f} for s, r, o, f in _rows(group)],
+        "rows": [{"status": s, "ranks": r, "operation": o, "frame": f} for s, r, o, f in _rows(group, joined)],
         "not_measured_ranks": list(group.absent),
     }
 
@@ -135,7 +140,7 @@ def _text(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]]) -> 
         for group in joined.groups:
             if group.interesting:
                 yield ""
-                yield from _table(group)
+                yield from _table(group, joined)
         if joined.unseen:
             yield ""
             yield from _wrap(f"Not measured: {_short(joined.unseen)} left no dump.", "")
@@ -144,13 +149,23 @@ def _text(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]]) -> 
 
 def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
     if not emissions:
-        waiting = sorted({rank for g in joined.groups for rank, m in g.present.items() if m.first_waiting is not None})
         yield "No hang and no mismatch in these dumps."
-        if waiting:
-            yield from _wrap(
-                f"Only {_short(waiting)} waited in a collective, and one rank alone may merely be late.", ""
-            )
-        yield f"{len(joined.ranks)} ranks, {len(joined.groups)} process groups looked at."
+        for group in joined.groups:
+            if group.waiting and group.missing:
+                # No verdict, but the first thing to look at should the job not go on.
+                yield from _wrap(
+                    f"But {_short(group.waiting)} waits in seq {group.stuck} of {_called(group, joined)}, which "
+                    f"{_short(group.missing)} did not enter: one rank alone may merely be late.",
+                    "",
+                )
+            elif group.waiting:
+                yield from _wrap(
+                    f"Only {_short(group.waiting)} waited, in seq {group.stuck} of {_called(group, joined)}: one rank "
+                    f"alone may merely be late.",
+                    "",
+                )
+        groups = "1 process group" if len(joined.groups) == 1 else f"{len(joined.groups)} process groups"
+        yield f"{len(joined.ranks)} ranks, {groups} looked at."
         return
     verdict = emissions[0].verdict
     yield from _wrap(verdict.headline(), "         ", "What     ", bold=True)
@@ -162,12 +177,20 @@ def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
         yield from _wrap(other.verdict.headline(), "         ", "Also     ")
 
 
-def _table(group: GroupState) -> Iterator[str]:
+def _called(group: GroupState, joined: Joined) -> str:
+    """What people call a group; with its name where several are called the same."""
+    if not group.desc or group.desc == "undefined":
+        return f"group {group.label}"
+    alike = sum(other.desc == group.desc for other in joined.groups)
+    return group.desc if alike == 1 else f"{group.desc} {group.label}"
+
+
+def _table(group: GroupState, joined: Joined) -> Iterator[str]:
     inferred = ", members inferred" if group.inferred else ""
     state = f"stuck at seq {group.stuck}" if group.stuck is not None else "not stuck in a collective"
-    title = f"Group {group.desc or group.label} ({len(group.members)} ranks{inferred}): {state}"
+    title = f"Group {_called(group, joined).removeprefix('group ')} ({len(group.members)} ranks{inferred}): {state}"
     yield click.style(title, bold=True)
-    rows = _rows(group)
+    rows = _rows(group, joined)
     for status, ranks, operation, frame in rows[:_ROWS]:
         colour = "red" if status in ("missing", "differs") else None
         yield from _wrap(f"{_short(ranks)}: {operation}", " " * 12, f"  {status:<9} ", fg=colour)
@@ -179,14 +202,19 @@ def _table(group: GroupState) -> Iterator[str]:
         yield from _wrap(f"  no dump   {_short(group.absent)}", " " * 12)
 
 
-def _rows(group: GroupState) -> list[tuple[str, list[int], str, str | None]]:
+def _rows(group: GroupState, joined: Joined) -> list[tuple[str, list[int], str, str | None]]:
     """(status, ranks, operation, frame): ranks in the same place share a row."""
     from tracecore.facts.collective import user_frame
 
     odd = set(group.disagreement.minority) if group.disagreement is not None else set()
+    wanted = {rank for member in group.present.values() for rank in member.roots}
+    groups = {other.label: other for other in joined.groups}
     rows: dict[tuple[str, str, str | None], list[int]] = {}
     for rank, member in group.present.items():
-        status, operation, entry = _place(group, rank, member, rank in odd)
+        if member.first_waiting is None and not member.pending and member.waits_in is not None and rank not in odd:
+            status, operation, entry = _elsewhere(rank, member.waits_in, groups, joined)
+        else:
+            status, operation, entry = _place(group, rank, member, rank in odd, rank in wanted)
         frame = user_frame(entry.frames) if entry is not None else None
         rows.setdefault((status, operation, frame), []).append(rank)
     order = {"missing": 0, "differs": 1, "waiting": 2, "elsewhere": 3, "done": 4}
@@ -196,27 +224,43 @@ def _rows(group: GroupState) -> list[tuple[str, list[int], str, str | None]]:
     ]
 
 
-def _place(group: GroupState, rank: int, member: Member, odd: bool) -> tuple[str, str, Any]:
-    from tracecore.signals.flight_recorder.matching import operation_of
+def _elsewhere(
+    rank: int, place: tuple[str, int], groups: dict[str, GroupState], joined: Joined
+) -> tuple[str, str, Entry | None]:
+    """A member that waits in another group: what for, and where in the program."""
+    label, seq = place
+    other = groups[label]
+    member = other.present[rank]
+    entry = next((e for e in (member.entry, *member.pending) if e is not None and e.seq == seq), None)
+    return "elsewhere", f"waits in {_operation(entry)} seq {seq} of {_called(other, joined)}", entry
 
-    def name(entry: Any) -> str:
-        return operation_of(entry.name) if entry is not None else "collective"
 
+def _place(group: GroupState, rank: int, member: Member, odd: bool, wanted: bool) -> tuple[str, str, Entry | None]:
+    """Where a member is, and what of it to show. `wanted`: others wait for it."""
     if odd and group.disagreement is not None:
         side = next(side for side in group.disagreement.sides if rank in side.ranks)
         called = side.signature.partition("|")[0]
         entry = member.entry if member.entry is not None and member.entry.seq == group.disagreement.seq else None
         return "differs", f"called {called} at seq {group.disagreement.seq}", entry
     if member.first_waiting is not None:
-        return "waiting", f"in {name(member.entry)} seq {member.first_waiting}", member.entry
+        return "waiting", f"in {_operation(member.entry)} seq {member.first_waiting}", member.entry
     if member.pending:
-        return "waiting", f"in {name(member.pending[0])}", member.pending[0]
-    if member.waits_in is not None:
-        return "elsewhere", f"waits in group {member.waits_in[0]} seq {member.waits_in[1]}", member.last
-    last = f"last entered {name(member.last)} seq {member.last_enqueued}" if member.last else "entered nothing here"
+        return "waiting", f"in {_operation(member.pending[0])}", member.pending[0]
     behind = group.stuck is not None and (member.last_enqueued or 0) < group.stuck
-    waited_for = any(rank in other.roots for other in group.present.values())
-    return ("missing" if behind or waited_for else "done"), last, member.latest or member.last
+    latest = member.latest or member.last
+    if latest is None:
+        last = "entered nothing here"
+    elif latest.is_p2p:
+        last = f"last entered {_operation(latest)}"
+    else:
+        last = f"last entered {_operation(latest)} seq {latest.seq}"
+    return ("missing" if behind or wanted else "done"), last, latest
+
+
+def _operation(entry: Entry | None) -> str:
+    from tracecore.signals.flight_recorder.matching import operation_of
+
+    return operation_of(entry.name) if entry is not None else "collective"
 
 
 def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import msgspec
+
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence
 from tracecore.signals.record import LogSignal, Source, attribute
@@ -41,6 +43,7 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
         frame: the innermost line of user code.
         final: read from a dump, which is what a rank leaves when it stops: nothing came after.
         timeout_ms: how long it may take.
+        behind: the rank is in this other operation, which waits for the one that `pg` and `seq` name.
     """
 
     kind: ClassVar[str] = "collective"
@@ -60,6 +63,7 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
     frame: str | None = None
     final: bool = False
     timeout_ms: int | None = None
+    behind: str | None = None
 
     @property
     def done(self) -> bool:
@@ -67,6 +71,8 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         what = f"{self.op or 'collective'} seq {self.seq} of group {self.pg_desc or self.pg} is {self.state}"
+        if self.behind:
+            what = f"waits in {self.behind}, behind seq {self.seq} of group {self.pg_desc or self.pg}"
         return sentence(self, what) + (f", called from {self.frame}" if self.frame else "")
 
 
@@ -78,10 +84,11 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
         last_enqueued: the last collective it entered, 0 for none; None where its ring no longer tells.
         last_completed: the last that ended.
         oldest: the oldest sequence its ring still holds.
-        last_op: what its last collective here was.
+        last_op: what it called last, here or, where it waits for nobody, anywhere.
         frame: where in user code that was called.
         waits_pg, waits_desc, waits_seq: the operation it waits in, where it is not the one the group is stuck in.
         roots: the ranks at the end of the chain it waits for.
+        roots_differ: those ranks called something else than the others.
         absent: members of the group that left no dump.
         size: members of the group.
     """
@@ -100,6 +107,7 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
     waits_desc: str | None = None
     waits_seq: int | None = None
     roots: tuple[int, ...] = ()
+    roots_differ: bool = False
     absent: tuple[int, ...] = ()
     size: int | None = None
 
@@ -110,11 +118,12 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
             if self.last_enqueued
             else f"entered nothing of group {group}"
         )
-        if self.last_op:
-            what += f" ({self.last_op})"
         if self.waits_pg is not None:
             what += f" and waits in {self.waits_desc or f'group {self.waits_pg}'} seq {self.waits_seq}"
-        return sentence(self, what) + (f", last called from {self.frame}" if self.frame else "")
+        what = sentence(self, what)
+        if self.last_op or self.frame:
+            what += f", last called {self.last_op or 'something'}" + (f" from {self.frame}" if self.frame else "")
+        return what
 
 
 class Arrival(Fact, frozen=True, kw_only=True):
@@ -171,13 +180,16 @@ def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | N
             facts.extend(_waiting(group, joined))
             facts.extend(_disagreeing(group, joined, reread))
         facts.extend(_arrivals(group))
+    facts.extend(_scattered(joined))
     return facts
 
 
 def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> Iterator[GroupProgress]:
     for rank, member in group.present.items():
-        last = member.latest or member.last
         waits = member.waits_in
+        # Where a rank that waits for nobody was last seen may be in another group.
+        idle = waits is None and member.first_waiting is None and not member.pending
+        last = (member.final if idle else None) or member.latest or member.last
         yield GroupProgress(
             time=_moment(last, joined),
             source=Source(member.path or "flight_recorder", ident=f"{member.path}#rank={rank}&group={group.label}"),
@@ -193,6 +205,7 @@ def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> I
             waits_desc=called_so.get(waits[0]) or None if waits else None,
             waits_seq=waits[1] if waits else None,
             roots=member.roots,
+            roots_differ=member.roots_differ,
             absent=group.absent,
             size=len(group.members),
         )
@@ -205,6 +218,47 @@ def _waiting(group: GroupState, joined: Joined) -> Iterator[CollectiveEntry]:
             yield _entry(group, rank, member, entry, joined)
         if member.pending:
             yield _entry(group, rank, member, member.pending[0], joined)
+
+
+def _scattered(joined: Joined) -> Iterator[CollectiveEntry]:
+    """Ranks that wait for the same ones, each in another group: said to wait behind the one that began it.
+
+    In groups of two nobody waits together, though the whole job may stand.
+    """
+    waiting: dict[tuple[int, ...], list[tuple[GroupState, Member, Entry]]] = {}
+    for group in joined.groups:
+        mine = [m for m in group.present.values() if m.waits_in is None or m.pending]
+        stuck = [(m, entry) for m in mine if (entry := _unfinished(m)) is not None]
+        if len(stuck) > 1:
+            return
+        for member, entry in stuck:
+            if member.roots:
+                waiting.setdefault(member.roots, []).append((group, member, entry))
+    for roots, items in waiting.items():
+        # It began where one of those that all wait for should have come.
+        first = [item for item in items if set(roots) & item[0].present.keys()]
+        if len(items) < 2 or not first:
+            continue
+        origin, _, start = min(first, key=lambda item: (item[2].created, item[1].rank))
+        for group, member, entry in items:
+            if group is not origin:
+                fact = _entry(origin, member.rank, member, entry, joined)
+                yield msgspec.structs.replace(
+                    fact,
+                    source=Source(member.path, offset=entry.offset, ident=f"{fact.source.ident}&behind={origin.label}"),
+                    seq=start.seq,
+                    op=_operation(start),
+                    signature=None,
+                    is_p2p=start.is_p2p,
+                    behind=f"{_operation(entry)} seq {entry.seq} of group {group.desc or group.label}",
+                )
+
+
+def _unfinished(member: Member) -> Entry | None:
+    """The operation this member is in."""
+    if member.pending and (member.first_waiting is None or member.waits_in is not None):
+        return member.pending[0]
+    return member.entry if member.first_waiting is not None else None
 
 
 def _entry(group: GroupState, rank: int, member: Member, entry: Entry, joined: Joined) -> CollectiveEntry:

@@ -81,19 +81,23 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
 
     def headline(self) -> str:
-        head = f"{named(self.hanging_ranks, capital=True)} hang in {self._what()}"
+        behind = any(isinstance(fact, CollectiveEntry) and fact.behind for fact in self.hanging)
+        head = f"{named(self.hanging_ranks, capital=True)} hang in {'or behind ' if behind else ''}{self._what()}"
         if self.culprits:
             different = [c.rank for c in self.culprits if c.why == "called_different"]
             never = [c.rank for c in self.culprits if c.why == "never_entered"]
             if different:
-                return f"{head}: {named(different)} called something else"
+                where = f", behind seq {self.origin[1]} of {self.origin[0]}, where" if self.origin else ":"
+                return f"{head}{where} {named(different)} called something else"
             if self.is_p2p:
                 return f"{head}: they wait for {named(never)}"
             if self.origin:
                 return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which {named(never)} never entered"
             return f"{head}: {named(never)} never entered it"
-        if self.looked_for:
+        if self.unmeasured:
             return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none"
+        if self.origin:
+            return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which all ranks that can be seen entered"
         return f"{head}: all ranks that can be seen entered it"
 
     def remediation(self) -> str:
@@ -111,6 +115,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             steps.append(
                 f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
                 f"and `dmesg` of its host"
+            )
+        if not steps and self.unmeasured:
+            steps.append(
+                f"Whom they wait for is not among the ranks that left a record: find out which of "
+                f"{named(self.unmeasured)} still run, and collect what they left (dumps, logs, exit status)"
             )
         if not steps:
             steps.append(

@@ -129,7 +129,8 @@ def culprits_of(
             # It waits itself, here or elsewhere: whom it waits for is to be asked, not it.
             origin = origin or _origin(mine, window.key[1])
             for root in mine.roots:
-                found.setdefault(root, _culprit(root, progress.get(root), window))
+                if root not in found:
+                    found[root] = _culprit(root, progress.get(root), window, mine)
         elif not pairwise and known.stuck_at.get(rank, seq) >= seq:
             found.setdefault(rank, _culprit(rank, mine, window))
     if progress:
@@ -137,7 +138,7 @@ def culprits_of(
             mine = progress.get(rank)
             for root in mine.roots if mine is not None else ():
                 if root not in found:
-                    found[root] = _culprit(root, progress.get(root), window)
+                    found[root] = _culprit(root, progress.get(root), window, mine)
     if not found:
         return (), origin
     return tuple([found[rank] for rank in sorted(found) if rank not in cohort or pairwise]), origin
@@ -221,7 +222,10 @@ def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
     return fact.waits_desc or f"group {fact.waits_pg}", fact.waits_seq
 
 
-def _culprit(rank: int, fact: GroupProgress | None, window: Window) -> Culprit:
+def _culprit(rank: int, fact: GroupProgress | None, window: Window, waiter: GroupProgress | None = None) -> Culprit:
+    """A rank that did not come; where one that waits for it says so, a rank that called something else elsewhere."""
+    if waiter is not None and waiter.roots_differ:
+        return Culprit(rank, "called_different", fact=fact)
     if fact is not None:
         return Culprit(rank, "never_entered", fact.last_enqueued, fact.frame, fact.last_op, fact)
     said = [r for r in window.of(WatchdogReport) if r.rank == rank and r.last_enqueued is not None]

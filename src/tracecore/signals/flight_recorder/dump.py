@@ -468,6 +468,8 @@ def decode(data: bytes, limits: Limits | None = None) -> dict[str, Any]:
             raise DumpError(reason, f"JSON: {error}") from error
         except RecursionError as error:
             raise DumpError("too_deep", "JSON nested too deep") from error
+    if isinstance(root, list) and root and isinstance(root[0], dict) and "profiling_name" in root[0]:
+        root = {"version": "1.0", "entries": root}  # the first recorders (PyTorch 2.2) wrote nothing around the entries
     if not is_document(root):
         raise DumpError("not_a_dump", "a document, but no Flight Recorder dump")
     document: dict[str, Any] = root

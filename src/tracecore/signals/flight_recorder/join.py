@@ -37,11 +37,13 @@ class Member(msgspec.Struct, kw_only=True):
         last_completed: the last that ended.
         oldest: the oldest sequence the ring still holds.
         entry: the collective it waits in, else its last one here.
-        last: its last collective here; `latest`: its last operation of any kind.
+        last: its last collective here; `latest`: its last operation of any kind; `final`: its last in any group.
         pending: point-to-point operations of this group that have not ended, oldest first.
         waits_in: (group label, sequence) of the operation it waits in, where that is not this group's first
             unfinished collective.
-        roots: the ranks at the end of the chain it waits for; empty where it waits for nobody that is known.
+        roots: the ranks at the end of the chain it waits for, or of which one waits for the other in a circle; empty
+            where it waits for nobody that is known.
+        roots_differ: those ranks entered something else than the others did.
     """
 
     rank: int
@@ -53,9 +55,11 @@ class Member(msgspec.Struct, kw_only=True):
     entry: Entry | None = None
     last: Entry | None = None
     latest: Entry | None = None
+    final: Entry | None = None
     pending: list[Entry] = msgspec.field(default_factory=list)
     waits_in: tuple[str, int] | None = None
     roots: tuple[int, ...] = ()
+    roots_differ: bool = False
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,6 +269,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
     collectives = [entry for entry in mine if not entry.is_p2p]
     pending = sorted((e for e in mine if e.is_p2p and not e.done), key=lambda e: (e.record_id, e.created))
     latest = max(mine, key=lambda e: (e.record_id, e.created), default=None)
+    final = max(dump.notable, key=lambda e: (e.record_id, e.created), default=None)
     if len(ring.seq):
         last = int(ring.seq[-1])
         waiting = np.flatnonzero(~ring.done)
@@ -285,6 +290,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
             oldest=0,
             pending=pending,
             latest=latest,
+            final=final,
         )
     return Member(
         rank=dump.rank,
@@ -296,6 +302,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
         entry=_with_seq(collectives, first_waiting if first_waiting is not None else last),
         last=_with_seq(collectives, last),
         latest=latest,
+        final=final,
         pending=pending,
     )
 
@@ -435,13 +442,20 @@ def _arrivals(state: GroupState, held: dict[int, _Ring], order: list[int], low: 
 
 
 class _Wait(msgspec.Struct, frozen=True):
-    """One operation a rank is in, and the ranks it waits for."""
+    """One operation a rank is in, and the ranks it waits for.
+
+    Args:
+        pairwise: a send or receive.
+        odd: the rank called something else than the others, and so it is they who wait for it.
+    """
 
     group: str
     seq: int
     created: int
     record_id: int
     peers: tuple[int, ...]
+    pairwise: bool = False
+    odd: bool = False
 
 
 def _follow_chains(groups: list[GroupState]) -> None:
@@ -449,9 +463,10 @@ def _follow_chains(groups: list[GroupState]) -> None:
     waits: dict[int, list[_Wait]] = {}
     for group in groups:
         behind: dict[int, tuple[int, ...]] = {}
+        odd = group.disagreement.minority if group.disagreement is not None else ()
         for member in group.present.values():
             if member.first_waiting is not None:
-                waits.setdefault(member.rank, []).append(_collective_wait(group, member, behind))
+                waits.setdefault(member.rank, []).append(_collective_wait(group, member, behind, odd))
             for entry in member.pending:
                 wait = _pair_wait(group, member, entry)
                 if wait is not None:
@@ -467,13 +482,22 @@ def _follow_chains(groups: list[GroupState]) -> None:
                 member.waits_in = (wait.group, wait.seq)
             # Thousands wait for the same few: those that share their tuple of peers share the answer.
             if id(wait.peers) not in found:
-                found[id(wait.peers)] = _roots(member.rank, earliest)
+                found[id(wait.peers)] = _roots(wait.peers, earliest)
             member.roots = found[id(wait.peers)]
+            member.roots_differ = any(rank in earliest and earliest[rank].odd for rank in member.roots)
 
 
-def _collective_wait(group: GroupState, member: Member, behind: dict[int, tuple[int, ...]]) -> _Wait:
-    """What this member waits for: those that have not come to its collective, or are stuck before it."""
+def _collective_wait(
+    group: GroupState, member: Member, behind: dict[int, tuple[int, ...]], odd: tuple[int, ...]
+) -> _Wait:
+    """What this member waits for: those that called something else, have not come, or are stuck before it."""
     seq = member.first_waiting or 0
+    entry = member.entry
+    created, record_id = (entry.created, entry.record_id) if entry else (0, 0)
+    if group.disagreement is not None and group.disagreement.seq <= seq:
+        if member.rank in odd:
+            return _Wait(group.label, seq, created, record_id, (), odd=True)
+        return _Wait(group.label, seq, created, record_id, odd)
     if seq not in behind:
         behind[seq] = tuple(
             other.rank
@@ -481,8 +505,7 @@ def _collective_wait(group: GroupState, member: Member, behind: dict[int, tuple[
             if (other.last_enqueued is not None and other.last_enqueued < seq)
             or (other.first_waiting is not None and other.first_waiting < seq)
         )
-    entry = member.entry
-    return _Wait(group.label, seq, entry.created if entry else 0, entry.record_id if entry else 0, behind[seq])
+    return _Wait(group.label, seq, created, record_id, behind[seq])
 
 
 def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
@@ -493,34 +516,53 @@ def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
     peer = int(found.group(3))
     if not group.inferred and peer < len(group.members):
         peer = group.members[peer]
-    return _Wait(group.label, entry.seq, entry.created, entry.record_id, (peer,))
+    return _Wait(group.label, entry.seq, entry.created, entry.record_id, (peer,), pairwise=True)
 
 
-def _roots(rank: int, earliest: dict[int, _Wait]) -> tuple[int, ...]:
-    """Ranks reached from `rank` that wait for nobody themselves."""
-    seen = {rank}
-    front = [rank]
+def _roots(peers: tuple[int, ...], earliest: dict[int, _Wait]) -> tuple[int, ...]:
+    """Ranks reached from these that wait for nobody themselves; where there are none, those that wait in a circle."""
+    seen: set[int] = set()
+    front: Iterable[int] = peers
     roots: set[int] = set()
     expanded: set[int] = set()
     for _ in range(_MAX_CHAIN):
         following: list[int] = []
         for current in front:
-            peers = earliest[current].peers
-            if id(peers) in expanded:
+            if current in seen:
                 continue
-            expanded.add(id(peers))
-            for peer in peers:
-                if peer in seen:
-                    continue
-                seen.add(peer)
-                if peer in earliest:
-                    following.append(peer)
-                else:
-                    roots.add(peer)
+            seen.add(current)
+            wait = earliest.get(current)
+            if wait is None or wait.odd:
+                roots.add(current)
+            elif id(wait.peers) not in expanded:
+                expanded.add(id(wait.peers))
+                following += wait.peers
         if not following:
             break
         front = following
-    return tuple(sorted(roots))
+    return tuple(sorted(roots or _circle(seen, earliest)))
+
+
+def _circle(ranks: set[int], earliest: dict[int, _Wait]) -> set[int]:
+    """Of ranks that all wait for one another, those to look at.
+
+    Nobody waits for the ranks that are merely behind. One that others want to exchange with, and that went on to a
+    collective instead, has left out its part; where all are alike, it is all of them.
+    """
+    while True:
+        shared = {id(peers): peers for peers in (earliest[rank].peers for rank in ranks)}
+        inside = ranks & {peer for peers in shared.values() for peer in peers}
+        if inside == ranks:
+            break
+        ranks = inside
+    skipped = {
+        peer
+        for rank in ranks
+        if earliest[rank].pairwise
+        for peer in earliest[rank].peers
+        if peer in ranks and not earliest[peer].pairwise
+    }
+    return skipped or ranks
 
 
 def waiting_ranks(group: GroupState) -> dict[int, Any]:

@@ -181,9 +181,12 @@ def looks_like_dump(path: str) -> bool:
 def head_looks_like_dump(head: bytes) -> bool:
     """Whether a file's first bytes are those of a dump."""
     if head[:1] == b"\x80":
-        return b"version" in head and (b"pg_config" in head or b"entries" in head or b"nccl_version" in head)
+        if b"version" in head:
+            return b"pg_config" in head or b"entries" in head or b"nccl_version" in head
+        return b"profiling_name" in head and b"seq_id" in head  # the first recorders wrote the entries alone
     if head.lstrip()[:1] == b"{":
-        return b"collective_seq_id" in head or b"pg_config" in head or b"pg_status" in head
+        named = b"collective_seq_id" in head or b"pg_config" in head or b"pg_status" in head
+        return named or (b"profiling_name" in head and b"seq_id" in head)
     return False
 
 
