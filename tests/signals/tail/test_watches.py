@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracecore.signals.logs.tail import filelog, inotify, places, watches
+from tracecore.signals.logs.tail import inotify, places, watches
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
 from tracecore.signals.logs.tail.watches import Changes, Watches
@@ -317,23 +317,23 @@ def test_whoever_waits_wakes_when_a_file_grows(logs: Path) -> None:
     assert not thread.is_alive()
 
 
-def test_who_reads_much_looks_less_often(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (logs / "a").write_text("one\n")
-    log = FileLog(FileLogConfig(include=(str(logs / "*"),), start_at="beginning"), None, time.time_ns)
-    spent = [0]
-    monkeypatch.setattr(time, "thread_time_ns", lambda: spent[0])
+def test_who_has_always_much_to_read_looks_less_often(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed, spent = 0, 0
+    monkeypatch.setattr(time, "monotonic_ns", lambda: passed)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: spent)
+    log = FileLog(FileLogConfig(include=(str(logs / "*"),)), None, time.time_ns)
     stop = threading.Event()
     stop.set()
-    log.wait(stop)
-    assert log.pause == filelog.SOON
-    for cost, pause in ((1_000_000, 40_000_000), (100_000_000, STEP), (0, STEP // 2), (0, STEP // 4), (0, STEP // 8)):
-        append(logs / "a", "more\n")
-        log._next_look = 0
-        assert log.poll()
-        spent[0] += cost
-        log.wait(stop)
-        assert log.pause == pause
+    pauses = []
+    # In milliseconds: what goes by, and what is spent of it. A burst, then much for a second, then little again.
+    for step, cost, times in ((200, 1, 5), (200, 40, 1), (200, 20, 5), (200, 0, 20)):
+        for _ in range(times):
+            passed += step * 1_000_000
+            spent += cost * 1_000_000
+            log.wait(stop)
+            pauses.append(log.pause // 1_000_000)
     log.close()
+    assert pauses == [25] * 6 + [200] * 15 + [25] * 10
 
 
 @settings(max_examples=60, deadline=None)

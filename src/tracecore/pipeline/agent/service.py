@@ -22,8 +22,9 @@ from tracecore.signals.logs.selector import Selectors
 
 log = logging.getLogger("tracecore.agent")
 
-#: Seconds between two looks at what is due, at most.
+#: Seconds between two looks at what is due: at most, and at least.
 PULSE: Final = 0.05
+SHORTEST: Final = 0.005
 #: Seconds that a stop may take.
 DRAIN: Final = 10.0
 
@@ -102,12 +103,12 @@ class Graph:
         for intake in self.intakes:
             intake.start()
 
-    def tick(self, now: int) -> None:
+    def tick(self, now: int) -> int | None:
+        """Let everybody do what is due, and say when something is due next."""
         for extension in self.extensions.values():
             if (tick := getattr(extension, "tick", None)) is not None:
                 tick()
-        for pipeline in self.pipelines:
-            pipeline.tick(now)
+        return min((due for pipeline in self.pipelines if (due := pipeline.tick(now)) is not None), default=None)
 
     def stop(self, deadline: float) -> None:
         """Receivers first, then what processors hold, then exporters, until the deadline."""
@@ -182,13 +183,16 @@ class Agent:
         self.graph.start()
         log.info("running %s", _shape(self.configuration))
         try:
+            due: int | None = None
             while not self._stop.is_set():
-                self._wake.wait(PULSE)
+                # What was due and could not be done waits for a while, too.
+                left = 0.0 if due is None else (due - time.time_ns()) / 1e9
+                self._wake.wait(min(max(left, SHORTEST), PULSE) if left > 0 else PULSE)
                 if self._reload.is_set():
                     self._wake.clear()
                     self._reload.clear()
                     self._apply()
-                self.graph.tick(time.time_ns())
+                due = self.graph.tick(time.time_ns())
         finally:
             began = time.monotonic()
             log.info("stopping; draining for at most %.0f s", self._drain)

@@ -34,10 +34,11 @@ from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
-#: Nanoseconds to the next look at files that grow: at least, and so many times what the last one took of the processor.
-#: It is never more than `poll_interval`.
+#: Nanoseconds to the next look at files that grow, as long as all of that takes less than one of so many nanoseconds of
+#: a processor; then it is `poll_interval`. What was not taken is put by, up to so much.
 SOON: Final = 25 * MILLISECOND
-TIMES: Final = 40
+SHARE: Final = 40
+CREDIT: Final = 50 * MILLISECOND
 #: Seconds for which whoever writes may finish what was just begun.
 FINISH: Final = 0.01
 #: Seconds in which who waits hears that it is time to stop.
@@ -84,8 +85,9 @@ class FileLog:
         self._next_look = 0
         self._again = False
         self._pause = min(SOON, config.poll_interval)
-        self._began = time.thread_time_ns()
         self._grew = False
+        self._credit = CREDIT
+        self._account = time.monotonic_ns(), time.thread_time_ns()
 
     @property
     def more(self) -> bool:
@@ -104,11 +106,9 @@ class FileLog:
 
     def wait(self, stop: threading.Event) -> None:
         """Waits until something has changed, or may have; or until `stop` is set."""
+        # How long to wait was said with what was given; what it took decides about the next time.
         pause, grew, self._grew = self._pause, self._grew, False
-        if grew:
-            # How long to wait was said with what was given; what it took decides about the next time.
-            cost = time.thread_time_ns() - self._began
-            self._pause = min(max(SOON, TIMES * cost, pause // 2), self._config.poll_interval)
+        self._pause = self._paced()
         interval = self._config.poll_interval / SECOND
         if self._watches is None or not self._watches.alive:
             self._again = grew and pause < self._config.poll_interval
@@ -120,7 +120,13 @@ class FileLog:
                     stop.wait(FINISH)
                     break
             self._next_look = 0
-        self._began = time.thread_time_ns()
+
+    def _paced(self) -> int:
+        """How soon to look again: at once where it costs little, seldom where there is always much to read."""
+        before, self._account = self._account, (time.monotonic_ns(), time.thread_time_ns())
+        passed, spent = self._account[0] - before[0], self._account[1] - before[1]
+        self._credit = max(min(self._credit + passed // SHARE - spent, CREDIT), -CREDIT)
+        return min(SOON, self._config.poll_interval) if self._credit > 0 else self._config.poll_interval
 
     @property
     def open_files(self) -> int:
