@@ -150,7 +150,7 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
 
 def _by_content(head: bytes, complete: bool) -> str:
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        known = any(word in head for word in (b"pg_config", b"nccl_version", b"collective_seq_id", b"entries"))
+        known = any(word in head for word in (b"pg_config", b"nccl_version", b"profiling_name", b"entries"))
         return "flight_recorder" if known else ""
     if is_binary(head):
         return "journal_export" if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")) else ""
