@@ -128,7 +128,7 @@ class Every:
         chosen = self._select(file, data, tokens, starts)
         entries: list[Entry] = []
         config = self._config
-        first = file.record - len(tokens)
+        first = file.record
         for n in range(len(tokens)) if chosen is None else chosen:
             token = self._trim(tokens[n])
             if not token:
@@ -207,8 +207,8 @@ class Lines:
             bodies = [body for token in tokens if (body := trim(token))]
         if not bodies:
             return [], None
-        if not sound(data):
-            bodies = [body.decode("utf-8", "replace").encode() for body in bodies]
+        if chosen is not None or not sound(data):
+            bodies = [mended(body) for body in bodies]
         template = file.templates.get("")
         if template is None:
             attributes = {**file.attributes, **self._config.attributes}
@@ -277,8 +277,8 @@ class Runtime:
         chosen = self._select(file, data, tokens, starts)
         numbers: Sequence[int] = range(len(tokens)) if chosen is None else chosen
         batches: list[LogBatch] = []
-        if not sound(data):
-            tokens = [token if token.isascii() else token.decode("utf-8", "replace").encode() for token in tokens]
+        if chosen is None and not sound(data):
+            tokens = [mended(token) for token in tokens]
         state = file.templates.get("")
         if state is None:
             state = file.templates[""] = _Kinds(self, file)
@@ -293,6 +293,8 @@ class Runtime:
             token = trim(tokens[n])
             if not token:
                 continue
+            if chosen is not None:
+                token = mended(token)  # of few lines, each is looked at alone
             parts = token.split(b" ", 3)
             time: int | None = None
             kind: int | None = None
@@ -488,12 +490,12 @@ class _Selection:
         positions = select(data)
         if positions is None:
             return None
+        if isinstance(positions, Picked) and positions.newlines is not None and isinstance(tokens, Cut):
+            tokens.ends = positions.newlines
         chosen: list[int] = []
         after = 0
         if file.partial:
             after = self._follow(file, tokens, 0, chosen)
-        if isinstance(positions, Picked) and positions.newlines is not None and isinstance(tokens, Cut):
-            tokens.ends = positions.newlines
         for position in positions:
             number = (
                 starts.holding(position) if isinstance(starts, Starts) else bisect.bisect_right(starts, position) - 1
@@ -511,6 +513,11 @@ class _Selection:
             if not file.partial:
                 break
         return number
+
+
+def mended(text: bytes) -> bytes:
+    """The same as valid UTF-8."""
+    return text if text.isascii() else text.decode("utf-8", "replace").encode()
 
 
 def sound(data: bytes) -> bool:

@@ -15,7 +15,6 @@ class Lines(Sequence[bytes]):
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._count = -1
         self._ends: Ends | None = None
 
     @property
@@ -27,13 +26,15 @@ class Lines(Sequence[bytes]):
 
     @ends.setter
     def ends(self, known: Ends) -> None:
-        if len(known) == len(self):
+        # To count them costs as much as to look for them; that the last one is there is seen at once.
+        if self.data.rfind(b"\n") == (known[-1] if len(known) else -1):
             self._ends = known
 
+    def __bool__(self) -> bool:
+        return b"\n" in self.data
+
     def __len__(self) -> int:
-        if self._count < 0:
-            self._count = self.data.count(b"\n")
-        return self._count
+        return len(self.ends)
 
     @overload
     def __getitem__(self, place: int) -> bytes: ...

@@ -19,6 +19,8 @@ from tracecore.signals.logs.tail.watched import Watched
 READ: Final = 1 << 17
 #: Where most lines are passed over, larger pieces are faster, and few lines of each are ever handed out.
 SCANNED: Final = 1 << 20
+#: Bytes at the end of such a piece in which the end of a line is looked for before it is read.
+LAST: Final = 1 << 12
 
 
 class Reading:
@@ -70,6 +72,8 @@ class Reading:
         if border:
             want = file.ahead[0][0] - file.offset
         try:
+            if want == self._piece == SCANNED:
+                want = self._to_line_end(file, want)
             data = file.read(want) if want > 0 else b""
         except OSError as error:
             self._counters.unreadable += 1
@@ -108,16 +112,23 @@ class Reading:
         if file.inflation is not None and rest:
             file.inflation.give_back(data[consumed:])
         file.rest = rest
-        file.record += len(tokens)
         self._counters.bytes_read += consumed
         if consumed:
             found, safe = self._converter.convert(file, data[:consumed], tokens, starts, start, now)
+            file.record += len(tokens)
             self._give(file, found, safe, batches)
             for other, still in self._converter.released():
                 # What was held back of it has gone out with these.
                 self._arrivals.give(other, found[-1:], still)
         more = bool(consumed) and (border or not at_end or rest >= config.max_log_size)
         return len(data), more
+
+    def _to_line_end(self, file: Watched, want: int) -> int:
+        """How much of a large piece ends with a line: what has no rest need not be copied."""
+        if file.compressed or file.fd is None or file.offset + want >= file.target:
+            return want
+        last = os.pread(file.fd, LAST, file.offset + want - LAST).rfind(b"\n")
+        return want - LAST + last + 1 if last >= 0 else want
 
     def _skip(self, file: Watched, now: int, batches: list[LogBatch]) -> None:
         """Goes on behind what arrived before a restart; nothing before it belongs to what comes after."""
