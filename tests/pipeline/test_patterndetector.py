@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -138,6 +139,8 @@ def test_a_block_is_judged_when_its_stream_is_quiet_and_only_once() -> None:
     assert said[0]["verdict.revision"] == 1
     assert "ValueError: the batch is empty" in said[0]["pattern.headline"]
     assert said[0]["pattern.verdict_json"].count("the batch is empty") >= 1
+    evidence = json.loads(said[0]["pattern.verdict_json"])["evidence_trail"]
+    assert {entry["uid"].partition(":")[0] for entry in evidence} == {"record"}
 
 
 def test_the_same_records_again_are_nothing_new() -> None:

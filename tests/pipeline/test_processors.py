@@ -84,12 +84,50 @@ def test_records_of_a_pod_wait_for_its_rank_and_keep_their_order() -> None:
     clock = Clock()
     one = rankjoin.RankJoin(rankjoin.Options(), setting(clock))
     assert list(one.process(logs(["from the sidecar"], k8s_pod_uid="u1"))) == []
-    assert list(one.process(logs(["kernel"], host_name="n1"))) == []  # after what came before it
+    assert list(one.process(logs(["again"], k8s_pod_uid="u1"))) == []
+    # Nobody else waits for it.
+    assert [bodies(b) for b in one.process(logs(["kernel"], host_name="n1"))] == [["kernel"]]
+    assert [(bodies(b), ranks(b)) for b in one.process(logs(["[rank0]: x"], k8s_pod_uid="u2"))] == [
+        (["[rank0]: x"], [0])
+    ]
     out = list(one.process(logs(["[rank3]: hello"], k8s_pod_uid="u1")))
     assert [(bodies(b)[0], ranks(b)) for b in out] == [
-        ("from the sidecar", [3]), ("kernel", [None]), ("[rank3]: hello", [3]),
+        ("from the sidecar", [3]), ("again", [3]), ("[rank3]: hello", [3]),
     ]  # fmt: skip
     assert [ranks(b) for b in one.process(logs(["later"], k8s_pod_uid="u1"))] == [[3]]
+
+
+def test_of_a_batch_only_the_records_of_pods_without_a_rank_wait() -> None:
+    done: list[int] = []
+    one = rankjoin.RankJoin(rankjoin.Options(), setting())
+    mixed = logs(["u1 a"], k8s_pod_uid="u1")
+    for body, resource in (
+        ("kernel", {"host_name": "n1"}),
+        ("[rank2]: b", {"k8s_pod_uid": "u2"}),
+        ("u3 c", {"k8s_pod_uid": "u3"}),
+    ):
+        mixed.payload["resource_logs"] += logs([body], **resource).payload["resource_logs"]
+    mixed = Batch("logs", mixed.payload, acks=(Ack(lambda: done.append(1)),), pause=7)
+    (now,) = one.process(mixed)
+    assert (bodies(now), ranks(now), now.count, now.pause) == (["kernel", "[rank2]: b"], [None, 2], 2, 7)
+    now.done()
+    assert done == []
+    (first,) = one.process(Batch("logs", logs(["[rank1]: x"], k8s_pod_uid="u1").payload))[:1]
+    assert (bodies(first), ranks(first)) == (["u1 a"], [1])
+    first.done()
+    assert done == []
+    (last,) = one.drain(Clock.now)
+    assert (bodies(last), ranks(last)) == (["u3 c"], [None])
+    last.done()
+    assert done == [1]
+
+
+def test_a_pod_that_was_forgotten_while_its_records_wait() -> None:
+    one = rankjoin.RankJoin(rankjoin.Options(max_pods=1), setting())
+    assert list(one.process(logs(["a"], k8s_pod_uid="u1"))) == []
+    assert list(one.process(logs(["b"], k8s_pod_uid="u2"))) == []
+    assert list(one.process(logs(["c"], k8s_pod_uid="u1"))) == []
+    assert [bodies(b) for b in one.drain(Clock.now)] == [["a"], ["c"], ["b"]]
 
 
 def test_a_pod_without_a_rank_is_waited_for_once() -> None:

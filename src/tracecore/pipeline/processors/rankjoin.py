@@ -1,12 +1,12 @@
 """The `rankjoin` processor: what one stream of a pod says about its rank and job, said of its other streams too.
 
 A pod's records wait for its rank at most once and for at most the window: a pod that has not said it by then is taken
-to have none. A pod in which several ranks speak gives its job only.
+to have none. The records of others do not wait. A pod in which several ranks speak gives its job only.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         window: how long the records of a pod may wait for its rank.
         max_pods: pods remembered; the one not heard for longest is forgotten.
-        max_held: records that may wait in all; when there are more, the oldest go on.
+        max_held: records that may wait in all; when there are more, those of the pod that waits for longest go on.
     """
 
     window: Duration = 5 * SECOND
@@ -51,12 +51,41 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pod:
-    __slots__ = ("job", "ranks", "since")
+    """What is known of a pod, and which of its records wait for more."""
 
-    def __init__(self, now: int) -> None:
+    __slots__ = ("held", "job", "key", "ranks", "since")
+
+    def __init__(self, key: tuple[str, ...], now: int) -> None:
+        self.key = key
         self.ranks: set[int] = set()
         self.job: str | None = None
         self.since = now
+        self.held: list[Batch] = []
+
+    def learn(self, attributes: dict[str, Any], entry: dict[str, Any]) -> None:
+        """Take in what these records say."""
+        self.job = self.job or _text(attributes, (JOB, *_JOB_LABELS))
+        labelled = _rank(attributes, (RANK, *_RANK_LABELS))
+        if labelled is not None:
+            self.ranks = {labelled}
+            return
+        for scope in entry.get("scope_logs") or ():
+            for record in scope.get("log_records") or ():
+                own = record.get("attributes") or {}
+                rank = _rank(own, (RANK,))
+                body = record.get("body")
+                if rank is None and type(body) is str and body[:5] == "[rank" and (match := _PREFIX.match(body)):
+                    rank = int(match.group(1))
+                if rank is not None and len(self.ranks) < 2:
+                    self.ranks.add(rank)
+                self.job = self.job or _text(own, (JOB,))
+
+    def stamp(self, attributes: dict[str, Any]) -> None:
+        """Say it of a resource."""
+        if len(self.ranks) == 1:
+            attributes.setdefault(RANK, next(iter(self.ranks)))
+        if self.job is not None:
+            attributes.setdefault(JOB, self.job)
 
 
 class RankJoin:
@@ -65,88 +94,87 @@ class RankJoin:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._clock = setting.clock
-        self._meter = setting.meter
+        # First the one that was not heard for longest; and the one whose records have waited for longest.
         self._pods: OrderedDict[tuple[str, ...], _Pod] = OrderedDict()
-        self._held: deque[tuple[int, Batch, list[_Pod]]] = deque()
+        self._waiting: OrderedDict[tuple[str, ...], _Pod] = OrderedDict()
         self._count = 0
 
     def process(self, batch: Batch) -> Iterable[Batch]:
         now = self._clock()
-        waits = [pod for pod in self._learn(batch, now) if not self._settled(pod, now)]
-        self._held.append((now, batch, waits))
-        self._count += batch.count
-        return self._released(now)
+        goes: list[tuple[dict[str, Any], _Pod | None]] = []
+        waits: dict[tuple[str, ...], tuple[_Pod, list[dict[str, Any]]]] = {}
+        heard = [(entry, self._heard(entry, now)) for entry in batch.view().get("resource_logs") or ()]
+        for entry, pod in heard:
+            if pod is None or self._settled(pod, now):
+                goes.append((entry, pod))
+            else:
+                waits.setdefault(pod.key, (pod, []))[1].append(entry)
+        # What has waited is older.
+        out = self._released(now)
+        if any(pod is not None for _, pod in heard):
+            batch.payload["resource_logs"] = [entry for entry, _ in goes]
+            batch.recount()
+            batch.hold(len(waits))
+        for entry, pod in goes:
+            if pod is not None:
+                pod.stamp(entry["resource"]["attributes"])
+        for pod, entries in waits.values():
+            self._hold(pod, Batch("logs", {"resource_logs": entries}, acks=batch.acks, pause=batch.pause))
+        if goes or not waits:
+            out.append(batch)
+        else:
+            batch.done()
+        return [*out, *self._overfull()]
 
     def due(self) -> int | None:
-        return self._held[0][0] + self._options.window if self._held else None
+        return next(iter(self._waiting.values())).since + self._options.window if self._waiting else None
 
     def tick(self, now: int) -> Iterable[Batch]:
         return self._released(now)
 
     def drain(self, now: int) -> Iterable[Batch]:
-        return self._released(now, everything=True)
+        return [batch for pod in list(self._waiting.values()) for batch in self._let_go(pod)]
 
-    def _released(self, now: int, *, everything: bool = False) -> list[Batch]:
-        """Batches go on in the order in which they came."""
-        out: list[Batch] = []
-        while self._held:
-            since, batch, waits = self._held[0]
-            over = everything or now - since >= self._options.window or now < since
-            if not over and self._count <= self._options.max_held and not all(self._settled(p, now) for p in waits):
-                break
-            self._held.popleft()
-            self._count -= batch.count
-            self._stamp(batch)
-            out.append(batch)
-        return out
+    def _heard(self, entry: dict[str, Any], now: int) -> _Pod | None:
+        """The pod of some records, with what they say of it; None where they are of none."""
+        attributes = (entry.get("resource") or {}).get("attributes") or {}
+        key = _key(attributes)
+        if key is None:
+            return None
+        pod = self._pods.get(key) or self._waiting.get(key) or _Pod(key, now)
+        self._pods[key] = pod
+        self._pods.move_to_end(key)
+        if len(self._pods) > self._options.max_pods:
+            self._pods.popitem(last=False)
+        pod.learn(attributes, entry)
+        return pod
 
     def _settled(self, pod: _Pod, now: int) -> bool:
-        return bool(pod.ranks) or now - pod.since >= self._options.window
+        """Whether its records need not wait: its rank is known, or it had its time, or the clock was set back."""
+        return bool(pod.ranks) or not 0 <= now - pod.since < self._options.window
 
-    def _learn(self, batch: Batch, now: int) -> list[_Pod]:
-        """Take in what these records say; gives their pods."""
-        seen: list[_Pod] = []
-        for entry in batch.view().get("resource_logs") or ():
-            attributes = (entry.get("resource") or {}).get("attributes") or {}
-            key = _key(attributes)
-            if key is None:
-                continue
-            pod = self._pods.get(key)
-            if pod is None:
-                pod = self._pods[key] = _Pod(now)
-                if len(self._pods) > self._options.max_pods:
-                    self._pods.popitem(last=False)
-            else:
-                self._pods.move_to_end(key)
-            seen.append(pod)
-            pod.job = pod.job or _text(attributes, (JOB, *_JOB_LABELS))
-            labelled = _rank(attributes, (RANK, *_RANK_LABELS))
-            if labelled is not None:
-                pod.ranks = {labelled}
-                continue
-            for scope in entry.get("scope_logs") or ():
-                for record in scope.get("log_records") or ():
-                    own = record.get("attributes") or {}
-                    rank = _rank(own, (RANK,))
-                    body = record.get("body")
-                    if rank is None and type(body) is str and body[:5] == "[rank" and (match := _PREFIX.match(body)):
-                        rank = int(match.group(1))
-                    if rank is not None and len(pod.ranks) < 2:
-                        pod.ranks.add(rank)
-                    pod.job = pod.job or _text(own, (JOB,))
-        return seen
+    def _hold(self, pod: _Pod, batch: Batch) -> None:
+        self._waiting[pod.key] = pod
+        pod.held.append(batch)
+        self._count += batch.count
 
-    def _stamp(self, batch: Batch) -> None:
-        for entry in batch.payload.get("resource_logs") or ():
-            attributes = entry.setdefault("resource", {}).setdefault("attributes", {})
-            key = _key(attributes)
-            pod = self._pods.get(key) if key is not None else None
-            if pod is None:
-                continue
-            if len(pod.ranks) == 1:
-                attributes.setdefault(RANK, next(iter(pod.ranks)))
-            if pod.job is not None:
-                attributes.setdefault(JOB, pod.job)
+    def _released(self, now: int) -> list[Batch]:
+        settled = [pod for pod in self._waiting.values() if self._settled(pod, now)]
+        return [batch for pod in settled for batch in self._let_go(pod)]
+
+    def _overfull(self) -> Iterator[Batch]:
+        while self._count > self._options.max_held:
+            yield from self._let_go(next(iter(self._waiting.values())))
+
+    def _let_go(self, pod: _Pod) -> list[Batch]:
+        """The records of a pod that waited, in the order in which they came."""
+        del self._waiting[pod.key]
+        held, pod.held = pod.held, []
+        for batch in held:
+            self._count -= batch.count
+            for entry in batch.payload["resource_logs"]:
+                pod.stamp(entry["resource"]["attributes"])
+        return held
 
 
 def _key(attributes: dict[str, Any]) -> tuple[str, ...] | None:

@@ -236,7 +236,7 @@ class Detection:
                 self._known.popitem(last=False)
         path = attributes.get("log.file.path")
         where = path if isinstance(path, str) else "otlp"
-        return Source(where, length=len(body) if type(body) is str else 0, ident=f"otlp:{time:019d}-{number:09d}")
+        return Source(where, length=len(body) if type(body) is str else 0, ident=f"record:{time:019d}-{number:09d}")
 
     def _stamp(self, layer: str, signal: LogSignal) -> bool:
         self._lines[layer].plan.run(signal)
