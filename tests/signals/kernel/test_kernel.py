@@ -42,6 +42,33 @@ def read(stream: Stream, clock: Clock | None = None) -> list[LogSignal]:
     return list(reader.read(stream, SelectAll(), clock or Clock(T, True)))
 
 
+@pytest.mark.parametrize("month", ["lis", "nov."])
+def test_a_month_in_another_language_is_a_time_nobody_can_read(make: Make, month: str) -> None:
+    line = f"{month} 15 01:37:04 node-7 kernel: {XID}"
+    assert recognise(line.encode(), b"", "file", True).format == "syslog"
+    (record,) = read(make(line, "syslog", layer="kernel"))
+    assert (record["log"]["body"], record["resource"]["attributes"]["host.name"]) == (XID, "node-7")
+    assert record["log"]["attributes"]["tracecore.time.inferred"] is True
+
+
+@pytest.mark.parametrize("prefix", ["", "Nov 15 01:37:04 node-7 kernel: "])
+def test_the_drivers_sentence_about_a_lost_gpu_is_one_record(make: Make, prefix: str) -> None:
+    indent = "" if prefix else "               "
+    said = ["NVRM: The NVIDIA GPU 0000:b3:00.0", "NVRM: (PCI ID: 10de:2330) installed in this system has",
+            "NVRM: fallen off the bus and is not responding to commands."]  # fmt: skip
+    text = "\n".join([f"{prefix}{said[0]}", *(f"{prefix}{indent}{line}" for line in said[1:]), f"{prefix}other"])
+    first, second = read(make(text + "\n", "syslog" if prefix else "dmesg", layer="kernel"))
+    assert [line.strip() for line in first["log"]["body"].splitlines()] == said
+    assert second["log"]["body"] == "other"
+
+
+def test_another_sentence_of_the_driver_about_a_gpu_is_several(make: Make) -> None:
+    said = ["NVRM: The NVIDIA GPU 0000:b3:00.0 (PCI ID: 10de:1db4)", "NVRM: installed in this system is not supported",
+            "NVRM: by the NVIDIA 580.65.06 driver release."]  # fmt: skip
+    found = read(make("\n".join(said) + "\n", "dmesg", layer="kernel"))
+    assert [record["log"]["body"] for record in found] == said
+
+
 @pytest.mark.parametrize(
     ("line", "format", "host"),
     [
@@ -53,6 +80,7 @@ def read(stream: Stream, clock: Clock | None = None) -> list[LogSignal]:
         (f"2026-11-15T01:37:04+0000 node-7 kernel: {XID}", "syslog", "node-7"),
         (f"2026-11-15T01:37:04.000000+00:00 node-7 kernel: {XID}", "syslog", "node-7"),
         (f"<4>Nov 15 01:37:04 node-7 kernel: {XID}", "syslog", "node-7"),
+        (f"10.5.0.2: kern: warning: [2026-11-15T01:37:04.0Z]: {XID}", "dmesg", "10.5.0.2"),
     ],
 )
 def test_lines_with_a_wall_clock(make: Make, line: str, format: str, host: str | None) -> None:

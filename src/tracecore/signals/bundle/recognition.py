@@ -232,7 +232,9 @@ def _kind(line: bytes) -> str:
                 return "dmesg"
         elif b"," in early[:8] and _KMSG.match(line):
             return "dmesg"
-    if line[3:4] == b" " or first == b"<" or line[4:5] == b"-":
+    if b"]: " in line[:128] and kernel_lines.TALOS.match(line):
+        return "dmesg"
+    if line[3:4] in (b" ", b".") or first == b"<" or line[4:5] == b"-":
         match = kernel_lines.SYSLOG.match(line)
         if match and match.group(2).upper() not in _LEVELS:
             return "syslog"

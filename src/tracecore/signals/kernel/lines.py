@@ -22,9 +22,13 @@ _ISO = re2.compile(
 )
 _KMSG = re2.compile(rb"^(\d{1,6}),(\d+),(\d{1,19}),[^;]{0,200};")
 SYSLOG = re2.compile(
-    rb"^(?:<\d{1,3}>(?:\d )?)?([A-Z][a-z]{2} [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?"
+    rb"^(?:<\d{1,3}>(?:\d )?)?([A-Za-z][a-z]{2}\.? [ \d]\d (?:\d{4} )?\d\d:\d\d:\d\d(?:\.\d{1,9})?"
     rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)"
     rb" ([\w.:-]{1,255}) ([\w./@()-]{1,128}?)(?:\[(\d{1,10})\])?:(?: |$)"
+)
+# talosctl dmesg
+TALOS = re2.compile(
+    rb"^([0-9a-zA-Z.:-]{1,255}): [a-z]+: +[a-z]+: \[(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z)\]: "
 )
 _RTC = re2.compile(rb"(?m)\[ *(\d+)\.(\d+)\].{0,60}setting system clock to [^(\n]{10,40}\((1\d{9})\)")
 _AUDIT = re2.compile(rb"(?m)\[ *(\d+)\.(\d+)\].{0,60}audit\((1\d{9})\.(\d{3}):\d+\)")
@@ -85,6 +89,9 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
             return Line(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
         if match := _ISO.match(raw):
             return Line(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
+        if match := TALOS.match(raw):
+            host, text = match.group(1).decode("utf-8", "replace"), clean(raw[match.end() :])
+            return Line(text, stamp=stamps.find(match.group(2)), host=host, program="kernel")
         if match := _KMSG.match(raw):
             return since_boot(int(match.group(3)) * 1000, clean(_unescape(raw[match.end() :])))
         return Line(clean(raw), program="" if stream.format == "syslog" else "kernel")

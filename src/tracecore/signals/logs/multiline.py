@@ -282,6 +282,19 @@ class OomReport:
         return TAKE if self._PARTS.match(text) else PASS
 
 
+class LostGpu:
+    """The NVIDIA driver's sentence about a GPU that is gone: who on the first line, what happened on the third."""
+
+    worthy = True
+    whole = False
+
+    def take(self, text: bytes) -> Take:
+        text = text.strip()
+        if text.startswith(b"NVRM: fallen off the bus"):
+            return LAST
+        return TAKE if text.startswith(b"NVRM: ") and text.endswith(b"installed in this system has") else CLOSE
+
+
 def opens(text: bytes, owned: bool) -> Shape | None:
     """The shape that begins with this line, if any."""
     if HEADER in text:
@@ -291,6 +304,8 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return None if text.startswith(b"Exception raised from") else Dump()
     if b"invoked oom-killer:" in text:
         return OomReport()
+    if b"NVRM: The NVIDIA GPU " in text and b"fallen off" not in text:
+        return LostGpu()
     if text[:2] in (b"==", b"**") and _RULE.match(text):
         return Table(text)
     return None
