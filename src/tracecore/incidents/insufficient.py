@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.facts.kubernetes import PodEvicted
+from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
 from tracecore.facts.nccl import NcclError, WatchdogReport
-from tracecore.facts.process import FatalSignal, signal_name
+from tracecore.facts.process import FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.incidents.gaps import gaps
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
 _SHOWN: Final = 6
+#: Facts that say that something failed, and not what it was.
+_MUTE: Final = (NcclError, WatchdogReport, LauncherFailure, FatalSignal, ContainerTerminated)
 
 
 def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: bool) -> Incident | None:
@@ -60,7 +62,8 @@ def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
     ranks = {fact.rank for fact in run.trouble if fact.rank is not None}
     everybody = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
     suspects = Suspects.of([first]) if ranks < everybody else msgspec.structs.replace(Suspects.of([first]), ranks=())
-    headline = f"Something failed, and nothing read here says why: {first.describe()}"
+    unsaid = "why" if isinstance(first, _MUTE) else "what came of it"
+    headline = f"Something failed, and nothing read here says {unsaid}: {first.describe()}"
     if isinstance(first, PodEvicted):
         headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
     others = [fact for fact in run.trouble if fact is not first]

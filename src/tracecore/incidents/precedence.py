@@ -154,6 +154,13 @@ def _stuck_there(cause: Touch, effect: Touch) -> bool:
     return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
 
 
+def _same_storage(cause: Touch, effect: Touch) -> bool:
+    """The later error is of the same device or path."""
+    names = ("tracecore.storage.device", "tracecore.storage.path")
+    mine, its = ({touch.fields.get(name) for name in names} - {None} for touch in (cause, effect))
+    return cause.first <= effect.first and not mine.isdisjoint(its)
+
+
 def _is_late(cause: Touch, effect: Touch) -> bool:
     """The stop came after something had failed already. Without times, the order of lines in one file tells."""
     if cause.timed and effect.timed:
@@ -226,6 +233,13 @@ RULES: Final[tuple[Rule, ...]] = (
         bonds=("pod", "rank", "node?"),
         reason="its process was killed by that",
         test=_killed,
+    ),
+    Rule(
+        causes=("storage_failure",),
+        effects=("storage_failure",),
+        bonds=("node?",),
+        reason="it is the same storage, which failed further",
+        test=_same_storage,
     ),
     Rule(
         causes=("storage_failure",),

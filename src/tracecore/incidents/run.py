@@ -157,8 +157,21 @@ def look(facts: Iterable[Fact], end: int) -> Run:
     for attempt in attempts.values():
         _settle(attempt)
     progress = max((attempt.progress for attempt in attempts.values()), default=0)
-    trouble = [fact for fact in facts if _is_trouble(fact) and (fact.end >= progress or fact.approximate)]
+    steps: dict[str, list[int]] = {}
+    for fact in facts:
+        if isinstance(fact, Progress) and fact.step is not None:
+            steps.setdefault(fact.source.path, []).append(fact.source.offset)
+    trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
     return Run(attempts=attempts, end=end, trouble=trouble[:_TROUBLE])
+
+
+def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
+    """Whether no step was made after it. Without times, steps further down the same file say that it was survived."""
+    if not fact.approximate:
+        return fact.end >= progress
+    # One further step may be another rank's.
+    later = [offset for offset in steps.get(fact.source.path, ()) if offset > fact.source.offset]
+    return not isinstance(fact, ExceptionRaised) or len(later) < 2
 
 
 def _is_trouble(fact: Fact) -> bool:

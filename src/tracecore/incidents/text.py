@@ -100,10 +100,10 @@ def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
     failure = incident.failure or {}
     if failure.get("class"):
         retry = failure.get("retry") or {}
-        words = str(failure["class"])
+        words = words_of = str(failure["class"])
         if retry.get("decision"):
             words += f"; {DECISIONS.get(retry['decision'], retry['decision'])}"
-            words += f" ({retry['reason']})" if retry.get("reason") else ""
+            words += f" ({str(retry['reason']).removeprefix(f'{words_of}: ')})" if retry.get("reason") else ""
         yield from _wrap(words, " " * 7, "Class  ", paint, "strong")
 
 
@@ -119,7 +119,9 @@ def where(incident: Incident) -> str:
             parts.append(f"{word}{'s' if len(names) > 1 else ''} {', '.join(names[:4])}{more}")
     if parts:
         return ", ".join(parts)
-    said = {fact.source.path for fact in incident.evidence if fact.source.line and fact.layer == "stdout"}
+    words = [fact for fact in incident.evidence if fact.source.line and fact.layer == "stdout"]
+    # Of several files, the one of a rank: the others are the kernel's, or a launcher's.
+    said = {fact.source.path for fact in words if fact.rank is not None} or {fact.source.path for fact in words}
     if len(said) == 1 and incident.root is not None and incident.root.verdict.role == "cause":
         return f"the process that wrote {said.pop()}"
     return "no rank, node or GPU in particular"

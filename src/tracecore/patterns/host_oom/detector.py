@@ -75,7 +75,7 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         return text
 
     def remediation(self) -> str:
-        node = self._node() or "NODE"
+        node = self._node() or "its host"
         workers = (
             "The victim is a DataLoader worker: lower `num_workers` or `prefetch_factor`, and look for a dataset that "
             "keeps growing lists. "
@@ -97,6 +97,11 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         elif self._reporter() == "slurm":
             job = self.reports[0].job or "JOB"
             where = f"`sacct -j {job} --format=JobID,State,ReqMem,MaxRSS` shows the peak; ask for more with `--mem`"
+        elif self._reporter() == "stdout":
+            where = (
+                "It asked for more than was left: compare `free -g` and the job's memory limit with what it loads "
+                "(loader workers, pinned memory, offloaded optimizer state), and ask for more or use less"
+            )
         else:
             where = f"Look for the kill on {node} (`dmesg -T | grep -i 'killed process'`) and at `free -g`"
         return f"{workers}{where}. Then restart the job from its last checkpoint."

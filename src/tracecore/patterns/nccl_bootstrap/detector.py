@@ -118,7 +118,13 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
             host, _, port = (end or "$MASTER_ADDR:$MASTER_PORT").rpartition(":")
-            start = f"See whether rank {ranks} was started at all, and its log. " if ranks else ""
+            one = len(self.failed) == 1
+            asked = (
+                f"rank {ranks} was started at all, and its log"
+                if one
+                else f"ranks {ranks} were started, and their logs"
+            )
+            start = f"See whether {asked}. " if ranks else ""
             return (
                 f"{start}From a node of a rank that is missing try `nc -vz {host or end} {port or ''}`".rstrip()
                 + "; check `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, firewalls and network policies between nodes."

@@ -93,8 +93,8 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
         return f"{job}{on} {WORDS.get(self.reason, f'was stopped: {self.reason}')}{by}"
 
     def remediation(self) -> str:
-        node = self.stop.node or "NODE"
-        who = WHO.get(self.requester or "", LOOK).replace("{node}", node).replace("JOB", self.stop.job or "JOB")
+        who = WHO.get(self.requester or "", LOOK).replace("on {node}", f"on {self.stop.node or 'its host'}")
+        who = who.replace("{node}", self.stop.node or "NODE").replace("JOB", self.stop.job or "JOB")
         advice = NEXT.get(self.reason, NEXT["preempted"]).replace("{job}", self.job).replace("{who}", who)
         return f"{advice[0].upper()}{advice[1:]}."
 

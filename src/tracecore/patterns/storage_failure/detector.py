@@ -67,9 +67,16 @@ NEXT = {
     "evicted": "`lctl get_param *.*.state` and the server's log say why this client was evicted; then remount",
     "timeout": "test by hand (`time dd if={path} of=/dev/null bs=1M count=100`) and look at the server's load",
     "mount_failed": "`kubectl describe pod` and the CSI driver's log on the node say why; check secret, export, quota",
-    "shm_exhausted": "`df -h /dev/shm`: give the pod a larger `emptyDir: {medium: Memory}`, or use fewer workers",
+    "shm_exhausted": "`df -h /dev/shm`: give the pod a larger `emptyDir: {medium: Memory}` (Docker: `--shm-size`), or "
+    "use fewer workers",
     "lock_lost": "the client lost its lease: look at the server's log and the network, then restart the job",
 }
+#: What to do where the kind of storage makes a difference.
+LUSTRE = (
+    "`lfs check servers` and `lctl get_param osc.*.import | grep -E 'target|state'` show which server this client has "
+    "lost; ask its administrators whether it or the way to it is down, and remount if the client stays evicted"
+)
+NEXT_OF = {(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")}
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -122,7 +129,8 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         path = self._known("path") or "PATH"
         device = self._known("device") or "SERVER"
-        advice = NEXT[self.error].replace("{path}", path).replace("{device}", device)
+        advice = NEXT_OF.get((self._known("backend") or "", self.error), NEXT[self.error])
+        advice = advice.replace("{path}", path).replace("{device}", device)
         advice = advice.replace("{disk}", self._known("device") or "DISK")
         if self.first.pod:
             named = f"kubectl describe pod -n {namespace(self.first.pod)} {pod_name(self.first.pod)}"

@@ -77,7 +77,9 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         what = self.what.replace("grad_norm", "gradient norm")
-        step = f" at step {self.first.step}" if self.first.step is not None else f" at {rfc3339(self.first.time)}"
+        step = f" at step {self.first.step}" if self.first.step is not None else ""
+        if not step and not self.first.approximate:
+            step = f" at {rfc3339(self.first.time)[:19]}Z"
         who = f" on rank {self.alone} alone" if self.alone is not None else ""
         if self.kind == "exploding" and isinstance(self.first, Progress):
             value = _measured(self.first, self.what)
@@ -90,7 +92,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         step = self.first.step
-        before = f"before step {step}" if step is not None else f"before {rfc3339(self.first.time)}"
+        before = f"before step {step}" if step is not None else "before that"
         batch = f"the batch of rank {self.alone}" if self.alone is not None else "its batches"
         at = f" at step {step}" if step is not None else ""
         return (

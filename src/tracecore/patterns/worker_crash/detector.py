@@ -149,9 +149,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             logs += f" (`kubectl logs --previous -n {namespace(fact.pod)} {pod_name(fact.pod)}`)"
         again = "Restart from the last checkpoint once that is settled."
         if self.signal:
-            who = f"A DataLoader worker of {whose}" if isinstance(fact, LoaderError) else self.who
             advice = NEXT.get(self.signal, "the lines before it say what it was doing").format(on=on)
-            return f"{who} died of {self.signal}: {advice}. Read the end of {logs}. {again}"
+            return f"{advice[0].upper()}{advice[1:]}. Read the end of {logs}. {again}"
         if isinstance(fact, CudaError):
             return (
                 f"Read the end of {logs}, then run one step with {BLOCKING}: the traceback then points at the call "
@@ -165,11 +164,12 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         where = ""
         if fact.file and fact.line is not None:
             where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
+        follows = " What the others say after it (lost connections, watchdog, SIGTERM) follows from it."
+        follows = follows if self.followed else ""
         late = f" GPU errors are told late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
         return (
             f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data "
-            f"before restarting.{late} What the others say after it (lost connections, watchdog, SIGTERM) follows "
-            f"from it."
+            f"before restarting.{late}{follows}"
         )
 
     def _on_gpu(self) -> bool:
