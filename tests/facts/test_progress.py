@@ -51,6 +51,14 @@ def test_a_stall_starts_at_the_threshold_and_grows_under_one_uid() -> None:
     assert second.last_time == at(124)
 
 
+def test_lines_that_share_a_second_come_in_the_order_they_were_written() -> None:
+    facts = [
+        Progress(time=at(1), source=Source("rank0.log", offset), step=number)
+        for number, offset in enumerate((80, 160, 900, 1_000))
+    ]
+    assert brief(stalls(facts, at(100))) == [(90.0, 3, None)]
+
+
 def test_steps_end_a_stall_and_the_next_is_another() -> None:
     facts = [step(0, 5), step(100, 6), step(300, 7)]
     found = stalls(facts, at(400))

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
-from tracecore.facts.process import ExceptionRaised, ExitStatus
-from tracecore.facts.training import Progress, RunFinished
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal
+from tracecore.facts.training import Progress, RunFinished, StepStalled
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import Finding, arbitrate
 from tracecore.patterns.contract import Role, Suspects, Verdict
@@ -359,3 +360,60 @@ def test_ranks_of_a_pod_that_was_evicted_are_known_from_their_own_logs() -> None
     assert judge([evicted], [*said, *ended(dict.fromkeys(range(6), 1))]).incidents[0].suspects.ranks == (2, 3)
     lost = verdict("host_lost", 50, seen(50, node="n2"))
     assert judge([lost], [*said, *ended(dict.fromkeys(range(6), 1))]).incidents[0].suspects.ranks == (4, 5)
+
+
+def untimed(line: int, path: str = "out.log", **identity: Any) -> Seen:
+    """A fact of a file without times: only its place is known."""
+    return Seen(time=T0 + line, source=place(path, line), approximate=True, **identity)
+
+
+def test_a_kill_further_down_the_same_file_than_a_stop_is_part_of_it() -> None:
+    stop = verdict("planned_stop", 1, untimed(3))
+    kill = verdict("worker_crash", 2, untimed(4, rank=0), tracecore__process__signal="SIGKILL")
+    assert roots(judge([kill, stop])) == ["planned_stop"]
+    before = verdict("worker_crash", 2, untimed(2, rank=0), tracecore__process__signal="SIGKILL")
+    assert roots(judge([before, stop])) == ["worker_crash"]
+
+
+def test_later_errors_of_one_storage_belong_to_the_first() -> None:
+    device = {"tracecore__storage__device": "fs1-OST0004"}
+    first = verdict("storage_failure", 10, seen(10, node="n1"), **device)
+    later = verdict("storage_failure", 30, seen(30, node="n1"), **device)
+    other = verdict("storage_failure", 31, seen(31, node="n1"), tracecore__storage__device="nvme1n1")
+    finding = judge([later, other, first], FAILED)
+    assert roots(finding) == ["storage_failure"]
+    assert [e.id for e in finding.incidents[0].symptoms] == [later.id]
+    assert [a.verdict for a in finding.incidents[0].alternatives] == [other.id]
+
+
+def stalled(since: float, length: float, step: int) -> StepStalled:
+    return StepStalled(
+        time=T0 + int((since + 60) * SECOND),
+        last_time=T0 + int((since + length) * SECOND),
+        source=Source("steps.log", 100, 1, 50, "stall"),
+        rank=0,
+        no_progress_s=length,
+        step=step,
+    )
+
+
+def test_a_stall_that_a_step_ended_was_only_slow() -> None:
+    assert roots(judge([], [*steps(0, 120), stalled(0, 110, 0)])) == []
+    assert roots(judge([], [*steps(0, 1), stalled(1, 110, 1)])) == [None]
+
+
+def test_a_traceback_without_times_was_survived_where_steps_follow_it_in_the_file() -> None:
+    raised = ExceptionRaised(time=T0 + 5, source=place("out.log", 5), type="gaierror", approximate=True)
+    after = [Progress(time=T0 + line, source=place("out.log", line), step=line, approximate=True) for line in (1, 6, 7)]
+    assert roots(judge([], [raised, *after])) == []
+    assert roots(judge([], [raised, *after[:1]])) == [None]
+
+
+def test_watchdogs_that_ended_the_ranks_that_waited_are_no_reason() -> None:
+    report = WatchdogReport(
+        time=T0 + 5, source=place("out.log", 1), rank=1, report="timeout", op="ALLREDUCE", seq=7, approximate=True
+    )
+    abort = FatalSignal(time=T0 + 6, source=place("out.log", 2), rank=1, signal="SIGABRT", approximate=True)
+    (incident,) = judge([], [report, abort]).incidents
+    assert incident.headline == "Rank 1 waited too long in ALLREDUCE seq 7, and nothing read here says for whom"
+    assert incident.suspects.ranks == ()
