@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,19 +77,19 @@ JobID           JobName  Partition    Account  AllocCPUS      State ExitCode
 @pytest.mark.parametrize("text", [PIPED, FIXED], ids=["piped", "fixed"])
 def test_sacct(make: Make, text: str) -> None:
     found = list(slurm.read_sacct(make(text, "sacct", layer="scheduler"), CLOCK))
-    assert attributes(found, "tracecore.slurm.state") == ["OUT_OF_MEMORY", "CANCELLED", "FAILED", "RUNNING"]
-    assert attributes(found, "tracecore.slurm.job_id") == ["4711", "4711.batch", "4711.0", "4712"]
-    assert attributes(found, "tracecore.process.exit_code") == [-125, -15, 1, None]
-    assert [r["resource"]["attributes"]["gen_ai.training.job_id"] for r in found] == ["4711", "4711", "4711", "4712"]
+    assert attributes(found, "tracecore.slurm.state") == ["OUT_OF_MEMORY", "FAILED", "RUNNING"]
+    assert attributes(found, "tracecore.slurm.job_id") == ["4711", "4711.0", "4712"]
+    assert attributes(found, "tracecore.process.exit_code") == [-125, 1, None]
+    assert [r["resource"]["attributes"]["gen_ai.training.job_id"] for r in found] == ["4711", "4711", "4712"]
     assert all(text.encode()[r["source"].offset :].startswith(str(r["log"]["body"]).encode()[:4]) for r in found)
 
 
 def test_times_and_nodes_of_sacct(make: Make) -> None:
     found = list(slurm.read_sacct(make(PIPED, "sacct"), CLOCK))
     assert found[0]["log"]["time_unix_nano"] == parse("2026-11-15T01:37:04Z")
-    assert found[2]["log"]["time_unix_nano"] == parse("2026-11-15T01:00:00Z")
+    assert found[1]["log"]["time_unix_nano"] == parse("2026-11-15T01:00:00Z")
     hosts = [r["resource"]["attributes"].get("host.name") for r in found]
-    assert hosts == ["node-7", "node-7", None, None]
+    assert hosts == ["node-7", None, None]
 
 
 def test_sacct_json(make: Make) -> None:
@@ -144,3 +145,29 @@ def test_scontrol(make: Make) -> None:
     assert down["log"]["attributes"]["tracecore.slurm.reason"] == "Kill task failed [root@2026-11-15T01:30:00]"
     assert down["log"]["time_unix_nano"] == parse("2026-11-15T01:30:00Z")
     assert (idle["resource"]["attributes"]["host.name"], idle["source"].line) == ("node-8", 13)
+
+
+def test_steps_that_say_nothing_about_the_job_are_left(make: Make) -> None:
+    """The job's node failed: its steps were cancelled for that, and Slurm's own step ended well."""
+    text = (
+        "JobIDRaw|JobName|State|ExitCode|End|NodeList\n"
+        "99|train|NODE_FAIL|1:0|2026-01-02T03:04:05|gpu-[1-2]\n"
+        "99.extern|extern|COMPLETED|0:0|2026-01-02T03:04:05|gpu-[1-2]\n"
+        "99.0|python|CANCELLED|0:15|2026-01-02T03:04:05|gpu-[1-2]\n"
+        "99.1|python|FAILED|1:0|2026-01-02T03:04:05|gpu-1\n"
+    )
+    found = [record["log"]["attributes"] for record in slurm.read_sacct(make(text, "sacct"), Clock(T, True))]
+    assert [(one["tracecore.slurm.job_id"], one["tracecore.slurm.state"]) for one in found] == [
+        ("99", "NODE_FAIL"),
+        ("99.1", "FAILED"),
+    ]
+
+
+def test_steps_that_say_nothing_are_left_in_json_too(make: Make) -> None:
+    def step(name: str, state: str) -> dict[str, Any]:
+        return {"step": {"id": f"99.{name}", "name": name}, "state": [state]}
+
+    steps = [step("extern", "COMPLETED"), step("python", "CANCELLED"), step("batch", "OUT_OF_MEMORY")]
+    text = json.dumps({"jobs": [{"job_id": 99, "state": {"current": ["OUT_OF_MEMORY"]}, "steps": steps}]})
+    found = [record["log"]["attributes"] for record in slurm.read_sacct_json(make(text, "sacct_json"), Clock(T, True))]
+    assert [one["tracecore.slurm.job_id"] for one in found] == ["99", "99.batch"]

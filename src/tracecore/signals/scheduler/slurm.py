@@ -66,7 +66,7 @@ def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: S
     # Narrow columns cut a state off: "OUT_OF_ME+" is still one.
     state = words[0].rstrip("+") if words else ""
     state = next((known for known in _STATES if state and known.startswith(state)), state)
-    if not job or not state:
+    if not job or not state or _says_nothing(job.partition(".")[2], state):
         return None
     attributes: Attributes = {"tracecore.slurm.state": state, "tracecore.slurm.job_id": job}
     code = exit_code(row.get("ExitCode", ""))
@@ -82,6 +82,15 @@ def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: S
     if _HOST.match(nodes) and nodes.lower() not in ("none", "unknown"):
         identity["host.name"] = nodes
     return _record(stream, clock, identity, attributes, body.strip(), when, source)
+
+
+def _says_nothing(step: str, state: str) -> bool:
+    """Whether a step says nothing about how the job went.
+
+    The one that Slurm runs for itself (`extern`) ends well whatever happens; and steps are cancelled because a task or
+    the node failed as often as because somebody asked: who asked is in the job's own row.
+    """
+    return step.startswith("ext") or (bool(step) and state == "CANCELLED")
 
 
 def _record(
@@ -133,6 +142,9 @@ def _json_job(
     name = step.get("id") if isinstance(step, dict) else None
     if isinstance(name, dict):
         name = f"{name.get('job_id', number)}.{name.get('step_id', '')}"
+    label = str(step.get("name") or "step") if isinstance(step, dict) else ""
+    if _says_nothing(label, state):
+        return None
     attributes: Attributes = {"tracecore.slurm.state": state, "tracecore.slurm.job_id": str(name or number)}
     code = entry.get("exit_code")
     if isinstance(code, dict) and state not in ("RUNNING", "PENDING"):
