@@ -376,9 +376,8 @@ def test_a_kill_further_down_the_same_file_than_a_stop_is_part_of_it() -> None:
 
 
 def test_later_errors_of_one_storage_belong_to_the_first() -> None:
-    device = {"tracecore__storage__device": "fs1-OST0004"}
-    first = verdict("storage_failure", 10, seen(10, node="n1"), **device)
-    later = verdict("storage_failure", 30, seen(30, node="n1"), **device)
+    first = verdict("storage_failure", 10, seen(10, node="n1"), tracecore__storage__device="fs1-OST0004")
+    later = verdict("storage_failure", 30, seen(30, node="n1"), tracecore__storage__device="fs1-OST0004")
     other = verdict("storage_failure", 31, seen(31, node="n1"), tracecore__storage__device="nvme1n1")
     finding = judge([later, other, first], FAILED)
     assert roots(finding) == ["storage_failure"]
