@@ -289,15 +289,25 @@ class Runtime:
         trim, seconds, wanted = self._trim, self._seconds, self._container.format
         most = self._container.max_log_size
         kind_of = state.kinds
+        usual = state.usual if state.usable and wanted in ("", "containerd") else {}
         for n in numbers:
             token = trim(tokens[n])
             if not token:
                 continue
             if chosen is not None:
                 token = mended(token)  # of few lines, each is looked at alone
-            parts = token.split(b" ", 3)
             time: int | None = None
-            kind: int | None = None
+            kind = usual.get(token[29:40])
+            if kind is not None and pieces is None:
+                # As containerd writes nearly all lines: everything is at its place.
+                second, fraction = seconds.get(token[:20]), token[20:29]
+                if second is not None and fraction.isdigit():
+                    bodies.append(token[40:])
+                    times.append(second + int(fraction))
+                    kinds.append(kind)
+                    continue
+            parts = token.split(b" ", 3)
+            kind = None
             body = b""
             tag = b"F"
             if state.usable and len(parts) > 2 and parts[1] in _STREAMS and wanted != "docker":
@@ -307,9 +317,9 @@ class Runtime:
                 if kind is None:
                     kind = state.add(parts[1], tag)
                 body = parts[3] if len(parts) > 3 else b""
-                second = seconds.get(stamp[:19])
+                second = seconds.get(stamp[:20])
                 if second is not None and stamp[-1:] == b"Z" and len(stamp) == 30 and stamp[20:29].isdigit():
-                    time = second + int(stamp[20:29]) if wanted != "crio" and stamp[19:20] == b"." else None
+                    time = second + int(stamp[20:29]) if wanted != "crio" else None
                 else:
                     time = self._time(stamp)
             elif state.usable and token[:1] == b"{" and wanted in ("", "docker"):
@@ -391,7 +401,8 @@ class Runtime:
         if found is not None and ends:
             if len(self._seconds) > 4096:
                 self._seconds.clear()
-            self._seconds[stamp[:19]] = found - found % 1_000_000_000
+            if stamp[19:20] == b".":
+                self._seconds[stamp[:20]] = found - found % 1_000_000_000
         return found
 
     def _columns(
@@ -450,6 +461,8 @@ class _Kinds:
         #: What lines that were cut are kept by.
         self.path: str | int = runtime.path(file) or file.ident
         self.kinds: dict[tuple[bytes, bytes], int] = {}
+        #: The same of whole lines, by what stands between a time of nine digits and the text.
+        self.usual: dict[bytes, int] = {}
         self.templates: list[Template] = []
 
     def add(self, stream: bytes, tag: bytes) -> int:
@@ -473,8 +486,10 @@ class _Kinds:
         if len(self.templates) >= self.MOST:
             return -1
         self.templates.append(self._runtime.template(self._file, added, self._pod or {}))
-        self.kinds[key] = len(self.templates) - 1
-        return self.kinds[key]
+        number = self.kinds[key] = len(self.templates) - 1
+        if key[1] == b"F":
+            self.usual[b"Z %s F " % key[0]] = number
+        return number
 
 
 class _Selection:
