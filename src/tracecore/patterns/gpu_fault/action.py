@@ -22,6 +22,7 @@ DRIVER = {
     "init_failed": "could not be initialised",
     "probe_failed": "was not accepted by its driver",
     "gsp_timeout": "has firmware that does not answer",
+    "uvm_fatal": "stopped: its driver's memory manager failed",
     "nvlink_init_failed": "could not bring up its NVLinks",
     "ring_timeout": "hung: its ring timed out",
     "ras_uncorrectable": "has an uncorrectable error",
@@ -80,7 +81,7 @@ def action_of(fact: Fact) -> str | None:
     if isinstance(fact, GpuLost):
         return "RESTART_BM"
     if isinstance(fact, GpuDriverError):
-        return "RESET_GPU"
+        return "RESTART_BM" if fact.error == "uvm_fatal" else "RESET_GPU"
     if not isinstance(fact, Xid):
         return "RESET_GPU" if isinstance(fact, CudaError) else None
     if fact.code == 154:
