@@ -8,11 +8,18 @@ word also has to match what the word's guards say as a whole, which is compiled 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+import numpy as np
 
 from tracecore.ottl.planner.database import Database, Search, compiled, search
 
 Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
+#: Where the lines of a text begin, and where the next one would.
+Starts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+#: So few lines are sooner found one by one.
+FEW: Final = 8
 
 
 class Doubts:
@@ -30,13 +37,16 @@ class Doubts:
         self._databases: dict[int, Database | None] = {}
         self._keep = keep
 
-    def holding(self, text: bytes, ends: Sequence[int], entries: Sequence[int]) -> list[int]:
+    def holding(
+        self, text: bytes, ends: Sequence[int], entries: Sequence[int], starts: Starts | None = None
+    ) -> list[int]:
         """Those of the finds that are worth parsing their line.
 
         Args:
             text: what was scanned.
             ends: the last byte of each find.
             entries: what was found, as the place in the search.
+            starts: of its lines, where they are known.
         """
         found: list[int] = []
         doubted: dict[int, list[int]] = {}
@@ -50,7 +60,7 @@ class Doubts:
         for entry, places in doubted.items():
             database = self._databases[entry]
             assert database is not None
-            lines = [line_at(text, end) for end in places]
+            lines = _lines(text, places, starts)
             # As a rule none of them holds, and then one look says so.
             if len(lines) == 1 or _matches(database, b"\n".join(lines)):
                 found += [end for end, line in zip(places, lines, strict=True) if _matches(database, line)]
@@ -69,6 +79,16 @@ class Doubts:
 
         dumped = make() if self._keep is None else self._keep(str(entry), make)
         return Database((), once=True, serialised=dumped) if dumped else None
+
+
+def _lines(text: bytes, places: list[int], starts: Starts | None) -> list[bytes]:
+    if starts is None or len(places) < FEW:
+        return [line_at(text, place) for place in places]
+    after = np.searchsorted(starts, places, "right")
+    stops = starts[after] - 1
+    if not text.endswith(b"\n"):
+        stops[after == len(starts) - 1] = len(text)
+    return list(map(text.__getitem__, map(slice, starts[after - 1].tolist(), stops.tolist())))
 
 
 def line_at(text: bytes, end: int) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 import re2
 
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
-from tracecore.ottl.planner.doubts import Doubts
+from tracecore.ottl.planner.doubts import Doubts, Starts
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals.logs.selector import ALWAYS
 
@@ -84,12 +84,17 @@ class Selector:
         found.sort()
         return found if text is block else mapped(text, found, block)
 
-    def scan(self, text: bytes) -> list[int]:
-        """The last byte of every match."""
+    def scan(self, text: bytes, starts: Starts | None = None) -> list[int]:
+        """The last byte of every match.
+
+        Args:
+            text: a block.
+            starts: of its lines, where they are known.
+        """
         found: list[int] = []
         entries: list[int] = []
         self._scan(text, found, entries)
-        return found if self._doubts is None or not found else self._doubts.holding(text, found, entries)
+        return found if self._doubts is None or not found else self._doubts.holding(text, found, entries, starts)
 
     def _scan(self, text: bytes, found: list[int], entries: list[int]) -> None:
         database = self._database
