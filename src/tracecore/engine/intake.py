@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from tracecore.engine.routes import Group, Routes
 from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow
-from tracecore.patterns.contract import FOREVER, NEVER
+from tracecore.patterns.contract import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -32,8 +31,6 @@ PAUSE = SECOND
 PORTION = 4096
 #: Identities of one fact type whose groups are remembered.
 REMEMBERED = 65_536
-
-_time = attrgetter("time")
 
 
 class Intake:
@@ -91,7 +88,7 @@ class Intake:
     def complete(self, window: FactWindow) -> None:
         """Before a look: everything that waits for this window. What the look says may change what can wait."""
         for group in self._groups.get(window.key, ()):
-            if window.shelf in group.shelves:
+            if window.shelf in group.way.shelves:
                 if group.batch:
                     self._deliver(group)
                 group.until = FOREVER
@@ -117,7 +114,7 @@ class Intake:
     def _place(self, route: Route, kind: type[Fact], facts: list[Fact], hurry: int) -> list[Fact]:
         """Put facts of one type into windows of one pattern; those it does not want."""
         idle: list[Fact] = []
-        keys, window_of, arms = route.keys, route.windows.get, route.arms
+        keys, window_of, arms, matters = route.keys, route.windows.get, route.arms, route.matters
         held = 0
         for fact in facts:
             found = keys(fact)
@@ -130,15 +127,24 @@ class Intake:
                 if window is None:
                     window = self._open(route.shelf, key, time)
                 present = window.facts.get(kind)
-                if present and time > present[-1].time and time >= hurry:
+                if time < hurry or (present and time <= present[-1].time):
+                    if not self._join(window, route, fact, hurry):
+                        continue
+                else:
                     # Nearly all facts come in order.
-                    present.append(fact)
+                    if present is None:
+                        window.facts[kind] = [fact]
+                    else:
+                        present.append(fact)
+                    if time < window.oldest:
+                        window.oldest = time
                     held += 1
-                elif not self._join(window, route, fact, hurry):
-                    continue
                 state = window.state
-                if state != CHANGED and (state != ASLEEP or arms is not False):
-                    self._notice(window, route, (fact,))
+                if state == CHANGED or (state == ASLEEP and arms is False):
+                    continue
+                if (arms if state == ASLEEP else matters is None) or self._worth(window, route, (fact,)):
+                    window.state = CHANGED
+                    self.changed.append(window)
         self._stats.held += held
         return idle
 
@@ -152,46 +158,50 @@ class Intake:
             if groups is None:
                 groups = self._remember(routes, fact, who)
             time = fact.time
-            wanted = 0
+            if time < hurry:
+                self._hurry(groups, fact, hurry, idle)
+                continue
+            wanted = len(groups)
             for group in groups:
                 if group.counts is not None and not group.counts(fact):
-                    continue
-                wanted += 1
-                if time < hurry:
-                    self._hurry(group, fact, hurry)
+                    wanted -= 1
                     continue
                 group.batch.append(fact)
-                held += 1
-                if time <= group.until or (group.asks is not None and group.wakes(fact)):
+                if time <= group.until or (group.asks and group.wakes(fact)):
                     ready.append(group)
-            if not wanted:
+            if wanted:
+                held += wanted
+            else:
                 idle.append(fact)
         self._stats.held += held
         return idle
 
-    def _hurry(self, group: Group, fact: Fact, hurry: int) -> None:
+    def _hurry(self, groups: Sequence[Group], fact: Fact, hurry: int, idle: list[Fact]) -> None:
         """A fact that cannot wait; what came before it goes first."""
-        if group.batch:
-            self._deliver(group)
-        self._put(group, [fact], hurry)
+        wanting = [group for group in groups if group.counts is None or group.counts(fact)]
+        for group in wanting:
+            if group.batch:
+                self._deliver(group)
+            self._put(group, [fact], hurry)
+        if not wanting:
+            idle.append(fact)
 
     def _remember(self, routes: Routes, fact: Fact, who: tuple[object, ...]) -> list[Group]:
         """The groups that facts of this identity go to."""
         if len(routes.identities) >= REMEMBERED:
             self._start_over(routes)
         groups: list[Group] = []
-        for key, ways in routes.parted(fact):
+        for key, way in routes.parted(fact):
             known = self._groups.get(key)
             if known is None:
                 known = self._groups[key] = []
             for group in known:
-                if group.kind is routes.kind and group.routes == ways:
+                if group.way is way:
                     break
             else:
-                group = Group(routes.kind, key, ways)
-                group.until = _until(group)
+                group = Group(key, way)
                 known.append(group)
-                max((route.shelf for route in ways), key=_horizon).groups.append(group)
+                way.keeper.groups.append(group)
             groups.append(group)
         routes.identities[who] = groups
         return groups
@@ -210,9 +220,9 @@ class Intake:
         Args:
             hurry: as in `_join`; None for facts that were in time when they came.
         """
-        kind, key = group.kind, group.key
+        kind, key = group.way.kind, group.key
         in_order = hurry is None and (len(facts) == 1 or _rise([fact.time for fact in facts]))
-        for route in group.routes:
+        for route in group.way.routes:
             new = facts
             if (counts := route.counts) is not None and group.counts is None:
                 new = [fact for fact in facts if counts(fact)]
@@ -225,24 +235,22 @@ class Intake:
                 self._stats.held += len(new)
             else:
                 new = [fact for fact in new if self._join(window, route, fact, hurry)]
-            if window.state != CHANGED and new:
-                self._notice(window, route, new)
-        group.until = _until(group)
+            if window.state != CHANGED and new and self._worth(window, route, new):
+                window.state = CHANGED
+                self.changed.append(window)
+        group.settle()
 
-    def _notice(self, window: FactWindow, route: Route, new: Sequence[Fact]) -> None:
-        """Facts came into a window that was not to be looked at: whether it now is."""
+    def _worth(self, window: FactWindow, route: Route, new: Sequence[Fact]) -> bool:
+        """Whether facts that came into a window make it worth a look."""
         if window.state == ASLEEP:
-            worth = route.arms
-            if worth is None:
-                arms, key = route.shelf.pattern.arms, window.key
-                worth = any(arms(fact, key) for fact in new)
-        elif (matters := route.matters) is not None:
-            worth = any(fact.time <= window.heeds and matters(window, fact) for fact in new)
-        else:
-            worth = True
-        if worth:
-            window.state = CHANGED
-            self.changed.append(window)
+            if route.arms is not None:
+                return route.arms
+            arms, key = route.shelf.pattern.arms, window.key
+            return any(arms(fact, key) for fact in new)
+        if route.matters is None:
+            return True
+        matters, heeds = route.matters, window.heeds
+        return any(fact.time <= heeds and matters(window, fact) for fact in new)
 
     def _join(self, window: FactWindow, route: Route, fact: Fact, hurry: int | None) -> bool:
         """Put a fact where it belongs; False where it is known, or too old for this window."""
@@ -293,7 +301,7 @@ class Intake:
             if batch and batch[0].time < cutoff:
                 group.batch = [fact for fact in batch if fact.end >= cutoff]
                 self._stats.held -= len(batch) - len(group.batch)
-            if not group.batch and not any(group.key in route.windows for route in group.routes):
+            if not group.batch and not any(group.key in route.windows for route in group.way.routes):
                 gone.append(group)
         if gone:
             self._disband(gone)
@@ -306,14 +314,14 @@ class Intake:
             known.remove(group)
             if not known:
                 del self._groups[group.key]
-        for shelf in {route.shelf for group in groups for route in group.routes}:
+        for shelf in {group.way.keeper for group in groups}:
             shelf.groups = [group for group in shelf.groups if not group.gone]
-        for kind in {group.kind for group in groups}:
+        for kind in {group.way.kind for group in groups}:
             self._routes[kind].forget()
 
     def _start_over(self, routes: Routes) -> None:
         """Too many identities to remember: forget them all."""
-        groups = [group for known in self._groups.values() for group in known if group.kind is routes.kind]
+        groups = [group for known in self._groups.values() for group in known if group.way.kind is routes.kind]
         for group in groups:
             if group.batch:
                 self._deliver(group)
@@ -360,7 +368,7 @@ class Intake:
 
     def _touched(self, window: FactWindow) -> int:
         """The time of its newest fact."""
-        waiting = (group.batch for group in self._groups.get(window.key, ()) if window.shelf in group.shelves)
+        waiting = (group.batch for group in self._groups.get(window.key, ()) if window.shelf in group.way.shelves)
         return max((facts[-1].time for facts in (*window.facts.values(), *waiting) if facts), default=0)
 
     def _drop(self, shelf: Shelf, windows: Set[FactWindow]) -> None:
@@ -368,25 +376,6 @@ class Intake:
             del shelf.windows[window.key]
             self._forget(window)
         self._stats.windows -= len(windows)
-
-
-def _until(group: Group) -> int:
-    """The last instant of which a fact of this group may change something for any of its windows, as they are now."""
-    until = NEVER
-    for route in group.routes:
-        window = route.windows.get(group.key)
-        if window is None or window.state == ASLEEP:
-            if route.arms:
-                return FOREVER
-        elif window.state == CHANGED or route.matters is None:
-            return FOREVER
-        elif window.heeds > until:
-            until = window.heeds
-    return until
-
-
-def _horizon(shelf: Shelf) -> int:
-    return shelf.horizon
 
 
 def _rise(times: list[int]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from tracecore.patterns.contract import FOREVER, Pattern
+from tracecore.engine.windows import ASLEEP, CHANGED
+from tracecore.patterns.contract import FOREVER, NEVER, Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -73,38 +74,68 @@ class Route:
         self.matters: Callable[[Any, Fact], bool] | None = pattern.matters if kind in pattern.asides else None
 
 
+class Way:
+    """Routes of one fact type that have a key in common.
+
+    Args:
+        routes: to the patterns that have windows of this key.
+
+    `counts` is asked of each fact whether it goes there, where only one pattern wants it; `arms` whether it wakes a
+    window, where its type does not say. `keeper` keeps facts for longest.
+    """
+
+    __slots__ = ("arms", "counts", "keeper", "kind", "routes", "shelves")
+
+    def __init__(self, kind: type[Fact], routes: tuple[Route, ...]) -> None:
+        self.kind = kind
+        self.routes = routes
+        self.shelves = frozenset(route.shelf.index for route in routes)
+        self.counts = routes[0].counts if len(routes) == 1 else None
+        self.arms = [route.shelf.pattern.arms for route in routes if route.arms is None]
+        self.keeper = max((route.shelf for route in routes), key=lambda shelf: shelf.horizon)
+
+
 class Group:
     """Facts of one type on their way to the windows of one key, where they are put together.
 
-    Args:
-        routes: to the patterns that have these windows.
-
-    `counts` is asked of each fact whether it goes there, where only one pattern wants it; `asks` whether it wakes a
-    window, where its type does not say. What is later than `until` changes nothing for now: it may stay in the
-    `batch` until somebody looks at one of the windows, which need not exist before.
+    What is later than `until` changes nothing for now: it may stay in the `batch` until somebody looks at one of the
+    windows, which need not exist before; but where the way `asks`, each fact is to be asked about.
     """
 
-    __slots__ = ("asks", "batch", "counts", "gone", "key", "kind", "routes", "shelves", "until")
+    __slots__ = ("asks", "batch", "counts", "gone", "key", "until", "way")
 
-    def __init__(self, kind: type[Fact], key: Key, routes: tuple[Route, ...]) -> None:
-        self.kind = kind
+    def __init__(self, key: Key, way: Way) -> None:
         self.key = key
-        self.routes = routes
-        self.shelves = [route.shelf.index for route in routes]
-        self.counts = routes[0].counts if len(routes) == 1 else None
-        self.asks = [route.shelf.pattern.arms for route in routes if route.arms is None] or None
+        self.way = way
+        self.counts = way.counts
+        self.asks = bool(way.arms)
         self.batch: list[Any] = []
-        self.until = FOREVER
         self.gone = False
+        self.until = NEVER
+        self.settle()
+
+    def settle(self) -> None:
+        """See from the windows, as they are now, of which instant a fact may change something at last."""
+        until = NEVER
+        for route in self.way.routes:
+            window = route.windows.get(self.key)
+            if window is None or window.state == ASLEEP:
+                if route.arms:
+                    until = FOREVER
+            elif window.state == CHANGED or route.matters is None:
+                until = FOREVER
+            elif window.heeds > until:
+                until = window.heeds
+        self.until = until
 
     def wakes(self, fact: Fact) -> bool:
-        return self.asks is not None and any(arms(fact, self.key) for arms in self.asks)
+        return any(arms(fact, self.key) for arms in self.way.arms)
 
 
 class Routes:
     """All ways of one fact type: those that follow from its identity, remembered by it, and the others."""
 
-    __slots__ = ("identities", "identity", "kind", "others", "steady")
+    __slots__ = ("identities", "identity", "kind", "others", "steady", "ways")
 
     def __init__(self, kind: type[Fact], shelves: Iterable[Shelf]) -> None:
         self.kind = kind
@@ -118,23 +149,30 @@ class Routes:
                 fields |= dict.fromkeys(shelf.pattern.keyed_by.get(kind, ()))
         self.identity = attrgetter(*fields)
         self.identities: dict[tuple[object, ...], list[Group]] = {}
+        self.ways: dict[tuple[Route, ...], Way] = {}
 
-    def parted(self, fact: Fact) -> list[tuple[Key, tuple[Route, ...]]]:
+    def parted(self, fact: Fact) -> list[tuple[Key, Way]]:
         """The steady ways of this fact by key; where all of a key ask each fact whether it counts, each by itself."""
         if len(self.steady) == 1:
-            (route,) = self.steady
-            return [(key, (route,)) for key in route.keys(fact)]
-        ways: dict[Key, list[Route]] = {}
+            way = self._way(*self.steady)
+            return [(key, way) for key in self.steady[0].keys(fact)]
+        keys: dict[Key, list[Route]] = {}
         for route in self.steady:
             for key in route.keys(fact):
-                ways.setdefault(key, []).append(route)
-        parted: list[tuple[Key, tuple[Route, ...]]] = []
-        for key, routes in ways.items():
+                keys.setdefault(key, []).append(route)
+        parted: list[tuple[Key, Way]] = []
+        for key, routes in keys.items():
             if all(route.counts is not None for route in routes):
-                parted += [(key, (route,)) for route in routes]
+                parted += [(key, self._way(route)) for route in routes]
             else:
-                parted.append((key, tuple(routes)))
+                parted.append((key, self._way(*routes)))
         return parted
+
+    def _way(self, *routes: Route) -> Way:
+        way = self.ways.get(routes)
+        if way is None:
+            way = self.ways[routes] = Way(self.kind, routes)
+        return way
 
     def forget(self) -> None:
         """Those groups that are gone, and whoever's facts went there."""

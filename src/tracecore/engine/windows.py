@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracecore.patterns.contract import NEVER
 
@@ -97,16 +97,16 @@ class FactWindow:
         return self.facts.get(kind, ())
 
     def digest(self, kind: type[F], make: Callable[[], D]) -> D:
-        facts = self.facts.get(kind, ())
         if self.digests is None:
             self.digests = {}
         kept = self.digests.get((kind, make))
         if kept is None:
             kept = self.digests[kind, make] = Kept(make())
-        if kept.seen < len(facts):
+        facts = self.facts.get(kind)
+        if facts and kept.seen < len(facts):
             kept.digest.add(facts[kept.seen :] if kept.seen else facts)
             kept.seen = len(facts)
-        return cast("D", kept.digest)
+        return kept.digest  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
         return sum(map(len, self.facts.values()))
