@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds the Collector has to start, and to write.
-PATIENCE = 30.0
+PATIENCE = 180
 
 
 def free_port() -> int:
