@@ -151,21 +151,11 @@ def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
     if not emissions:
         yield "No hang and no mismatch in these dumps."
         for group in joined.groups:
-            if group.waiting and group.missing:
-                # No verdict, but the first thing to look at should the job not go on.
-                yield from _wrap(
-                    f"But {_short(group.waiting)} waits in seq {group.stuck} of {_called(group, joined)}, which "
-                    f"{_short(group.missing)} did not enter: one rank alone may merely be late.",
-                    "",
-                )
-            elif group.waiting:
-                yield from _wrap(
-                    f"Only {_short(group.waiting)} waited, in seq {group.stuck} of {_called(group, joined)}: one rank "
-                    f"alone may merely be late.",
-                    "",
-                )
+            if group.waiting:
+                yield from _wrap(_alone(group, joined), "")
         groups = "1 process group" if len(joined.groups) == 1 else f"{len(joined.groups)} process groups"
-        yield f"{len(joined.ranks)} ranks, {groups} looked at."
+        ranks = "1 rank" if len(joined.ranks) == 1 else f"{len(joined.ranks)} ranks"
+        yield f"{ranks}, {groups} looked at."
         return
     verdict = emissions[0].verdict
     yield from _wrap(verdict.headline(), "         ", "What     ", bold=True)
@@ -175,6 +165,16 @@ def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
     yield from _wrap(verdict.remediation(), "         ", "Do       ", bold=True)
     for other in emissions[1:]:
         yield from _wrap(other.verdict.headline(), "         ", "Also     ")
+
+
+def _alone(group: GroupState, joined: Joined) -> str:
+    """What to say of a wait that is no verdict, but the first thing to look at should the job not go on."""
+    waits = f"{_short(group.waiting)} waits in seq {group.stuck} of {_called(group, joined)}"
+    if group.missing:
+        return f"But {waits}, which {_short(group.missing)} did not enter: one rank alone may merely be late."
+    if group.absent:
+        return f"But {waits}, and whether {_short(group.absent)} entered it is not known: no dump was left."
+    return f"But {waits}: one rank alone may merely be late."
 
 
 def _called(group: GroupState, joined: Joined) -> str:

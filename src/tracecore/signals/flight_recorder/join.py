@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-#: Cells (ranks x sequences) compared at once; beyond it only the latest sequences are.
+#: Cells (kinds of rings x sequences) compared at once; beyond it only the latest sequences are.
 _MAX_CELLS: Final = 48_000_000
 #: Sequences whose arrival times are looked at.
 _ARRIVALS: Final = 32
@@ -211,36 +211,52 @@ def _natural(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isascii() and name.isdigit() and len(name) < 10 else (1 << 40, name)
 
 
-class _Ring(msgspec.Struct):
+class _Ring(msgspec.Struct, frozen=True):
+    """The collectives of one rank in one group, one row for each sequence number; `rows` are theirs in the dump."""
+
     seq: NDArray[np.int64]
     sig: NDArray[np.int64]
     created: NDArray[np.int64]
     done: NDArray[np.bool_]
+    rows: NDArray[np.int64]
+
+
+def _rings(parts: list[_Part]) -> dict[int, _Ring]:
+    rings: dict[int, _Ring] = {}
+    # Dumps that are alike share their columns but for the times, and so does what follows from them.
+    alike: dict[tuple[int, ...], _Ring] = {}
+    for part in parts:
+        columns = part.dump.columns
+        key = part.number, id(columns.group), id(columns.seq), id(columns.sig), id(columns.flags)
+        known = alike.get(key)
+        if known is None:
+            known = alike[key] = _ring(part)
+        rings[part.dump.rank] = msgspec.structs.replace(known, created=columns.created[known.rows])
+    return rings
 
 
 def _ring(part: _Part) -> _Ring:
-    """The collectives of one rank in one group, one row for each sequence number."""
     columns = part.dump.columns
-    rows = (columns.group == part.number) & ((columns.flags & P2P) == 0) & (columns.seq > 0)
-    seq, sig, created = columns.seq[rows], columns.sig[rows], columns.created[rows]
-    done = (columns.flags[rows] & DONE) != 0
+    mine = (columns.group == part.number) & ((columns.flags & P2P) == 0) & (columns.seq > 0)
+    rows = np.flatnonzero(mine)
+    seq, sig, done = columns.seq[rows], columns.sig[rows], (columns.flags[rows] & DONE) != 0
     if len(seq) > 1 and not bool((np.diff(seq) > 0).all()):
         # A coalesced group has several records under one number, in the order they were called.
         order = np.argsort(seq, kind="stable")
-        seq, sig, created, done = seq[order], sig[order], created[order], done[order]
+        rows, seq, sig, done = rows[order], seq[order], sig[order], done[order]
         first = np.flatnonzero(np.append(True, seq[1:] != seq[:-1]))
         place = np.arange(len(seq)) - np.repeat(first, np.diff(np.append(first, len(seq))))
         mixed = (sig ^ (place * 0x5851F42D4C957F2D)) * np.int64(0x2545F4914F6CDD1D)
         alone = np.diff(np.append(first, len(seq))) == 1
         combined = np.where(alone, sig[first], np.add.reduceat(mixed, first) & np.int64((1 << 62) - 1))
-        seq, sig, created = seq[first], combined, created[first]
+        rows, seq, sig = rows[first], seq[first], combined
         done = np.logical_and.reduceat(done, first)
-    return _Ring(seq, sig, created, done)
+    return _Ring(seq, sig, columns.created[rows], done, rows)
 
 
 def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState:
     first = parts[0].group
-    rings = {part.dump.rank: _ring(part) for part in parts}
+    rings = _rings(parts)
     known = next((part.group.members for part in parts if part.group.members), None)
     members = known or tuple(sorted(rings))
     present = {part.dump.rank: _member(part, rings[part.dump.rank]) for part in parts}
@@ -333,7 +349,9 @@ def _undo_aborted(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]
             member.first_waiting = last.seq
             member.last_completed = min(member.last_completed, last.seq - 1)
             member.entry = last
-            rings[rank].done[-1] = False
+            done = rings[rank].done.copy()  # shared with dumps that are like it
+            done[-1] = False
+            rings[rank] = msgspec.structs.replace(rings[rank], done=done)
 
 
 def _unretired(part: _Part) -> set[int]:
@@ -367,15 +385,16 @@ def _compare(state: GroupState, rings: dict[int, _Ring], texts: dict[int, str]) 
         return
     low = max(int(ring.seq[0]) for ring in held.values())
     high = max(int(ring.seq[-1]) for ring in held.values())
-    width = min(high - low + 1, max(1, _MAX_CELLS // len(held)))
+    order = sorted(held)
+    # Rings that share what was called are compared once.
+    kinds = {id(held[rank].sig): held[rank] for rank in order}
+    width = min(high - low + 1, max(1, _MAX_CELLS // len(kinds)))
     if width <= 0:
         return
     low = high - width + 1
     state.common = (low, high)
-    order = sorted(held)
-    cells = np.zeros((len(order), width), dtype=np.int64)
-    for row, rank in enumerate(order):
-        ring = held[rank]
+    cells = np.zeros((len(kinds), width), dtype=np.int64)
+    for row, ring in enumerate(kinds.values()):
         inside = ring.seq >= low
         cells[row, ring.seq[inside] - low] = ring.sig[inside]
     for begin in range(0, width, 256):
@@ -384,7 +403,9 @@ def _compare(state: GroupState, rings: dict[int, _Ring], texts: dict[int, str]) 
         different = ((block != top) & (block != 0)).any(axis=0)
         if different.any():
             column = begin + int(np.argmax(different))
-            state.disagreement = _disagreement(low + column, cells[:, column], order, held, texts)
+            row_of = {kind: row for row, kind in enumerate(kinds)}
+            called = cells[[row_of[id(held[rank].sig)] for rank in order], column]
+            state.disagreement = _disagreement(low + column, called, order, held, texts)
             break
     _arrivals(state, held, order, low, high)
 
