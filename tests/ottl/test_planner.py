@@ -11,6 +11,7 @@ import re2
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from tracecore.ottl.functions.regex import Pattern
 from tracecore.ottl.parser import parse_condition
 from tracecore.ottl.planner.database import compiled, search
 from tracecore.ottl.planner.guards import guard
@@ -229,3 +230,42 @@ def test_lines_of_a_megabyte() -> None:
         every = list(read(stream, SelectAll(), Clock(), Counters(), block_size=size))
         assert _matching(picked) == _matching(every)
         assert len(_matching(picked)) == 2
+
+
+def test_an_expression_is_asked_of_a_body_once_and_not_at_all_where_the_scan_says_no(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+    matches = Pattern.matches
+
+    def counting(self: Pattern, text: str) -> bool:
+        asked.append(self.text)
+        return matches(self, text)
+
+    monkeypatch.setattr(Pattern, "matches", counting)
+    statements = [
+        'set(attributes["a"], 1) where IsMatch(body, "sto+d")',
+        'set(attributes["b"], 1) where IsMatch(body, "sto+d") and not IsMatch(body, "fell +down")',
+        'set(attributes["c"], 1) where IsMatch(body, "fell +down")',
+    ]
+    config = {"log_statements": [{"context": "log", "statements": statements}]}
+    plan = Plan(outline([config]))
+    signal: Any = {"resource": {"attributes": {}}, "log": {"body": "it stood", "attributes": {}}}
+    plan.run(signal)
+    assert signal["log"]["attributes"] == {"a": 1, "b": 1}
+    assert asked == ["sto+d"]
+
+
+def test_what_is_known_of_a_body_is_not_taken_for_known_of_another() -> None:
+    statements = [
+        'set(attributes["a"], 1) where IsMatch(body, "loss")',
+        'set(body, "gain")',
+        'set(attributes["b"], 1) where IsMatch(body, "loss")',
+    ]
+    config = {"error_mode": "propagate", "log_statements": [{"context": "log", "statements": statements}]}
+    mine: Any = {"resource": {"attributes": {}}, "scope": {}, "log": {"body": "loss", "attributes": {}}}
+    theirs = copy.deepcopy(mine)
+    Plan(outline([config])).run(mine)
+    Processor(config).process_signals([theirs])
+    assert mine == theirs
+    assert mine["log"]["attributes"] == {"a": 1}

@@ -211,6 +211,9 @@ class Compiler:
 
     def predicate(self, node: tree.Call) -> Callable[[Context], bool]:
         getter = self.calls.call(node)
+        pattern = tree.body_pattern(node)
+        if pattern is not None and self.context.name == "log" and not any("body" in names for names in self.scopes):
+            return _remembered(pattern, getter)
 
         def run(ctx: Context) -> bool:
             result = getter(ctx)
@@ -245,6 +248,21 @@ def _map_value(value: Value) -> Value:
     if isinstance(value, (str, int, float, list, dict, type(None))) or type(value) is bytes:
         return value
     raise OttlTypeError(f"<Invalid value type {go_type(value)}>")
+
+
+def _remembered(pattern: str, matches: RawGetter) -> Callable[[Context], bool]:
+    """`IsMatch(body, pattern)`, asked once of a body where somebody keeps account."""
+
+    def run(ctx: Context) -> bool:
+        answers = ctx.answers
+        if answers is None:
+            return matches(ctx) is True
+        answer = answers.get(pattern)
+        if answer is None:
+            answer = answers[pattern] = matches(ctx) is True
+        return answer
+
+    return run
 
 
 def _inverted(condition: Callable[[Context], bool]) -> Callable[[Context], bool]:

@@ -283,6 +283,16 @@ def _boolean(node: Condition, *looser: type) -> str:
     return f"({unparse(node)})" if isinstance(node, looser) else unparse(node)
 
 
+def body_pattern(call: Call, name: str = "IsMatch") -> str | None:
+    """The pattern of `IsMatch(body, "…")`, or of another function with these arguments."""
+    if call.name != name or call.keys or len(call.arguments) != 2 or any(a.name for a in call.arguments):
+        return None
+    subject, pattern = call.arguments[0].value, call.arguments[1].value
+    if not isinstance(subject, Path) or path_text(subject) not in ("body", "log.body"):
+        return None
+    return pattern.value if isinstance(pattern, Literal) and isinstance(pattern.value, str) else None
+
+
 def free_paths(node: Node, bound: frozenset[str] = frozenset()) -> Iterator[Path]:
     """The paths of a node that lead into a record: all but the parameters of lambdas around them."""
     if isinstance(node, Path) and node.segments[0].name not in bound:

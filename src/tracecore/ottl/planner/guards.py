@@ -15,14 +15,13 @@ Guard: TypeAlias = frozenset[str] | None
 
 #: Paths of a log record that can be read, and with a constant key indexed, without failing.
 _QUIET: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
-_BODY: Final = ("body", "log.body")
 _CACHE: Final = ("cache", "log.cache")
 
 
 def guard(condition: tree.Condition | None) -> Guard:
     """The guard of a condition in a log's context."""
     match condition:
-        case tree.Call() if (pattern := _pattern(condition)) is not None:
+        case tree.Call() if (pattern := tree.body_pattern(condition)) is not None:
             return frozenset({pattern})
         case tree.And(operands):
             for operand in operands:
@@ -50,7 +49,7 @@ def statement_guard(statement: tree.Statement) -> Guard:
             "merge_maps", (tree.Argument("", tree.Path() as target), tree.Argument("", tree.Call() as source), *_)
         ):
             # Nothing extracted is nothing merged.
-            pattern = _pattern(source, "ExtractPatterns")
+            pattern = tree.body_pattern(source, "ExtractPatterns")
             return frozenset({pattern}) if pattern is not None and tree.path_text(target) in _CACHE else None
     return None
 
@@ -73,21 +72,11 @@ def stays_inside(statement: tree.Statement) -> bool:
     return target.segments[0].name not in ("resource", "scope", "instrumentation_scope")
 
 
-def _pattern(call: tree.Call, name: str = "IsMatch") -> str | None:
-    """The pattern of `IsMatch(body, "…")`."""
-    if call.name != name or call.keys or len(call.arguments) != 2 or any(a.name for a in call.arguments):
-        return None
-    subject, pattern = call.arguments[0].value, call.arguments[1].value
-    if not isinstance(subject, tree.Path) or tree.path_text(subject) not in _BODY:
-        return None
-    return pattern.value if isinstance(pattern, tree.Literal) and isinstance(pattern.value, str) else None
-
-
 def _quiet(condition: tree.Condition) -> bool:
     """Whether a condition cannot fail on a log whose body is a string and whose attributes are a map."""
     match condition:
         case tree.Call():
-            return _pattern(condition) is not None
+            return tree.body_pattern(condition) is not None
         case tree.Comparison(op, left, right):
             literal = isinstance(left, tree.Literal) or isinstance(right, tree.Literal)
             return op in ("==", "!=") and literal and _readable(left) and _readable(right)

@@ -21,6 +21,7 @@ from tracecore.ottl.planner.database import FOLDING, Database, Search, compiled,
 if TYPE_CHECKING:
     from tracecore.ottl.planner.repetition import Repetition, Script
     from tracecore.ottl.processor import Group
+    from tracecore.ottl.tree import Node
     from tracecore.signals.record import LogSignal
 
 #: Sets of guards that records were seen to match, with the statements to run for each. Forgotten when so many.
@@ -110,7 +111,10 @@ class Plan:
         self._everything = frozenset(range(len(outlined.patterns)))
         self._stages = _stages(outlined.groups)
         self._schedules: tuple[dict[frozenset[int], _Schedule], ...] = tuple({} for _ in self._stages)
+        #: Statements, and under -1 conditions, by group; and the patterns that these ask the body for.
         self._compiled: dict[tuple[int, int], Any] = {}
+        self._asked: dict[tuple[int, int], frozenset[int]] = {}
+        self._numbers = {pattern: number for number, pattern in enumerate(outlined.patterns)}
         self._repetition: Repetition | None = None
 
     def run(self, signal: LogSignal) -> None:
@@ -125,8 +129,11 @@ class Plan:
             schedule = self._schedule(number, None if data is None else self.matching(data))
             if data is not None and len(data) <= MAX_REPEATED and self._repeated(schedule, data, signal):
                 continue
+            answers = dict(schedule.answers)
             for group, contextual, entry in schedule.groups:
                 ctx = contextual(signal)
+                if data is not None and not entry.changes_body:
+                    ctx.answers = answers
                 if entry.shared_cache:
                     ctx.cache = caches.setdefault((entry.processor, entry.context), {})
                 self.failures += group.run(ctx)
@@ -179,6 +186,7 @@ class Plan:
         else:
             matched = self._always.union(*(entries[number] for number in found))
         planned = []
+        asked: set[int] = set()
         for number in self._stages[stage]:
             entry = self.outline.groups[number]
             if entry.guard is not None and matched.isdisjoint(entry.guard):
@@ -188,10 +196,14 @@ class Plan:
             )
             if places or entry.conditions:
                 planned.append((self._group(number, places), _CONTEXTUAL[entry.context], entry))
-        return _Schedule(tuple(planned))
+                for place in (*places, -1):
+                    asked.update(self._asked[number, place])
+        no = {self.outline.patterns[number]: False for number in asked if number not in matched}
+        return _Schedule(tuple(planned), no)
 
     def _group(self, number: int, places: tuple[int, ...]) -> Group:
         from tracecore.ottl.compile import compile_condition, compile_statement
+        from tracecore.ottl.parser import parse_condition
         from tracecore.ottl.processor import Group
         from tracecore.ottl.runner import check_error_mode
 
@@ -202,6 +214,7 @@ class Plan:
             if program is None:
                 program = compile_statement(entry.statements[place], entry.context, qualified=entry.qualified)
                 self._compiled[number, place] = program
+                self._asked[number, place] = self._patterns_of(program.tree)
             programs.append(program)
         conditions = self._compiled.get((number, -1))
         if conditions is None:
@@ -209,7 +222,16 @@ class Plan:
                 (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
             )
             self._compiled[number, -1] = conditions
+            self._asked[number, -1] = self._patterns_of(*map(parse_condition, entry.conditions))
         return Group(entry.context, tuple(programs), conditions, check_error_mode(entry.error_mode), entry.shared_cache)
+
+    def _patterns_of(self, *nodes: Node) -> frozenset[int]:
+        """Numbers of the patterns that statements or conditions ask the body for, of those that are searched for."""
+        from tracecore.ottl.tree import Call, body_pattern, walk
+
+        calls = (node for top in nodes for node in walk(top) if isinstance(node, Call))
+        numbers = (self._numbers.get(pattern) for call in calls if (pattern := body_pattern(call)) is not None)
+        return frozenset(number for number in numbers if number is not None)
 
 
 _NOT_TRIED: Final[Any] = object()
@@ -220,12 +242,18 @@ class _Schedule:
 
     Args:
         groups: with what makes their context.
+        answers: patterns they ask for that do not match.
     """
 
-    __slots__ = ("groups", "runs", "script")
+    __slots__ = ("answers", "groups", "runs", "script")
 
-    def __init__(self, groups: tuple[tuple[Group, Callable[[LogSignal], Context], PlannedGroup], ...]) -> None:
+    def __init__(
+        self,
+        groups: tuple[tuple[Group, Callable[[LogSignal], Context], PlannedGroup], ...],
+        answers: dict[str, bool],
+    ) -> None:
         self.groups = groups
+        self.answers = answers
         self.runs = 0
         #: What is known of their repetition; None where nothing can be known.
         self.script: Script | None = _NOT_TRIED
