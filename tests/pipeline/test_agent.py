@@ -144,6 +144,33 @@ def test_a_reload_applies_what_is_valid_and_says_what_changed(agent: Start, wait
     assert running.stop() == 0
 
 
+def test_a_bell_may_be_rung_at_any_instant() -> None:
+    """In a handler of a signal, too, which may interrupt the very one who is about to wait."""
+    bell, rung = Bell(), 0
+
+    def ring(number: int, frame: object) -> None:
+        nonlocal rung
+        rung += 1
+        bell.ring()
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    try:
+        deadline = time.monotonic() + 60
+        while rung < 500 and time.monotonic() < deadline:
+            bell.wait(0.0001)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert rung >= 500
+    bell.ring()
+    began = time.monotonic()
+    bell.wait(60)
+    assert time.monotonic() - began < 60
+    bell.close()
+    bell.ring()
+
+
 def test_a_receiver_that_cannot_listen_is_degraded_and_the_others_go_on(
     agent: Start, sink: Any, wait_for: Wait
 ) -> None:

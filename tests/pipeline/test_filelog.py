@@ -131,8 +131,18 @@ def test_after_kills_and_a_broken_server_every_line_arrives(
 
 
 @pytest.mark.integration
-def test_a_line_becomes_a_verdict_within_a_second(agent: Start, sink: Any, tmp_path: Path, wait_for: Wait) -> None:
-    running = agent(TEXT.format(port=sink.port, forward="verdicts", processors="patterndetector"))
+@pytest.mark.parametrize(
+    "following",
+    ["inotify: true\n    poll_interval: 1h", "inotify: false\n    poll_interval: 50ms"],
+    ids=["told", "polled"],
+)
+def test_a_line_becomes_a_verdict_within_a_second(
+    agent: Start, sink: Any, tmp_path: Path, wait_for: Wait, following: str
+) -> None:
+    text = TEXT.replace("poll_interval: 50ms", following)
+    running = agent(text.format(port=sink.port, forward="verdicts", processors="patterndetector"))
+    if "false" in following:
+        running.wait_log("looked at every poll_interval only: inotify: false")
     directory = tmp_path / "pods" / "ml_w-0_u0" / "main"
     directory.mkdir(parents=True)
     path = directory / "0.log"

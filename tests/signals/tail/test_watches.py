@@ -289,10 +289,18 @@ def test_local_file_systems_are_known(tmp_path: Path) -> None:
     assert "cannot be asked" in inotify.foreign(str(tmp_path / "nothing"))
 
 
-def test_whoever_waits_wakes_when_a_file_grows(logs: Path) -> None:
+def test_whoever_waits_wakes_when_a_file_grows(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that comes at once; and looking for files is slow, and so done seldom."""
     (logs / "a").write_text("one\n")
-    config = FileLogConfig(include=(str(logs / "*"),), start_at="beginning", poll_interval=3600 * 1_000_000_000)
+    config = FileLogConfig(include=(str(logs / "**" / "*"),), start_at="beginning", poll_interval=3600 * 1_000_000_000)
     log = FileLog(config, None, time.time_ns)
+    find = log._places._finder.find
+
+    def slow(now: int) -> list[str]:
+        time.sleep(0.02)
+        return find(now)
+
+    monkeypatch.setattr(log._places._finder, "find", slow)
     stop = threading.Event()
     got: list[Any] = []
 
@@ -304,12 +312,16 @@ def test_whoever_waits_wakes_when_a_file_grows(logs: Path) -> None:
     thread = threading.Thread(target=follow)
     thread.start()
     try:
-        for n, word in enumerate(("one", "two", "three")):
+        words = ["one"]
+        for path, word in (("a", "two"), ("a", "three"), ("b/c/d", "four"), ("e", "five"), ("f/g", "six"), ("", "")):
             deadline = time.monotonic() + 60
-            while len(got) <= n and time.monotonic() < deadline:
+            while len(got) < len(words) and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert got[n:] == [word]
-            append(logs / "a", ("two\n", "three\n", "")[n])
+            assert got == words
+            if path:
+                (logs / path).parent.mkdir(parents=True, exist_ok=True)
+                append(logs / path, f"{word}\n")
+                words.append(word)
     finally:
         stop.set()
         thread.join(60)

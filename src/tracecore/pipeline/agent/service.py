@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -127,6 +129,32 @@ class Graph:
             extension.stop()
 
 
+class Bell:
+    """Wakes the one who waits for it; may be rung in a handler of a signal.
+
+    An `Event` may not: whoever is interrupted while holding its lock would wait for himself.
+    """
+
+    def __init__(self) -> None:
+        self._ear, self._hand = os.pipe()
+        os.set_blocking(self._hand, False)
+
+    def ring(self) -> None:
+        # Full, it has been rung; closed, nobody waits any more.
+        with contextlib.suppress(OSError):
+            os.write(self._hand, b"!")
+
+    def wait(self, seconds: float) -> None:
+        """Until it is rung, for at most so long."""
+        if select.select([self._ear], [], [], seconds)[0]:
+            os.read(self._ear, 4096)
+
+    def close(self) -> None:
+        ends, self._ear, self._hand = (self._ear, self._hand), -1, -1
+        for end in ends:
+            os.close(end)
+
+
 class Agent:
     """Runs until it is told to stop.
 
@@ -145,27 +173,26 @@ class Agent:
         self.telemetry = Telemetry()
         self.graph: Graph | None = None
         self._own: OwnServer | None = None
-        self._stop = threading.Event()
-        self._reload = threading.Event()
-        self._wake = threading.Event()
+        self._stopping = self._reloading = False
+        self._bell = Bell()
 
     def health(self) -> tuple[bool, dict[str, str]]:
         """Whether everything runs, and what does not work as it should."""
         degraded = self.telemetry.degraded()
-        return self.graph is not None and not self._stop.is_set() and not degraded, degraded
+        return self.graph is not None and not self._stopping and not degraded, degraded
 
     def install_signals(self) -> None:
         """SIGTERM and SIGINT stop, SIGHUP reloads."""
 
         def stop(number: int, frame: FrameType | None) -> None:
-            if self._stop.is_set():
+            if self._stopping:
                 log.warning("told to stop again: giving up what is left")
                 self._drain = 0.0
             self.stop()
 
         def reload(number: int, frame: FrameType | None) -> None:
-            self._reload.set()
-            self._wake.set()
+            self._reloading = True
+            self._bell.ring()
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
@@ -173,8 +200,8 @@ class Agent:
 
     def stop(self) -> None:
         """Ask it to stop; `run` returns when it has."""
-        self._stop.set()
-        self._wake.set()
+        self._stopping = True
+        self._bell.ring()
 
     def run(self) -> None:
         """Start, and go on until `stop`."""
@@ -184,13 +211,12 @@ class Agent:
         log.info("running %s", _shape(self.configuration))
         try:
             due: int | None = None
-            while not self._stop.is_set():
+            while not self._stopping:
                 # What was due and could not be done waits for a while, too.
                 left = 0.0 if due is None else (due - time.time_ns()) / 1e9
-                self._wake.wait(min(max(left, SHORTEST), PULSE) if left > 0 else PULSE)
-                if self._reload.is_set():
-                    self._wake.clear()
-                    self._reload.clear()
+                self._bell.wait(min(max(left, SHORTEST), PULSE) if left > 0 else PULSE)
+                if self._reloading:
+                    self._reloading = False
                     self._apply()
                 due = self.graph.tick(time.time_ns())
         finally:
@@ -199,6 +225,7 @@ class Agent:
             self.graph.stop(began + self._drain)
             if self._own is not None:
                 self._own.stop()
+            self._bell.close()
             lost = sum(meter.dropped.get("shutdown", 0) for meter in self.telemetry.meters())
             log.info(
                 "stopped after %.1f s; %s",

@@ -34,9 +34,10 @@ from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
-#: Nanoseconds to the next look at files that grow, as long as all of that takes less than one of so many nanoseconds of
-#: a processor; then it is `poll_interval`. What was not taken is put by, up to so much.
+#: Nanoseconds to the next look at files that grow: as long as all of that takes less than one of so many nanoseconds of
+#: a processor, and else. What was not taken is put by, up to so much. Neither is longer than `poll_interval`.
 SOON: Final = 25 * MILLISECOND
+LATER: Final = 200 * MILLISECOND
 SHARE: Final = 40
 CREDIT: Final = 50 * MILLISECOND
 #: Seconds for which whoever writes may finish what was just begun.
@@ -114,7 +115,8 @@ class FileLog:
             self._again = grew and pause < self._config.poll_interval
             stop.wait(pause / SECOND if self._again else interval)
         elif not stop.wait(pause / SECOND):
-            deadline = time.monotonic() + interval - pause / SECOND
+            longest = min(interval, LATER / SECOND) if self._places.restless else interval
+            deadline = time.monotonic() + longest - pause / SECOND
             while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
                 if self._watches.wait(min(left, HEARING)):
                     stop.wait(FINISH)
@@ -126,7 +128,7 @@ class FileLog:
         before, self._account = self._account, (time.monotonic_ns(), time.thread_time_ns())
         passed, spent = self._account[0] - before[0], self._account[1] - before[1]
         self._credit = max(min(self._credit + passed // SHARE - spent, CREDIT), -CREDIT)
-        return min(SOON, self._config.poll_interval) if self._credit > 0 else self._config.poll_interval
+        return min(SOON if self._credit > 0 else LATER, self._config.poll_interval)
 
     @property
     def open_files(self) -> int:

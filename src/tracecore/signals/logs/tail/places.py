@@ -110,6 +110,10 @@ class Places:
         self._opened = False
         #: Some places have to wait until files are closed again.
         self.crowded = False
+        #: Some were announced and have to wait until it is time to look for files again, or were found by links that
+        #: were not watched before.
+        self.restless = False
+        self._news = False  # names were announced that were not looked for yet
         self._next_find = 0
         self._next_round = 0
         # Files may match, or come in another order, without anything coming or going.
@@ -162,7 +166,7 @@ class Places:
             again: only at those that grew at the last look.
         """
         self._looks += 1
-        searched = False
+        searched = self.restless = False
         self._heed()
         if not again:
             searched = self._searched(now)
@@ -215,6 +219,7 @@ class Places:
             # In the order in which it was announced.
             self._busy.pop(place.path, None)
             self._busy[place.path] = place
+        self._news = self._news or changes.everything or bool(changes.listings or changes.replaced)
         for path, place in self._suspects.items():
             place.silent = place.silent or not (changes.everything or path in changes.paths)
         self._suspects.clear()
@@ -222,6 +227,7 @@ class Places:
     def _searched(self, now: int) -> bool:
         """Looks for files that came, or went, where some may have; whether all that is there is known."""
         if now < self._next_find:
+            self.restless = self._news
             return False
         if now >= self._next_round or now < self._next_round - SAFETY:
             self._next_round = now + SAFETY
@@ -231,6 +237,7 @@ class Places:
         return True
 
     def _find(self, now: int) -> None:
+        self._news = False
         paths = arranged(self._finder.find(now), self._config, now)
         if self._config.max_batches:
             paths = paths[: self._config.max_batches * max(self._config.max_concurrent_files // 2, 1)]
@@ -393,6 +400,7 @@ class Places:
         place.file = file
         if self._watches is not None:
             self._watches.follow(place.path)
+            self.restless = self.restless or self._watches.linked(place.path)
         self._arrivals.touch(file)
         self._claim(file, place, status, now, reads)
 
