@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from tracecore.pipeline.agent.service import Bell
+
 Start = Callable[[str], Any]
 Wait = Callable[..., Any]
 
