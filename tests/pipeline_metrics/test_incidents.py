@@ -13,7 +13,15 @@ from typing import Any, Protocol
 import pytest
 
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import EccDelta, FramebufferSample, NvlinkRate, PcieRateCollapse, SdcCounter, ThrottleSample
+from tracecore.facts.gpu import (
+    EccDelta,
+    FramebufferSample,
+    NvlinkRate,
+    PcieRateCollapse,
+    SdcCounter,
+    ThrottleSample,
+    XidGauge,
+)
 from tracecore.facts.memory import CudaOom
 from tracecore.facts.network import PortState
 from tracecore.facts.training import Progress
@@ -213,6 +221,17 @@ def test_a_healthy_node(bundle: Bundle, dcgm: Callable[..., str], ports: Callabl
     assert len(of(found, ThrottleSample)) == len(of(found, FramebufferSample)) == 8 * len(SCRAPES)
     assert {fact.reason for fact in of(found, ThrottleSample)} == {"power"}
     assert not of(found, EccDelta) + of(found, NvlinkRate) + of(found, PcieRateCollapse)
+
+
+def test_a_gauge_that_shows_the_kernels_xid_is_evidence(bundle: Bundle, dcgm: Callable[..., str]) -> None:
+    """Of the same GPU; the gauge of another one, which has been there for weeks, is not."""
+    shown = {"DCGM_FI_DEV_XID_ERRORS": lambda t, gpu, usual: (48 if t >= 305 else 0) if gpu == 2 else 119}
+    bundle.scrapes(lambda t: dcgm(t, shown), SCRAPES).kernel((303.2, XID_48))
+    found = diagnose([bundle.path])
+    (verdict,) = (one for one in found.document()["verdicts"] if one["pattern.name"] == "gpu_fault")
+    assert [entry["kind"] for entry in verdict["evidence_trail"]] == ["kernel_event", "xid_gauge"]
+    assert verdict["reports"] == 1
+    assert verdict["gpu.id"] == "0000:3a:00.0"
 
 
 def test_old_errors_and_a_sticky_xid(bundle: Bundle, dcgm: Callable[..., str]) -> None:
@@ -473,4 +492,5 @@ def test_points_as_they_come_give_the_same_facts(bundle: Bundle, dcgm: Callable[
         NvlinkRate,
         PcieRateCollapse,
         ThrottleSample,
+        XidGauge,
     }
