@@ -25,6 +25,7 @@ from simulated_job import Job, Op, stop
 REDUCE = Op("all_reduce", line=10)
 BARRIER = Op("all_reduce_barrier", size=1, line=11)
 TENSOR = tuple((str(1 + i), "mesh_tp", (2 * i, 2 * i + 1)) for i in range(4))
+PIPE = tuple((str(20 + i), "mesh_pp", (i, i + 4)) for i in range(4))
 DATA = (("10", "mesh_dp", (0, 2, 4, 6)), ("11", "mesh_dp", (1, 3, 5, 7)))
 
 
@@ -94,6 +95,21 @@ def ring(rank: int) -> Iterator[Op]:
         yield REDUCE
 
 
+def three_dimensions(rank: int) -> Iterator[Op]:
+    """Tensor, pipeline and data parallel at once; rank 6 stops before it receives."""
+    tensor, data, pipe = str(1 + rank // 2), str(10 + rank % 2), str(20 + rank % 4)
+    for step in range(4):
+        yield Op("all_reduce", tensor, line=20)
+        if rank < 4:
+            yield Op("send", pipe, peer=rank + 4, line=21)
+        elif rank == 6 and step == 3:
+            return
+        else:
+            yield Op("recv", pipe, peer=rank - 4, line=22)
+        yield Op("all_reduce", tensor, size=8, line=23)
+        yield Op("all_reduce", data, size=16, line=24)
+
+
 def uneven_rings(rank: int) -> Iterator[Op]:
     """Half of the ranks record twice as much, so their rings reach back half as far."""
     for step in range(40):
@@ -125,6 +141,7 @@ HANGS = {
     "a stage stops": (Job(4, lambda rank: stages(rank, lazy=2)), [2]),
     "a stage does not send": (Job(4, lambda rank: stages(rank, skips=2)), [2]),
     "both send first": (Job(4, sends_to_each_other), [1, 2]),
+    "three dimensions": (Job(8, three_dimensions, (*TENSOR, *DATA, *PIPE)), [6]),
     "exchange in a ring": (Job(4, ring), [1]),
     "rings of different reach": (Job(6, uneven_rings, (("1", "evens", (0, 2, 4)),), ring=16), [3]),
     "another left no dump": (Job(8, one_stops, lost=[1]), [5]),
@@ -215,6 +232,21 @@ def test_the_odd_one_out(tmp_path: Path, odd: Op, what: str) -> None:
     assert (mismatch.seq, mismatch.differs, mismatch.odd_ranks) == (11, what, [6])
     (hang,) = hangs(emissions)
     assert hang.suspects().ranks == (6,)
+
+
+def test_of_coalesced_calls_the_one_that_differs_is_named(tmp_path: Path) -> None:
+    def program(rank: int) -> Iterator[Op]:
+        for step in range(3):
+            size = 201 if step == 2 and rank == 2 else 200
+            parts = (Op("all_reduce", size=100, line=80), Op("all_reduce", size=size, line=81))
+            yield Op("coalesced", size=size, parts=parts, line=82)
+
+    emissions = judged(written(tmp_path, Job(4, program)))
+    (mismatch,) = [e.verdict for e in emissions if isinstance(e.verdict, CollectiveMismatchVerdict)]
+    assert mismatch.headline() == (
+        "Rank 2 called all_reduce of 201 Float at seq 3 of default_pg, where ranks 0, 1 and 3 called all_reduce of 200 "
+        "Float"
+    )
 
 
 def test_who_waits_behind_a_disagreement_of_others(tmp_path: Path) -> None:

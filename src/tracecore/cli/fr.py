@@ -231,8 +231,14 @@ def _elsewhere(
     label, seq = place
     other = groups[label]
     member = other.present[rank]
-    entry = next((e for e in (member.entry, *member.pending) if e is not None and e.seq == seq), None)
-    return "elsewhere", f"waits in {_operation(entry)} seq {seq} of {_called(other, joined)}", entry
+    for pair in member.pending:
+        if pair.p2p_seq == seq:
+            return "elsewhere", f"waits in {_operation(pair, other)} of {_called(other, joined)}", pair
+    return (
+        "elsewhere",
+        f"waits in {_operation(member.entry, other)} seq {seq} of {_called(other, joined)}",
+        member.entry,
+    )
 
 
 def _place(group: GroupState, rank: int, member: Member, odd: bool, wanted: bool) -> tuple[str, str, Entry | None]:
@@ -243,24 +249,32 @@ def _place(group: GroupState, rank: int, member: Member, odd: bool, wanted: bool
         entry = member.entry if member.entry is not None and member.entry.seq == group.disagreement.seq else None
         return "differs", f"called {called} at seq {group.disagreement.seq}", entry
     if member.first_waiting is not None:
-        return "waiting", f"in {_operation(member.entry)} seq {member.first_waiting}", member.entry
+        return "waiting", f"in {_operation(member.entry, group)} seq {member.first_waiting}", member.entry
     if member.pending:
-        return "waiting", f"in {_operation(member.pending[0])}", member.pending[0]
+        return "waiting", f"in {_operation(member.pending[0], group)}", member.pending[0]
     behind = group.stuck is not None and (member.last_enqueued or 0) < group.stuck
     latest = member.latest or member.last
     if latest is None:
         last = "entered nothing here"
     elif latest.is_p2p:
-        last = f"last entered {_operation(latest)}"
+        last = f"last entered {_operation(latest, group)}"
     else:
-        last = f"last entered {_operation(latest)} seq {latest.seq}"
+        last = f"last entered {_operation(latest, group)} seq {latest.seq}"
     return ("missing" if behind or wanted else "done"), last, latest
 
 
-def _operation(entry: Entry | None) -> str:
+def _operation(entry: Entry | None, group: GroupState) -> str:
+    """`all_reduce`, `send to rank 6`: what was called, with the ranks of the job and not of the group."""
+    from tracecore.signals.flight_recorder.join import peer_of
     from tracecore.signals.flight_recorder.matching import operation_of
 
-    return operation_of(entry.name) if entry is not None else "collective"
+    if entry is None:
+        return "collective"
+    operation = operation_of(entry.name)
+    peer = peer_of(group, entry)
+    if peer is None:
+        return operation
+    return f"{operation.partition(' ')[0]} {'to' if operation.startswith('send') else 'from'} rank {peer}"
 
 
 def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:

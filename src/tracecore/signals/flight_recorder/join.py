@@ -275,7 +275,7 @@ def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState
     )
     _undo_aborted(state, rings, parts)
     _find_stuck(state)
-    _compare(state, rings, {digest: text for part in parts for digest, text in part.dump.signatures.items()})
+    _compare(state, rings, parts)
     return state
 
 
@@ -378,7 +378,7 @@ def _find_stuck(state: GroupState) -> None:
     )
 
 
-def _compare(state: GroupState, rings: dict[int, _Ring], texts: dict[int, str]) -> None:
+def _compare(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]) -> None:
     """The first disagreement in the sequences that every present rank still holds, and who came last to each."""
     held = {rank: ring for rank, ring in rings.items() if len(ring.seq)}
     if len(held) < 2:
@@ -405,13 +405,13 @@ def _compare(state: GroupState, rings: dict[int, _Ring], texts: dict[int, str]) 
             column = begin + int(np.argmax(different))
             row_of = {kind: row for row, kind in enumerate(kinds)}
             called = cells[[row_of[id(held[rank].sig)] for rank in order], column]
-            state.disagreement = _disagreement(low + column, called, order, held, texts)
+            state.disagreement = _disagreement(low + column, called, order, held, parts)
             break
     _arrivals(state, held, order, low, high)
 
 
 def _disagreement(
-    seq: int, column: NDArray[np.int64], order: list[int], held: dict[int, _Ring], texts: dict[int, str]
+    seq: int, column: NDArray[np.int64], order: list[int], held: dict[int, _Ring], parts: list[_Part]
 ) -> Disagreement:
     sides: dict[int, list[int]] = {}
     for rank, value in zip(order, column.tolist(), strict=True):
@@ -419,19 +419,33 @@ def _disagreement(
             sides.setdefault(value, []).append(rank)
     ranked = sorted(sides.items(), key=lambda item: (-len(item[1]), item[1]))
     place = {rank: int(np.searchsorted(held[rank].seq, seq)) for ranks in sides.values() for rank in ranks}
+    of_rank = {part.dump.rank: part for part in parts}
+    signatures = _signatures(seq, [of_rank[ranks[0]] for _, ranks in ranked])
     return Disagreement(
         seq=seq,
         sides=tuple(
             Side(
-                # The members of a coalesced group have no one signature; what differs is somewhere among them.
-                signature=texts.get(value, f"coalesced:{value:x}"),
+                signature=signature,
                 ranks=tuple(ranks),
                 created=tuple(int(held[rank].created[place[rank]]) for rank in ranks),
                 done=tuple(bool(held[rank].done[place[rank]]) for rank in ranks),
             )
-            for value, ranks in ranked
+            for signature, (_, ranks) in zip(signatures, ranked, strict=True)
         ),
     )
+
+
+def _signatures(seq: int, parts: list[_Part]) -> list[str]:
+    """What each of these ranks called at this sequence number; of a coalesced group the first call that differs."""
+    called: list[list[str]] = []
+    for part in parts:
+        columns = part.dump.columns
+        rows = (columns.group == part.number) & ((columns.flags & P2P) == 0) & (columns.seq == seq)
+        called.append([part.dump.signatures.get(sig, "") for sig in columns.sig[rows].tolist()])
+    longest = max(map(len, called))
+    padded = [[*calls, *["nothing"] * (longest - len(calls))] for calls in called]
+    different = (list(together) for together in zip(*padded, strict=True) if len(set(together)) > 1)
+    return next(different, [calls[-1] if calls else "nothing" for calls in called])
 
 
 def _arrivals(state: GroupState, held: dict[int, _Ring], order: list[int], low: int, high: int) -> None:
@@ -499,7 +513,7 @@ def _follow_chains(groups: list[GroupState]) -> None:
             wait = earliest.get(member.rank)
             if wait is None:
                 continue
-            if (wait.group, wait.seq) != (group.label, group.stuck):
+            if wait.pairwise or (wait.group, wait.seq) != (group.label, group.stuck):
                 member.waits_in = (wait.group, wait.seq)
             # Thousands wait for the same few: those that share their tuple of peers share the answer.
             if id(wait.peers) not in found:
@@ -529,15 +543,21 @@ def _collective_wait(
     return _Wait(group.label, seq, created, record_id, behind[seq])
 
 
-def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
+def peer_of(group: GroupState, entry: Entry) -> int | None:
+    """The rank that a send goes to or a receive comes from; None for anything else."""
     found = _ARROW.match(operation_of(entry.name))
     if found is None:
         return None
     # The numbers are those of the group; its members in order give the global ranks.
     peer = int(found.group(3))
-    if not group.inferred and peer < len(group.members):
-        peer = group.members[peer]
-    return _Wait(group.label, entry.seq, entry.created, entry.record_id, (peer,), pairwise=True)
+    return group.members[peer] if not group.inferred and peer < len(group.members) else peer
+
+
+def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
+    peer = peer_of(group, entry)
+    if peer is None:
+        return None
+    return _Wait(group.label, entry.p2p_seq, entry.created, entry.record_id, (peer,), pairwise=True)
 
 
 def _roots(peers: tuple[int, ...], earliest: dict[int, _Wait]) -> tuple[int, ...]:
