@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tracecore.engine.emission import Emission
     from tracecore.signals.flight_recorder.dump import Entry
-    from tracecore.signals.flight_recorder.join import GroupState, Joined, Member
     from tracecore.signals.flight_recorder.reading import Loaded, Skipped
+    from tracecore.signals.flight_recorder.state import GroupState, Joined, Member
 
 SCHEMA: Final = "tracecore/fr/v1"
 _WIDTH: Final = 80
@@ -265,7 +265,7 @@ def _place(group: GroupState, rank: int, member: Member, odd: bool, wanted: bool
 
 def _operation(entry: Entry | None, group: GroupState) -> str:
     """`all_reduce`, `send to rank 6`: what was called, with the ranks of the job and not of the group."""
-    from tracecore.signals.flight_recorder.join import peer_of
+    from tracecore.signals.flight_recorder.chains import peer_of
     from tracecore.signals.flight_recorder.matching import operation_of
 
     if entry is None:

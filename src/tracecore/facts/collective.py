@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tracecore.signals.flight_recorder.dump import Entry, Frame
-    from tracecore.signals.flight_recorder.join import GroupState, Joined, Member
+    from tracecore.signals.flight_recorder.state import GroupState, Joined, Member
 
 #: Ranks named in a sentence before it only counts the rest.
 _NAMED: Final = 8

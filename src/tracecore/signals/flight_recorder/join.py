@@ -6,14 +6,15 @@ Everything is reduced here, with numpy, to what a person would look at: millions
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
+from tracecore.signals.flight_recorder.chains import follow_chains
 from tracecore.signals.flight_recorder.dump import DONE, P2P, Dump, Entry, Group
 from tracecore.signals.flight_recorder.matching import operation_of
+from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Late, Member, Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -24,128 +25,6 @@ if TYPE_CHECKING:
 _MAX_CELLS: Final = 48_000_000
 #: Sequences whose arrival times are looked at.
 _ARRIVALS: Final = 32
-_MAX_CHAIN: Final = 64
-_ARROW: Final = re.compile(r"^(send|recv) ([0-9]{1,8})(?:->|<-)([0-9]{1,8})")
-
-
-class Member(msgspec.Struct, kw_only=True):
-    """Where one present rank stands in one group.
-
-    Args:
-        last_enqueued: the last collective it entered; 0 none; None where the ring no longer tells.
-        first_waiting: the first collective it entered that has not ended; None where all have.
-        last_completed: the last that ended.
-        oldest: the oldest sequence the ring still holds.
-        entry: the collective it waits in, else its last one here.
-        last: its last collective here; `latest`: its last operation of any kind; `final`: its last in any group.
-        pending: point-to-point operations of this group that have not ended, oldest first.
-        waits_in: (group label, sequence) of the operation it waits in, where that is not this group's first
-            unfinished collective.
-        roots: the ranks at the end of the chain it waits for, or of which one waits for the other in a circle; empty
-            where it waits for nobody that is known.
-        roots_differ: those ranks entered something else than the others did.
-    """
-
-    rank: int
-    path: str
-    last_enqueued: int | None
-    last_completed: int
-    oldest: int
-    first_waiting: int | None = None
-    entry: Entry | None = None
-    last: Entry | None = None
-    latest: Entry | None = None
-    final: Entry | None = None
-    pending: list[Entry] = msgspec.field(default_factory=list)
-    waits_in: tuple[str, int] | None = None
-    roots: tuple[int, ...] = ()
-    roots_differ: bool = False
-
-
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """Ranks that called the same thing at a sequence where others did not."""
-
-    signature: str
-    ranks: tuple[int, ...]
-    created: tuple[int, ...]
-    done: tuple[bool, ...]
-
-
-class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """The first sequence where present ranks differ; the largest side first."""
-
-    seq: int
-    sides: tuple[Side, ...]
-
-    @property
-    def minority(self) -> tuple[int, ...]:
-        """The odd ones out; both sides when even."""
-        largest = len(self.sides[0].ranks)
-        odd = self.sides[1:] if len(self.sides[1].ranks) < largest else self.sides
-        return tuple(sorted(rank for side in odd for rank in side.ranks))
-
-
-class Late(msgspec.Struct, frozen=True, kw_only=True):
-    """Who came last to a collective, and how long after the middle rank, in nanoseconds."""
-
-    seq: int
-    rank: int
-    time: int
-    lateness: int
-    ranks: int
-    name: str
-
-
-class GroupState(msgspec.Struct, kw_only=True):
-    """One process group over all its ranks.
-
-    Args:
-        label: unique in the set of dumps; the group's name unless two groups share it.
-        members: global ranks; inferred from who has entries where the backend does not write them.
-        inferred: whether they were.
-        present: members that left a dump, by rank.
-        absent: members that left none: not measured.
-        stuck: the first collective that some present rank entered and has not left; None where there is none.
-        common: compared sequences: from, to (empty when from > to).
-    """
-
-    label: str
-    name: str
-    desc: str
-    members: tuple[int, ...]
-    inferred: bool
-    present: dict[int, Member]
-    absent: tuple[int, ...]
-    stuck: int | None = None
-    waiting: tuple[int, ...] = ()
-    missing: tuple[int, ...] = ()
-    common: tuple[int, int] = (1, 0)
-    disagreement: Disagreement | None = None
-    late: list[Late] = msgspec.field(default_factory=list)
-
-    @property
-    def interesting(self) -> bool:
-        """Whether anything is unfinished or different here."""
-        return (
-            self.stuck is not None
-            or self.disagreement is not None
-            or any(member.pending for member in self.present.values())
-        )
-
-
-class Joined(msgspec.Struct, kw_only=True):
-    """The reduction of one set of dumps.
-
-    Args:
-        unseen: ranks without a dump that must exist: members of a group, or gaps in the numbering.
-        end: the latest time in any dump.
-    """
-
-    groups: list[GroupState]
-    ranks: tuple[int, ...]
-    unseen: tuple[int, ...]
-    end: int
-    versions: tuple[str, ...]
 
 
 class _Part(msgspec.Struct):
@@ -158,7 +37,7 @@ def join(dumps: Sequence[Dump]) -> Joined:
     """Put the dumps of one job side by side; one dump for each rank."""
     ranks = tuple(dump.rank for dump in dumps)
     groups = [_state(label, parts, ranks) for label, parts in _by_group(dumps)]
-    _follow_chains(groups)
+    follow_chains(groups)
     members = {rank for group in groups for rank in group.members}
     expected = set(range(max(members | set(ranks)) + 1)) if ranks else set()
     # A gap in the numbering is a rank only where the set is nearly whole: a few dumps of a large job have no gaps.
@@ -471,147 +350,3 @@ def _arrivals(state: GroupState, held: dict[int, _Ring], order: list[int], low: 
         state.late.append(
             Late(seq=begin + column, rank=order[row], time=last, lateness=last - middle, ranks=len(order), name="")
         )
-
-
-# -- who waits for whom ----------------------------------------------------------------------------------------------
-
-
-class _Wait(msgspec.Struct, frozen=True):
-    """One operation a rank is in, and the ranks it waits for.
-
-    Args:
-        pairwise: a send or receive.
-        odd: the rank called something else than the others, and so it is they who wait for it.
-    """
-
-    group: str
-    seq: int
-    created: int
-    record_id: int
-    peers: tuple[int, ...]
-    pairwise: bool = False
-    odd: bool = False
-
-
-def _follow_chains(groups: list[GroupState]) -> None:
-    """For each member say what it waits in, and which ranks are at the end of that chain."""
-    waits: dict[int, list[_Wait]] = {}
-    for group in groups:
-        behind: dict[int, tuple[int, ...]] = {}
-        odd = group.disagreement.minority if group.disagreement is not None else ()
-        for member in group.present.values():
-            if member.first_waiting is not None:
-                waits.setdefault(member.rank, []).append(_collective_wait(group, member, behind, odd))
-            for entry in member.pending:
-                wait = _pair_wait(group, member, entry)
-                if wait is not None:
-                    waits.setdefault(member.rank, []).append(wait)
-    earliest = {rank: min(items, key=lambda w: (w.record_id, w.created)) for rank, items in waits.items()}
-    found: dict[int, tuple[int, ...]] = {}
-    for group in groups:
-        for member in group.present.values():
-            wait = earliest.get(member.rank)
-            if wait is None:
-                continue
-            if wait.pairwise or (wait.group, wait.seq) != (group.label, group.stuck):
-                member.waits_in = (wait.group, wait.seq)
-            # Thousands wait for the same few: those that share their tuple of peers share the answer.
-            if id(wait.peers) not in found:
-                found[id(wait.peers)] = _roots(wait.peers, earliest)
-            member.roots = found[id(wait.peers)]
-            member.roots_differ = any(rank in earliest and earliest[rank].odd for rank in member.roots)
-
-
-def _collective_wait(
-    group: GroupState, member: Member, behind: dict[int, tuple[int, ...]], odd: tuple[int, ...]
-) -> _Wait:
-    """What this member waits for: those that called something else, have not come, or are stuck before it."""
-    seq = member.first_waiting or 0
-    entry = member.entry
-    created, record_id = (entry.created, entry.record_id) if entry else (0, 0)
-    if group.disagreement is not None and group.disagreement.seq <= seq:
-        if member.rank in odd:
-            return _Wait(group.label, seq, created, record_id, (), odd=True)
-        return _Wait(group.label, seq, created, record_id, odd)
-    if seq not in behind:
-        behind[seq] = tuple(
-            other.rank
-            for other in group.present.values()
-            if (other.last_enqueued is not None and other.last_enqueued < seq)
-            or (other.first_waiting is not None and other.first_waiting < seq)
-        )
-    return _Wait(group.label, seq, created, record_id, behind[seq])
-
-
-def peer_of(group: GroupState, entry: Entry) -> int | None:
-    """The rank that a send goes to or a receive comes from; None for anything else."""
-    found = _ARROW.match(operation_of(entry.name))
-    if found is None:
-        return None
-    # The numbers are those of the group; its members in order give the global ranks.
-    peer = int(found.group(3))
-    return group.members[peer] if not group.inferred and peer < len(group.members) else peer
-
-
-def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
-    peer = peer_of(group, entry)
-    if peer is None:
-        return None
-    return _Wait(group.label, entry.p2p_seq, entry.created, entry.record_id, (peer,), pairwise=True)
-
-
-def _roots(peers: tuple[int, ...], earliest: dict[int, _Wait]) -> tuple[int, ...]:
-    """Ranks reached from these that wait for nobody themselves; where there are none, those that wait in a circle."""
-    seen: set[int] = set()
-    front: Iterable[int] = peers
-    roots: set[int] = set()
-    expanded: set[int] = set()
-    for _ in range(_MAX_CHAIN):
-        following: list[int] = []
-        for current in front:
-            if current in seen:
-                continue
-            seen.add(current)
-            wait = earliest.get(current)
-            if wait is None or wait.odd:
-                roots.add(current)
-            elif id(wait.peers) not in expanded:
-                expanded.add(id(wait.peers))
-                following += wait.peers
-        if not following:
-            break
-        front = following
-    return tuple(sorted(roots or _circle(seen, earliest)))
-
-
-def _circle(ranks: set[int], earliest: dict[int, _Wait]) -> set[int]:
-    """Of ranks that all wait for one another, those to look at.
-
-    Nobody waits for the ranks that are merely behind. One that others want to exchange with, and that went on to a
-    collective instead, has left out its part; where all are alike, it is all of them.
-    """
-    while True:
-        shared = {id(peers): peers for peers in (earliest[rank].peers for rank in ranks)}
-        inside = ranks & {peer for peers in shared.values() for peer in peers}
-        if inside == ranks:
-            break
-        ranks = inside
-    skipped = {
-        peer
-        for rank in ranks
-        if earliest[rank].pairwise
-        for peer in earliest[rank].peers
-        if peer in ranks and not earliest[peer].pairwise
-    }
-    return skipped or ranks
-
-
-def waiting_ranks(group: GroupState) -> dict[int, Any]:
-    """Ranks that are in an unfinished operation of this group, with the operation."""
-    found: dict[int, Any] = {}
-    for rank, member in group.present.items():
-        if member.first_waiting is not None and member.first_waiting == group.stuck:
-            found[rank] = member.entry
-        elif member.pending:
-            found[rank] = member.pending[0]
-    return found

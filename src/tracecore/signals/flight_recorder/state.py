@@ -1,0 +1,127 @@
+"""What a set of dumps is reduced to: where each group and each of its ranks stands."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tracecore.signals.flight_recorder.dump import Entry
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """Where one present rank stands in one group.
+
+    Args:
+        last_enqueued: the last collective it entered; 0 none; None where the ring no longer tells.
+        first_waiting: the first collective it entered that has not ended; None where all have.
+        last_completed: the last that ended.
+        oldest: the oldest sequence the ring still holds.
+        entry: the collective it waits in, else its last one here.
+        last: its last collective here; `latest`: its last operation of any kind; `final`: its last in any group.
+        pending: point-to-point operations of this group that have not ended, oldest first.
+        waits_in: (group label, sequence) of the operation it waits in, where that is not this group's first
+            unfinished collective.
+        roots: the ranks at the end of the chain it waits for, or of which one waits for the other in a circle; empty
+            where it waits for nobody that is known.
+        roots_differ: those ranks entered something else than the others did.
+    """
+
+    rank: int
+    path: str
+    last_enqueued: int | None
+    last_completed: int
+    oldest: int
+    first_waiting: int | None = None
+    entry: Entry | None = None
+    last: Entry | None = None
+    latest: Entry | None = None
+    final: Entry | None = None
+    pending: list[Entry] = msgspec.field(default_factory=list)
+    waits_in: tuple[str, int] | None = None
+    roots: tuple[int, ...] = ()
+    roots_differ: bool = False
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that called the same thing at a sequence where others did not."""
+
+    signature: str
+    ranks: tuple[int, ...]
+    created: tuple[int, ...]
+    done: tuple[bool, ...]
+
+
+class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
+    """The first sequence where present ranks differ; the largest side first."""
+
+    seq: int
+    sides: tuple[Side, ...]
+
+    @property
+    def minority(self) -> tuple[int, ...]:
+        """The odd ones out; both sides when even."""
+        largest = len(self.sides[0].ranks)
+        odd = self.sides[1:] if len(self.sides[1].ranks) < largest else self.sides
+        return tuple(sorted(rank for side in odd for rank in side.ranks))
+
+
+class Late(msgspec.Struct, frozen=True, kw_only=True):
+    """Who came last to a collective, and how long after the middle rank, in nanoseconds."""
+
+    seq: int
+    rank: int
+    time: int
+    lateness: int
+    ranks: int
+    name: str
+
+
+class GroupState(msgspec.Struct, kw_only=True):
+    """One process group over all its ranks.
+
+    Args:
+        label: unique in the set of dumps; the group's name unless two groups share it.
+        members: global ranks; inferred from who has entries where the backend does not write them.
+        inferred: whether they were.
+        present: members that left a dump, by rank.
+        absent: members that left none: not measured.
+        stuck: the first collective that some present rank entered and has not left; None where there is none.
+        common: compared sequences: from, to (empty when from > to).
+    """
+
+    label: str
+    name: str
+    desc: str
+    members: tuple[int, ...]
+    inferred: bool
+    present: dict[int, Member]
+    absent: tuple[int, ...]
+    stuck: int | None = None
+    waiting: tuple[int, ...] = ()
+    missing: tuple[int, ...] = ()
+    common: tuple[int, int] = (1, 0)
+    disagreement: Disagreement | None = None
+    late: list[Late] = msgspec.field(default_factory=list)
+
+    @property
+    def interesting(self) -> bool:
+        """Whether anything is unfinished or different here."""
+        return (
+            self.stuck is not None
+            or self.disagreement is not None
+            or any(member.pending for member in self.present.values())
+        )
+
+
+class Joined(msgspec.Struct, kw_only=True):
+    """The reduction of one set of dumps.
+
+    Args:
+        unseen: ranks without a dump that must exist: members of a group, or gaps in the numbering.
+        end: the latest time in any dump.
+    """
+
+    groups: list[GroupState]
+    ranks: tuple[int, ...]
+    unseen: tuple[int, ...]
+    end: int
+    versions: tuple[str, ...]
