@@ -40,7 +40,7 @@ from tracecore.signals.logs.tail.filelog import FileLog
 SIZE: Final = 48 << 20
 COLLECTOR_SIZE: Final = 1 << 18
 FILES: Final = 4
-RECORDS: Final = 120_000
+RECORDS: Final = 240_000
 RUNS: Final = 2
 CRASHES: Final = 40
 SECONDS: Final = 6.0

@@ -21,6 +21,7 @@ from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.extensions.persistence import transient
 from tracecore.pipeline.receivers.filelog import FileLogReceiver
 from tracecore.pipeline.receivers.reach import fixed, unreachable
+from tracecore.signals.logs.tail import inotify, watches
 from tracecore.signals.logs.tail.config import FileLogConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,6 +178,41 @@ def test_a_state_that_does_not_last_is_known(mount: str, why: str) -> None:
     assert (why in found) if why else found == ""
     if why:
         documented(why)
+
+
+@pytest.mark.parametrize("reason", ["fs.inotify.max_user_watches may be raised", "a network file system"])
+def test_changes_that_the_kernel_does_not_announce(
+    tmp_path: Path, until: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, reason: str
+) -> None:
+    """Files are polled, and the log says why."""
+    documented(reason)
+    caplog.set_level("INFO", "tracecore.agent.filelog")
+    if "network" in reason:
+        monkeypatch.setattr(inotify, "foreign", lambda path: "nfs")
+    else:
+        monkeypatch.setattr(watches, "_most", lambda: 1)
+    meter = Meter("receiver", "filelog")
+    setting = Setting("filelog", meter, time.time_ns, lambda id: None, tmp_path, lambda: (True, {}))
+    receiver = FileLogReceiver(FileLogConfig(include=(f"{tmp_path}/*.log",), poll_interval=10_000_000), setting)
+    stop, got = threading.Event(), []
+
+    def take(batch: Any) -> None:
+        got.append(batch.count)
+        batch.done()
+
+    thread = threading.Thread(target=receiver.run, args=(take, stop))
+    thread.start()
+    try:
+        until(lambda: documented("some files are looked at every poll_interval only:") in caplog.text)
+        assert ("changes on nfs" if "network" in reason else reason) in caplog.text
+        (tmp_path / "a.log").write_text("one\ntwo\n")
+        until(lambda: sum(got) == 2)
+        until(lambda: meter.gauges["watched_files"]() == 1)
+        assert meter.gauges["watched_directories"]() == 0
+    finally:
+        stop.set()
+        thread.join()
+        receiver.close()
 
 
 def test_nobody_rotates(tmp_path: Path, until: Any) -> None:

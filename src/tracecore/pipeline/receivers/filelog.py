@@ -25,6 +25,8 @@ log = logging.getLogger("tracecore.agent.filelog")
 LAST_CALL: Final = 5.0
 #: Seconds between two looks at what keeps lines from being read.
 LOOK: Final = 1.0
+#: More happened than the kernel could note: everything was looked at again.
+LOST: Final = "announcements_lost"
 _OUTLOOK: Final = ("unreachable", "unreadable", "rotation_stalled")
 
 
@@ -39,14 +41,14 @@ class FileLogReceiver:
         self._options = options
         self._setting = setting
         self._tail: FileLog | None = None
-        self._failed = 0
+        self._failed = self._lost = 0
         self._next_look = 0.0
         self._told = ""
         self._polled: tuple[str, ...] = ()
-        self._numbers = {"stalled_files": 0, "unreadable_files": 0, "watched_files": 0}
+        self._numbers = {"stalled_files": 0, "unreadable_files": 0, "watched_directories": 0, "watched_files": 0}
         for name in self._numbers:
             setting.meter.gauges[name] = partial(self._numbers.__getitem__, name)
-        setting.meter.declare(dropped=("capped_or_dropped",))
+        setting.meter.declare(dropped=("capped_or_dropped",), events=(LOST,))
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         self.close()
@@ -56,6 +58,8 @@ class FileLogReceiver:
         wanted = self._setting.wanted
         if wanted is not None:
             log.info("%s: lines that no detector can use are not read any further", self._setting.id)
+        self._failed = self._lost = 0
+        self._polled = ()
         # Not before it counts as running: what is said earlier is taken back then.
         self._next_look = time.monotonic() + 1.5 * LOOK
         tail = self._tail = FileLog(
@@ -91,6 +95,9 @@ class FileLogReceiver:
         if lost > self._failed:
             self._setting.meter.drop("capped_or_dropped", lost - self._failed)
             self._failed = lost
+        if counters.announcements_lost > self._lost:
+            self._setting.meter.note(LOST, counters.announcements_lost - self._lost)
+            self._lost = counters.announcements_lost
         if tail.polled != self._polled:
             for reason in tail.polled[len(self._polled) :]:
                 log.info("%s: some files are looked at every poll_interval only: %s", self._setting.id, reason)
@@ -105,6 +112,7 @@ class FileLogReceiver:
         self._numbers |= {
             "stalled_files": len(stalled),
             "unreadable_files": len(unreadable),
+            "watched_directories": tail.watched_directories,
             "watched_files": matching,
         }
         wrong = "" if matching > len(unreadable) else unreachable(self._options.include)

@@ -105,6 +105,11 @@ class FileLog:
         """Why some files are looked at every `poll_interval` only, and not when they change."""
         return ("inotify: false",) if self._watches is None else tuple(self._watches.reasons)
 
+    @property
+    def watched_directories(self) -> int:
+        """Directories of which the kernel tells what happens there."""
+        return 0 if self._watches is None else len(self._watches)
+
     def wait(self, stop: threading.Event) -> None:
         """Waits until something has changed, or may have; or until `stop` is set."""
         # How long to wait was said with what was given; what it took decides about the next time.
