@@ -62,6 +62,62 @@ SCENARIOS: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
     "pl_raises": (1, "plain", ["worker_crash"], [], ["code"]),
     "survived": (2, "plain", [], [], ["none"]),
 }
+CRASH = ["code", "infrastructure", "unknown"]
+SHARED = ["infrastructure", "resource"]
+FAULT = ["gpu_app_fault", "worker_crash"]
+# The same, of train_wider.py.
+WIDER: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
+    "fsdp_skip": (4, "plain", ["nccl_hang"], [2], HANG),
+    "fsdp_oom": (4, "torchrun", ["cuda_oom"], [1], ["resource"]),
+    "unused_parameters": (2, "torchrun", ["worker_crash"], [], ["code"]),
+    "loader_exits": (2, "plain", ["worker_crash", "dataloader_hang"], [1], CRASH),
+    "loader_timeout": (2, "plain", ["dataloader_hang", "worker_crash"], [1], [*HANG, "data"]),
+    "loader_files": (2, "plain", ["worker_crash", "dataloader_hang"], [1], ["resource", "code", "infrastructure"]),
+    "loader_shared_memory": (
+        2,
+        "plain",
+        ["worker_crash", "dataloader_hang", "host_oom", "storage_failure"],
+        [1],
+        SHARED,
+    ),
+    "loader_ragged": (2, "torchrun", ["worker_crash"], [1], ["data", "code"]),
+    "late_rank": (4, "plain", ["nccl_bootstrap"], [3], SHARED),
+    "monitored": (4, "plain", ["nccl_hang"], [2], HANG),
+    "gloo_wait": (4, "plain", ["nccl_hang"], [1], HANG),
+    "sharded_save": (4, "plain", ["checkpointer_hang", "nccl_hang"], [1], HANG),
+    "slow_save": (4, "plain", [], [], ["none"]),
+    "long_evaluation": (4, "plain", [], [], ["none"]),
+    "cgroup_kill": (4, "plain", ["host_oom", "worker_crash"], [2], ["infrastructure", "resource"]),
+    "bus_error": (4, "plain", ["worker_crash"], [1], CRASH),
+    "node_lost": (4, "two nodes", ["worker_crash", "host_lost", "nccl_hang"], [2, 3], ["infrastructure"]),
+    "half_a_cluster": (2, "one of two nodes", ["nccl_bootstrap"], [], SHARED),
+    "stopped_by_operator": (4, "torchrun", ["planned_stop"], [], ["infrastructure", "none", "unknown"]),
+    "no_interface": (2, "plain", ["nccl_bootstrap"], [0], [*SHARED, "code"]),
+    "locked": (4, "plain", ["nccl_hang"], [3], HANG),
+    "spinning_kernel": (4, "plain", ["nccl_hang"], [], HANG),
+    "extra_collective": (4, "plain", ["collective_mismatch", "nccl_hang"], [0], ["code", *HANG]),
+    "crossed_groups": (4, "plain", ["collective_mismatch", "nccl_hang"], [1], ["code", *HANG]),
+    "ended_one": (4, "plain", ["worker_crash", "planned_stop"], [2], ["infrastructure", "unknown"]),
+    "bad_record": (2, "torchrun", ["worker_crash"], [0], ["data", "code"]),
+    "denied": (2, "plain", ["storage_failure", "worker_crash"], [0], ["resource", "infrastructure", "code", "data"]),
+    "compiler_error": (1, "plain", ["worker_crash"], [], ["code"]),
+    "chained": (4, "torchrun", ["worker_crash"], [2], ["code", "data"]),
+    "first_leaves": (4, "plain", ["nccl_hang", "worker_crash"], [0], HANG),
+    "host_allocation": (2, "torchrun", ["worker_crash", "host_oom"], [1], ["resource", "code", "infrastructure"]),
+    "thread_fails": (2, "plain", [], [], ["none"]),
+    "untidy_end": (2, "plain", [], [], ["none"]),
+    "misaligned": (2, "plain", FAULT, [1], ["code", "resource"]),
+    "overflowing": (2, "plain", FAULT, [1], ["code", "resource"]),
+    "out_of_bounds": (4, "torchrun", FAULT, [1], ["code", "resource"]),
+    "jax_runs": (1, "plain", [], [], ["none"]),
+    "jax_oom": (1, "plain", ["cuda_oom"], [], ["resource"]),
+    "jax_nan": (1, "plain", ["training_divergence", "worker_crash"], [], ["code", "data"]),
+    "hf_quiet": (1, "plain", [], [], ["none"]),
+    "hf_full_disk": (1, "plain", ["storage_failure"], [], ["resource"]),
+    "hf_vocabulary": (1, "plain", FAULT, [], ["code", "data", "resource"]),
+    "pl_oom": (1, "plain", ["cuda_oom"], [], ["resource"]),
+    "pl_nan": (1, "plain", ["training_divergence"], [], ["code", "data", "unknown", "none"]),
+}
 LIMIT = int(os.environ.get("RECORD_SECONDS", "75"))
 
 
@@ -82,6 +138,7 @@ def environment(place: Path, port: int) -> dict[str, str]:
         "TORCH_FR_DUMP_TEMP_FILE": str(place / "fr" / "nccl_trace_rank_"),
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(place / "fr" / "nccl_trace_rank_"),
         "SCRATCH": str(place / "scratch"),
+        "PYTHONPATH": str(HERE),
         "OMP_NUM_THREADS": "1",
         "PYTHONUNBUFFERED": "1",
     }
@@ -91,21 +148,29 @@ def kernel_log() -> str:
     return subprocess.run(["dmesg"], capture_output=True, text=True, check=False).stdout
 
 
+def end(process: int) -> None:
+    """Kills a process and all that it started: torchrun gives each worker a session of its own."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    os.kill(process, signal.SIGKILL)
+    for child in children:
+        end(int(child))
+
+
 def record(name: str, out: Path, port: int) -> str:
-    ranks, launcher, roots, culprits, classes = SCENARIOS[name]
+    ranks, launcher, roots, culprits, classes = (SCENARIOS | WIDER)[name]
     place = out / name
     (place / "fr").mkdir(parents=True, exist_ok=True)
     (place / "scratch" / "small").mkdir(parents=True, exist_ok=True)
-    if name == "checkpoint_full":
+    if name in ("checkpoint_full", "hf_full_disk"):
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place / "scratch/small"], check=True)
     if name == "read_only":
         (place / "scratch" / "ro").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=8m", "tmpfs", place / "scratch/ro"], check=True)
     env = environment(place, port)
     before = kernel_log()
-    script = str(HERE / "train.py")
+    script = str(HERE / ("train_wider.py" if name in WIDER else "train.py"))
     children: dict[str, subprocess.Popen[bytes]] = {}
-    if launcher == "torchrun":
+    if "plain" not in launcher:
         restarts = "1" if name.startswith("elastic") else "0"
         # Ranks started by torchrun still have to look like different hosts to NCCL.
         shim = "\n".join(
@@ -117,21 +182,44 @@ def record(name: str, out: Path, port: int) -> str:
             )
         )
         (place / "scratch" / "shim.py").write_text(shim)
-        children["0"] = subprocess.Popen(
-            [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}",
-             f"--master-port={port}", str(place / "scratch" / "shim.py")],
-            stdout=(place / "out.log").open("wb"), stderr=subprocess.STDOUT, env=env, start_new_session=True,
-        )  # fmt: skip
+        for node in range(2 if launcher == "two nodes" else 1):
+            cluster = [f"--nproc-per-node={ranks}", f"--master-port={port}"]
+            if "nodes" in launcher:
+                cluster = ["--nnodes=2", f"--nproc-per-node={ranks // 2}", "--rdzv-backend=c10d", "--rdzv-id=run7",
+                           f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=join_timeout=25"]  # fmt: skip
+            children[str(node) if launcher == "torchrun" else f"node{node}"] = subprocess.Popen(
+                [sys.executable, "-m", "torch.distributed.run", f"--max-restarts={restarts}", *cluster,
+                 str(place / "scratch" / "shim.py")],
+                stdout=(place / ("out.log" if launcher == "torchrun" else f"node{node}.log")).open("wb"),
+                stderr=subprocess.STDOUT, env=env, start_new_session=True,
+            )  # fmt: skip
     else:
         for rank in range(ranks):
             log = place / (f"rank{rank}.log" if ranks > 1 else "out.log")
             own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank), "NCCL_HOSTID": f"h{rank}"}
+            command = [sys.executable, script, name]
+            if name == "loader_shared_memory":
+                command = [
+                    "unshare",
+                    "-m",
+                    "sh",
+                    "-c",
+                    'mount -t tmpfs -o size=2m tmpfs /dev/shm && exec "$@"',
+                    "sh",
+                    *command,
+                ]
             children[str(rank)] = subprocess.Popen(
-                [sys.executable, script, name], stdout=log.open("wb"), stderr=subprocess.STDOUT, env={**env, **own},
+                command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env={**env, **own},
                 start_new_session=True,
             )  # fmt: skip
     if name == "preempted":
         time.sleep(22)
+        children["0"].send_signal(signal.SIGTERM)
+    if name == "node_lost":
+        time.sleep(30)
+        end(children["node1"].pid)
+    if name == "stopped_by_operator":
+        time.sleep(25)
         children["0"].send_signal(signal.SIGTERM)
     if name == "interrupted":
         time.sleep(22)
@@ -142,13 +230,13 @@ def record(name: str, out: Path, port: int) -> str:
     (place / "exit_codes.json").write_text(json.dumps({rank: child.poll() for rank, child in children.items()}))
     for child in children.values():
         if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
+            end(child.pid)
             child.wait()
     after = kernel_log()
     fresh = after[len(before) :] if after.startswith(before) else after
     if fresh.strip():
         (place / "dmesg.txt").write_text(fresh)
-    if name == "checkpoint_full":
+    if name in ("checkpoint_full", "hf_full_disk"):
         subprocess.run(["umount", place / "scratch/small"], check=False)
     if name == "read_only":
         subprocess.run(["umount", place / "scratch/ro"], check=False)
@@ -168,8 +256,8 @@ def record(name: str, out: Path, port: int) -> str:
 
 def main() -> None:
     out = Path(sys.argv[1])
-    names = sys.argv[2:] or list(SCENARIOS)
-    with ThreadPoolExecutor(max_workers=5) as pool:
+    names = sys.argv[2:] or [*SCENARIOS, *WIDER]
+    with ThreadPoolExecutor(max_workers=int(os.environ.get("RECORD_TOGETHER", "5"))) as pool:
         for line in pool.map(lambda item: record(item[1], out, 23000 + 37 * item[0]), enumerate(names)):
             print(line, flush=True)
 

@@ -7,9 +7,12 @@ from typing import ClassVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import seconds, sentence
 
+#: The group of collectives over the host, whose reports do not name theirs.
+GLOO = "gloo"
+
 
 class WatchdogReport(Fact, frozen=True, kw_only=True):
-    """A line of PyTorch's NCCL watchdog.
+    """A line of PyTorch's NCCL watchdog, or of a rank that gave up waiting in a collective over gloo.
 
     Args:
         report: timeout, exception, dump_signal, heartbeat or abort: which of its lines.
@@ -25,6 +28,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         numel_in: elements sent.
         numel_out: elements received.
         from_rank: the rank whose signal made this one dump.
+        missing: ranks that did not come, where the line names them.
     """
 
     kind: ClassVar[str] = "nccl_watchdog"
@@ -45,14 +49,19 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     numel_in: int | None = None
     numel_out: int | None = None
     from_rank: int | None = None
+    missing: tuple[int, ...] = ()
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
+        if self.pg == GLOO:
+            parts = ["waited in vain in a collective over gloo"]
+            if self.missing:
+                parts.append(f"for rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing))},")
         if self.op is not None:
             parts.append(self.op)
         if self.seq is not None:
             parts.append(f"seq {self.seq}")
-        if self.pg_desc or self.pg:
+        if self.pg != GLOO and (self.pg_desc or self.pg):
             parts.append(f"of group {self.pg_desc or self.pg}")
         if self.elapsed_ms is not None:
             parts.append(f"after {seconds(self.elapsed_ms / 1000)}")

@@ -92,11 +92,16 @@ class ExitStatus(Fact, frozen=True, kw_only=True):
     def signal(self) -> str | None:
         return None if self.exit_code is None else signal_name(self.exit_code)
 
-    def describe(self) -> str:
+    @property
+    def how(self) -> str:
+        """`ended with exit status -9 (SIGKILL)`, or `still alive`."""
         if self.exit_code is None:
-            return sentence(self, "process still alive")
+            return "still alive"
         by = f" ({self.signal})" if self.signal else ""
-        return sentence(self, f"process ended with exit status {self.exit_code}{by}")
+        return f"ended with exit status {self.exit_code}{by}"
+
+    def describe(self) -> str:
+        return sentence(self, f"process {self.how}")
 
 
 class LauncherFailure(Fact, frozen=True, kw_only=True):

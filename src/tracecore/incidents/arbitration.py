@@ -282,7 +282,10 @@ def _incident(
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
-    rest = Rest(frozenset(attempt.ranks) if attempt is not None else frozenset(), tuple(sorted(awaited)))
+    rest = Rest(awaited=tuple(sorted(awaited)))
+    if attempt is not None:
+        ended = {rank: status.how for rank, status in attempt.ended.items() if not status.alive}
+        rest = Rest(frozenset(attempt.ranks), rest.awaited, ended)
     said = root.verdict.beside(rest)
     return Incident(
         status="diagnosed",

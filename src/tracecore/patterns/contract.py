@@ -181,10 +181,12 @@ class Rest(msgspec.Struct, frozen=True):
     Args:
         ranks: all that left a log.
         awaited: those that a hang which the verdict explains waits for.
+        ended: how each rank ended, in words, where that is known.
     """
 
     ranks: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
+    ended: Mapping[int, str] = msgspec.field(default_factory=dict)
 
 
 class Suspects(msgspec.Struct, frozen=True, gc=False):

@@ -47,7 +47,7 @@ def test_a_process_without_a_status_was_alive(make: Make, text: str) -> None:
 
 
 def test_entries_that_are_no_status_are_left(make: Make) -> None:
-    text = '{"0": "dead", "1": true, "x": 1, "2": 0, "3": [1]}'
+    text = '{"0": "dead", "1": true, "x": 1, "2": 0, "3": [1], "node4": 1, "launcher-5": 1}'
     (only,) = exit_codes.read(make(text, "exit_codes"), CLOCK)
     assert only["log"]["attributes"]["gen_ai.training.rank"] == 2
 

@@ -52,9 +52,17 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
         numel_in=natural(get("nccl.watchdog.numel_in")),
         numel_out=natural(get("nccl.watchdog.numel_out")),
         from_rank=natural(get("nccl.watchdog.from_rank")),
+        missing=_ranks(get("nccl.watchdog.missing_ranks")),
     )
     said = (word(get("nccl.watchdog.kind")), report.op, report.seq)
     return None if all(value is None for value in said) else report
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    """Ranks as a line lists them: `2, 5`."""
+    listed = value.split(",", 256)[:256] if isinstance(value, str) else ()
+    found = {int(rank) for part in listed if (rank := part.strip()).isdecimal() and len(rank) < 8}
+    return tuple(sorted(found))
 
 
 def nccl_error(record: Stamped) -> NcclError | None:

@@ -94,6 +94,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         who = f"rank{many} {ranks}" if self.failed else f"{self.missing} rank{many}"
         job = f" of job {self.job}" if self.job else f" in namespace {self.key[1]}" if self.key[1] else ""
         why = WORDS[self.discriminator]
+        if not self.failed and self.missing >= self.size:
+            return f"Not all ranks{job} joined: {why}"
         if (event := self.awaited) is not None:
             why = f"the network of rank {event.rank}{f' ({event.pod})' if event.pod else ''} could not be set up"
         return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {why}"
@@ -125,6 +127,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 else f"ranks {ranks} were started, and their logs"
             )
             start = f"See whether {asked}. " if ranks else ""
+            if not self.failed and self.missing >= self.size:
+                start = "See whether every node was started, with the same endpoint, id and number of nodes. "
             return (
                 f"{start}From a node of a rank that is missing try `nc -vz {host or end} {port or ''}`".rstrip()
                 + "; check `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, firewalls and network policies between nodes."

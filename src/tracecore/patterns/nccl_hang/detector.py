@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress, named
-from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_hang.waiting import Calls, Culprit, Known, culprits_of, document_of
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Rest, Window
 
-#: What torch calls the group of all ranks; empty where a report does not say.
-WHOLE_WORLD = frozenset({"default_pg", "0", ""})
+#: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
+WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
 
@@ -46,6 +46,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         unmeasured: members of the group that left nothing to read.
         origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
         size: members of the group, where known.
+        ended: of those that left nothing, (rank, how it ended in words), where that is known.
     """
 
     pattern_id: ClassVar[str] = "8"
@@ -62,6 +63,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     unmeasured: tuple[int, ...] = ()
     origin: tuple[str, int] | None = None
     size: int | None = None
+    ended: tuple[tuple[int, str], ...] = ()
 
     @property
     def hanging_ranks(self) -> list[int]:
@@ -72,10 +74,16 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         """Ranks to look at first: the culprits; by elimination those that left nothing, where they are the few."""
         if self.culprits:
             return tuple(culprit.rank for culprit in self.culprits)
-        return self.unmeasured if len(self.unmeasured) < len(self.hanging) else ()
+        return self.unmeasured if len(self.unmeasured) <= len(self.hanging) else ()
+
+    @property
+    def _dumped(self) -> bool:
+        return any(isinstance(fact, CollectiveEntry) for fact in self.hanging)
 
     def _what(self) -> str:
         group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
+        if self.pg == GLOO:
+            return "a collective over gloo"
         if self.is_p2p:
             return f"point-to-point operations of {group}"
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
@@ -95,9 +103,12 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which {named(never)} never entered"
             return f"{head}: {named(never)} never entered it"
         if self.unmeasured:
-            return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none"
+            left = f": it {self.ended[0][1]}" if len(self.ended) == len(self.unmeasured) == 1 else ""
+            return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none{left}"
         if self.origin:
             return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which all ranks that can be seen entered"
+        if not self._dumped:
+            return f"{head}, and nothing here tells whom they wait for"
         return f"{head}: all ranks that can be seen entered it"
 
     def remediation(self) -> str:
@@ -111,6 +122,12 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                     f"Look at rank {culprit.rank}{where}. If its process still runs, `py-spy dump --pid PID` on its "
                     f"host shows where it is; its log, `dmesg` and the storage it reads from show why"
                 )
+        if not steps and self.ended:
+            ended = " and ".join(f"rank {rank} {how}" for rank, how in self.ended)
+            steps.append(
+                f"Find out why {ended} while the others went on: the last lines of its log, `dmesg` of its host, and "
+                f"who may have sent a signal"
+            )
         if not steps and self.looked_for:
             steps.append(
                 f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
@@ -120,6 +137,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             steps.append(
                 f"Whom they wait for is not among the ranks that left a record: find out which of "
                 f"{named(self.unmeasured)} still run, and collect what they left (dumps, logs, exit status)"
+            )
+        if not steps and not self._dumped:
+            steps.append(
+                f"Compare the logs of the ranks that do not complain with those of {named(self.hanging_ranks)}: who "
+                f"ends first, or makes no step and says nothing, is the one. `py-spy dump --pid PID` shows where it is"
             )
         if not steps:
             steps.append(
@@ -153,10 +175,16 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         """Without dumps, the watchdogs of the ranks that wait are all that a hang shows. A rank whose log is here and
         says nothing of a hang of all of them is the one they wait for: its own watchdog has nothing to time.
         """
-        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks)))
-        if self.looked_for or self.is_p2p or (self.pg_desc or self.pg) not in WHOLE_WORLD:
+        if self.culprits:
             return self
-        return msgspec.structs.replace(self, unmeasured=quiet) if 0 < len(quiet) < len(self.hanging) else self
+        missing = self.looked_for
+        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks)))
+        if not missing and not self.is_p2p and (self.pg_desc or self.pg) in WHOLE_WORLD:
+            missing = quiet if len(quiet) <= len(self.hanging) else ()
+        if not missing:
+            return self
+        ended = tuple((rank, rest.ended[rank]) for rank in missing[:3] if rank in rest.ended)
+        return msgspec.structs.replace(self, unmeasured=missing, ended=ended)
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -221,6 +249,8 @@ class NcclHang(Pattern[Config]):
             return ((job, fact.pg), (job, ""))
         if isinstance(fact, CollectiveEntry | GroupProgress):
             return ((job, fact.pg),)
+        if type(fact) is WatchdogReport and fact.pg == GLOO:
+            return ((job, GLOO),)
         if type(fact) is WatchdogReport:
             # A report that does not name its group may be about any: it meets the others where all reports meet.
             return ((job, fact.pg), (job, "")) if fact.pg else ((job, ""),)
@@ -295,7 +325,12 @@ class NcclHang(Pattern[Config]):
             if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit)
         }
         for report in reports:
-            if report.seq is None or report.rank is None or report.report not in ("timeout", "exception"):
+            if report.rank is None or report.report not in ("timeout", "exception"):
+                continue
+            if report.pg == GLOO:
+                cohorts.setdefault(0, {}).setdefault(report.rank, report)
+                continue
+            if report.seq is None:
                 continue
             if _is_pairwise(report):
                 pairwise.setdefault(report.rank, report)

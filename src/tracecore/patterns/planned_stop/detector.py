@@ -48,7 +48,7 @@ WHO = {
     "kubernetes": "`kubectl get events -A --sort-by=.lastTimestamp` and `kubectl describe node {node}` say why",
     "cloud": "the provider's notice and the machine's event log say why",
 }
-LOOK = "the scheduler's log, `kubectl get events -A --sort-by=.lastTimestamp` and `journalctl` on {node} say who"
+LOOK = "the scheduler's log, `kubectl get events -A --sort-by=.lastTimestamp` and `journalctl` on the host say who"
 
 
 class Config(Settings, frozen=True, kw_only=True):

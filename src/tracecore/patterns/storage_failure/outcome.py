@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 #: The machine's own word about storage is nobody's: steps prove it wrong only when they go on for this long.
 SETTLED = 60 * 1_000_000_000
 
+#: Among so many reports before one that follows an error, the last from before it is looked for.
+NEARBY = 64
+
 
 class Outcomes:
     """What the facts of one window say about the consequences of its storage errors.
@@ -82,11 +85,19 @@ class Outcomes:
                 break
             if step.step is None or (rank is not None and step.rank is not None and step.rank != rank):
                 continue
-            if not self._follows(step, fact) or not _related(step, fact):
+            if not self._follows(step, fact) or not _related(step, fact) or self._drawn_again(place, fact):
                 continue
             # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
             if own or _same_stream(step, fact) or step.time - fact.end >= SETTLED:
                 return True
+        return False
+
+    def _drawn_again(self, place: int, fact: Fact) -> bool:
+        """A progress bar is drawn once more when its program ends: the step is the one of before the error."""
+        step = self.progress[place]
+        for other in reversed(self.progress[max(place - NEARBY, 0) : place]):
+            if other.rank == step.rank and _same_stream(other, step) and not self._follows(other, fact):
+                return other.step == step.step
         return False
 
     def _follows(self, later: Fact, fact: Fact) -> bool:

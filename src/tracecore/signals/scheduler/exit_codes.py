@@ -12,7 +12,8 @@ from tracecore.signals.stream import Clock, Stream
 
 MAX_BYTES = 16 << 20
 MAX_RANKS = 1_000_000
-_RANK = re2.compile(r"^\D{0,16}?(\d{1,7})$")
+#: `3`, `rank3`, `worker-3`, `task 3`; the status of a launcher or a host is no rank's.
+_RANK = re2.compile(r"(?i)^(?:(?:global[_ -]?)?rank|task|worker|proc(?:ess)?)?[_ :.-]{0,2}(\d{1,7})$")
 
 
 def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
