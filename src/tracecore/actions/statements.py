@@ -243,6 +243,8 @@ def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
             one.survived = "training went on after it"
         elif finished.get(one.rank, -1) >= one.end:
             one.survived = "the run says that it finished after it"
+        elif one.role == "symptom" and one.offset > finished.get(one.rank, finished.get(None, one.offset)):
+            one.survived = "the run says that it had finished before it"
     _outlived(found)
 
 

@@ -179,7 +179,7 @@ def _is_trouble(fact: Fact) -> bool:
     if isinstance(fact, NcclError):
         return fact.error not in _PASSING
     if isinstance(fact, WatchdogReport):
-        return fact.report in ("timeout", "exception", "abort", "dump_signal")
+        return fact.report in ("timeout", "exception", "abort", "dump_signal", "heartbeat")
     if isinstance(fact, ContainerTerminated):
         return bool(fact.exit_code) or fact.reason in ("OOMKilled", "ContainerCannotRun", "StartError")
     if isinstance(fact, AerError):

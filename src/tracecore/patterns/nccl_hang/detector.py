@@ -261,7 +261,7 @@ class NcclHang(Pattern[Config]):
         if not window.key[1]:
             if window.of(CollectiveEntry):
                 return []  # dumps know the group
-            if any(report.pg for report in reports):
+            if self._named(reports):
                 # The groups speak for themselves, but for sends and receives: only a report without its group says
                 # that it was one.
                 reports = [report for report in reports if _is_pairwise(report)]
@@ -285,6 +285,14 @@ class NcclHang(Pattern[Config]):
             stuck = [seq for seq in sorted(cohorts) if len(cohorts[seq]) >= enough]
             found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck])
         return list(found)
+
+    def _named(self, reports: Sequence[WatchdogReport]) -> bool:
+        """Whether a group has enough reports that name it. Where a log is cut short, one rank's may be missing."""
+        groups: dict[tuple[str, int], set[int]] = {}
+        for report in reports:
+            if report.pg and report.seq is not None and report.rank is not None:
+                groups.setdefault((report.pg, report.seq), set()).add(report.rank)
+        return any(len(ranks) >= self.config.min_ranks for ranks in groups.values())
 
     def due(self, window: Window, now: int) -> int | None:
         # The first instant at which something unfinished has been so for too long, after now.
