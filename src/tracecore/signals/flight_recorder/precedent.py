@@ -82,10 +82,10 @@ class Precedent(msgspec.Struct, kw_only=True):
 
     def read(self, path: str, rank: int, data: bytes, limits: Limits) -> Dump | None:
         """The dump of another rank; None where it is too different."""
-        octets = np.frombuffer(data, dtype=np.uint8)
         end = len(data) - (len(self.octets) - self.end)
-        if end <= 0 or data[end:] != self.octets[self.end :].tobytes():
+        if end <= 0 or len(data) > 2 * len(self.octets) or data[end:] != self.octets[self.end :].tobytes():
             return None
+        octets = np.frombuffer(data, dtype=np.uint8)
         try:
             return _Resemblance(self, path, rank, data, limits, octets, end).dump()
         except (DumpError, _Different):
