@@ -466,15 +466,74 @@ class SteadyPattern(FirePattern):
         return isinstance(fact, Smoke) or fact.count > 1
 
 
-def test_windows_of_steady_types_are_remembered_by_identity() -> None:
+class SteadyToo(SteadyPattern):
+    """Another that wants the same."""
+
+    name = "steady_too"
+
+
+def test_windows_of_steady_types_that_several_want_are_remembered_by_identity() -> None:
     SteadyPattern.asked.clear()
-    engine = Engine([SteadyPattern()])
+    engine = Engine([SteadyPattern(), SteadyToo()])
     facts = [smoke(i / 10, f"n{i % 3}") for i in range(90)]
     facts += [spark(0, "n1"), spark(0.5, "n2", count=2, last_time=at(1))]
     found = engine.replay(facts)
-    assert len(SteadyPattern.asked) == 5
-    assert [emission.verdict.key for emission in found] == [("n2",)]
+    assert len(SteadyPattern.asked) == 2 * 5
+    assert [emission.verdict.key for emission in found] == [("n2",), ("n2",)]
     assert engine.stats.unneeded == 1
+
+
+class KeyedPattern(SteadyPattern):
+    """Keys that look at more than who a fact is about."""
+
+    name = "keyed"
+    keyed_by: ClassVar[dict[type[Fact], tuple[str, ...]]] = {Smoke: ("count",), Spark: ("count",)}
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return ((fact.node or "", str(fact.count)),)
+
+
+def test_windows_are_remembered_by_what_their_keys_look_at_as_well() -> None:
+    engine = Engine([KeyedPattern(), SteadyToo()])
+    facts: list[Fact] = [spark(0, count=2, last_time=at(0)), smoke(1, count=1), smoke(2, count=2, last_time=at(2))]
+    found = [emission.verdict for emission in engine.replay(facts)]
+    assert [(verdict.key, len(verdict.evidence())) for verdict in found] == [(("n1", "2"), 2), (("n1",), 3)]
+
+
+class WaitingPattern(FirePattern):
+    """Smoke is what it waits for; sparks that come after it change nothing."""
+
+    name = "waiting"
+    steady = asides = (Spark,)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        raise AssertionError("asked about a fact that cannot matter")
+
+    def heeds(self, window: Window) -> int:
+        return window.of(Smoke)[-1].time
+
+
+def test_facts_that_can_wait_are_put_into_no_window_and_are_there_at_the_next_look() -> None:
+    engine = Engine([WaitingPattern()])
+    engine.add([spark(second) for second in range(10)])
+    assert engine.advance(at(10)) == []
+    assert (engine.stats.windows, engine.stats.held) == (0, 10)
+    engine.add([smoke(11)])
+    assert len(engine.advance(at(11))) == 10
+    engine.add([spark(second) for second in range(12, 20)])
+    assert engine.advance(at(20)) == []
+    assert engine.stats.evaluations == 1
+    engine.add([smoke(21)])
+    assert len(engine.advance(at(21))) == 18
+    engine.advance(at(2000))
+    assert (engine.stats.windows, engine.stats.held) == (0, 0)
+
+
+def test_facts_that_wait_count_towards_the_limit_of_all() -> None:
+    engine = Engine([WaitingPattern()], limits=Limits(total=100))
+    engine.add([spark(i / 10, f"n{i % 7}") for i in range(300)])
+    engine.advance(at(31))
+    assert (engine.stats.held, engine.stats.evicted_total) == (90, 210)
 
 
 def test_an_identity_that_was_silent_until_its_window_was_dropped_is_seen_again() -> None:

@@ -64,9 +64,8 @@ class Conclusions:
                 and (fresh or _begin(verdict) >= settled)
                 and _begin(standing.verdict) >= settled
             ):
-                before_print = _print(standing.verdict) if standing.print is None else standing.print
-                standing.verdict, standing.print = verdict, _print(verdict)
-                if standing.print != before_print:
+                told, standing.verdict = standing.verdict, verdict
+                if not _alike(told, verdict):
                     standing.revision += 1
                     said.append(self._emit(standing, "active", instant))
             known[episode] = standing
@@ -98,9 +97,14 @@ class Conclusions:
             self._past.popitem(last=False)
 
 
-def _print(verdict: Verdict) -> int:
-    """Tells documents apart at the size of a number: they are long, and rendering them is dear."""
-    return hash(repr(verdict.document()))
+def _alike(one: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts have the same document. Most differ in what is cheap to tell: prose comes last."""
+    return (
+        one.confidence == other.confidence
+        and repr(one.fields()) == repr(other.fields())
+        and [fact.uid for fact in one.evidence()] == [fact.uid for fact in other.evidence()]
+        and repr(one.document()) == repr(other.document())
+    )
 
 
 def _begin(verdict: Verdict) -> int:

@@ -231,7 +231,8 @@ class Engine:
                 self._repeats = False
                 changed = [window for window in dict.fromkeys(changed) if window.state == CHANGED]
             if leave:
-                ripe = [window for window in changed if window.called or _ripe(window, instant)]
+                rested = instant - PAUSE
+                ripe = [window for window in changed if window.looked <= rested or _ripe(window)]
                 if len(ripe) < len(changed):
                     chosen = set(ripe)
                     intake.changed = [window for window in changed if window not in chosen]
@@ -241,7 +242,8 @@ class Engine:
         changed.sort(key=_shelf)
         for window in changed:
             shelf = self._shelves[window.shelf]
-            intake.complete(window)
+            if shelf.ways:
+                intake.complete(window)
             window.state = AWAKE
             window.called = window.urgent = False
             window.due = None
@@ -281,9 +283,9 @@ class Engine:
                 out += self._conclusions.compare(window, verdicts, settled, instant)
 
 
-def _ripe(window: FactWindow, instant: int) -> bool:
+def _ripe(window: FactWindow) -> bool:
     """Whether a window that changed is to be looked at now, and not when it has been left alone for long enough."""
-    if window.urgent or window.looked + PAUSE <= instant:
+    if window.called or window.urgent:
         return True
     size = len(window)
     return size <= SMALL or (size - window.size) * GROWTH >= size

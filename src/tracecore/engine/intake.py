@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
 
     from tracecore.engine.bounds import Limits, Stats
-    from tracecore.engine.routes import Route, Shelf
+    from tracecore.engine.routes import Route, Shelf, Way
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key
 
@@ -66,7 +66,6 @@ class Intake:
         self._forget = forget
         kinds = dict.fromkeys(kind for shelf in shelves for kind in shelf.pattern.needs)
         self._routes = {kind: Routes(kind, shelves) for kind in kinds}
-        self._groups: dict[Key, list[Group]] = {}
         self._ready: list[Group] = []
 
     # -- taking -------------------------------------------------------------------------------------------------------
@@ -87,8 +86,9 @@ class Intake:
 
     def complete(self, window: FactWindow) -> None:
         """Before a look: everything that waits for this window. What the look says may change what can wait."""
-        for group in self._groups.get(window.key, ()):
-            if window.shelf in group.way.shelves:
+        for way in self._shelves[window.shelf].ways:
+            group = way.groups.get(window.key)
+            if group is not None:
                 if group.batch:
                     self._deliver(group)
                 group.until = FOREVER
@@ -105,7 +105,9 @@ class Intake:
                 self._stats.unneeded += len(known)
                 continue
             idle = [self._place(route, kind, known, hurry) for route in routes.others]
-            if routes.steady:
+            if len(routes.steady) == 1:
+                idle.append(self._gather_by_key(routes.way(*routes.steady), known, hurry))
+            elif routes.steady:
                 idle.append(self._gather(routes, known, hurry))
             if all(idle):
                 common = set.intersection(*({id(fact) for fact in some} for some in idle))
@@ -148,6 +150,29 @@ class Intake:
         self._stats.held += held
         return idle
 
+    def _gather_by_key(self, way: Way, facts: list[Fact], hurry: int) -> list[Fact]:
+        """Put facts of a type that one pattern wants into their groups; those that go to none."""
+        idle: list[Fact] = []
+        keys, counts, group_of, ready = way.routes[0].keys, way.counts, way.groups.get, self._ready
+        held = 0
+        for fact in facts:
+            found = keys(fact) if counts is None or counts(fact) else ()
+            if not found:
+                idle.append(fact)
+                continue
+            time = fact.time
+            for key in found:
+                group = group_of(key) or Group(key, way)
+                if time < hurry:
+                    self._hurry(group, fact, hurry)
+                    continue
+                group.batch.append(fact)
+                held += 1
+                if time <= group.until or (group.asks and group.wakes(fact)):
+                    ready.append(group)
+        self._stats.held += held
+        return idle
+
     def _gather(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
         """Put facts of one type into their groups; those that go to none."""
         idle: list[Fact] = []
@@ -158,51 +183,33 @@ class Intake:
             if groups is None:
                 groups = self._remember(routes, fact, who)
             time = fact.time
-            if time < hurry:
-                self._hurry(groups, fact, hurry, idle)
-                continue
             wanted = len(groups)
             for group in groups:
                 if group.counts is not None and not group.counts(fact):
                     wanted -= 1
-                    continue
-                group.batch.append(fact)
-                if time <= group.until or (group.asks and group.wakes(fact)):
-                    ready.append(group)
-            if wanted:
-                held += wanted
-            else:
+                elif time < hurry:
+                    self._hurry(group, fact, hurry)
+                else:
+                    group.batch.append(fact)
+                    held += 1
+                    if time <= group.until or (group.asks and group.wakes(fact)):
+                        ready.append(group)
+            if not wanted:
                 idle.append(fact)
         self._stats.held += held
         return idle
 
-    def _hurry(self, groups: Sequence[Group], fact: Fact, hurry: int, idle: list[Fact]) -> None:
+    def _hurry(self, group: Group, fact: Fact, hurry: int) -> None:
         """A fact that cannot wait; what came before it goes first."""
-        wanting = [group for group in groups if group.counts is None or group.counts(fact)]
-        for group in wanting:
-            if group.batch:
-                self._deliver(group)
-            self._put(group, [fact], hurry)
-        if not wanting:
-            idle.append(fact)
+        if group.batch:
+            self._deliver(group)
+        self._put(group, [fact], hurry)
 
     def _remember(self, routes: Routes, fact: Fact, who: tuple[object, ...]) -> list[Group]:
         """The groups that facts of this identity go to."""
         if len(routes.identities) >= REMEMBERED:
             self._start_over(routes)
-        groups: list[Group] = []
-        for key, way in routes.parted(fact):
-            known = self._groups.get(key)
-            if known is None:
-                known = self._groups[key] = []
-            for group in known:
-                if group.way is way:
-                    break
-            else:
-                group = Group(key, way)
-                known.append(group)
-                way.keeper.groups.append(group)
-            groups.append(group)
+        groups = [way.groups.get(key) or Group(key, way) for key, way in routes.parted(fact)]
         routes.identities[who] = groups
         return groups
 
@@ -295,45 +302,39 @@ class Intake:
                     empty.add(window)
         if empty:
             self._drop(shelf, empty)
+        for way in shelf.ways:
+            if way.keeper is shelf:
+                self._sweep_groups(way, cutoff)
+
+    def _sweep_groups(self, way: Way, cutoff: int) -> None:
+        """Forget what waited for too long, and groups of which nothing is left."""
         gone: list[Group] = []
-        for group in shelf.groups:
+        for group in way.groups.values():
             batch = group.batch
             if batch and batch[0].time < cutoff:
                 group.batch = [fact for fact in batch if fact.end >= cutoff]
                 self._stats.held -= len(batch) - len(group.batch)
-            if not group.batch and not any(group.key in route.windows for route in group.way.routes):
+            if not group.batch and not any(group.key in route.windows for route in way.routes):
                 gone.append(group)
-        if gone:
-            self._disband(gone)
-
-    def _disband(self, groups: Sequence[Group]) -> None:
-        """Forget groups of which nothing is left, and whose facts they gathered."""
-        for group in groups:
+        for group in gone:
             group.gone = True
-            known = self._groups[group.key]
-            known.remove(group)
-            if not known:
-                del self._groups[group.key]
-        for shelf in {group.way.keeper for group in groups}:
-            shelf.groups = [group for group in shelf.groups if not group.gone]
-        for kind in {group.way.kind for group in groups}:
-            self._routes[kind].forget()
+            del way.groups[group.key]
+        if gone:
+            self._routes[way.kind].forget()
 
     def _start_over(self, routes: Routes) -> None:
         """Too many identities to remember: forget them all."""
-        groups = [group for known in self._groups.values() for group in known if group.way.kind is routes.kind]
-        for group in groups:
-            if group.batch:
-                self._deliver(group)
-        self._disband(groups)
+        for way in routes.ways.values():
+            for group in way.groups.values():
+                if group.batch:
+                    self._deliver(group)
+            way.groups.clear()
         routes.identities.clear()
 
     def _shrink(self) -> None:
         """Drop the oldest facts of all windows until a tenth of the limit is free."""
-        for known in self._groups.values():
-            for group in known:
-                if group.batch:
-                    self._deliver(group)
+        for routes in self._routes.values():
+            self._start_over(routes)
         excess = self._stats.held - self._limits.total * 9 // 10
         if excess <= 0:
             return
@@ -368,7 +369,8 @@ class Intake:
 
     def _touched(self, window: FactWindow) -> int:
         """The time of its newest fact."""
-        waiting = (group.batch for group in self._groups.get(window.key, ()) if window.shelf in group.way.shelves)
+        ways = self._shelves[window.shelf].ways
+        waiting = [way.groups[window.key].batch for way in ways if window.key in way.groups]
         return max((facts[-1].time for facts in (*window.facts.values(), *waiting) if facts), default=0)
 
     def _drop(self, shelf: Shelf, windows: Set[FactWindow]) -> None:

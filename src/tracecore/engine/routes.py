@@ -20,13 +20,12 @@ IDENTITY = ("node", "pod", "job", "rank", "gpu", "attempt")
 
 
 class Shelf:
-    """All windows of one pattern; and of the groups of facts that may wait those that no other keeps for longer."""
+    """All windows of one pattern, and the ways on which facts may wait before they come into them."""
 
     __slots__ = (
         "asks",
         "due",
         "evaluate",
-        "groups",
         "heeds",
         "horizon",
         "index",
@@ -34,6 +33,7 @@ class Shelf:
         "pattern",
         "swept",
         "triggers",
+        "ways",
         "windows",
     )
 
@@ -48,7 +48,7 @@ class Shelf:
         self.asks = type(pattern).arms is not Pattern.arms
         self.limit = limit if pattern.window_limit is None else min(limit, pattern.window_limit)
         self.windows: dict[Key, FactWindow] = {}
-        self.groups: list[Group] = []
+        self.ways: list[Way] = []
         self.swept: int | None = None
 
 
@@ -75,24 +75,23 @@ class Route:
 
 
 class Way:
-    """Routes of one fact type that have a key in common.
-
-    Args:
-        routes: to the patterns that have windows of this key.
+    """Routes of one fact type that facts go together, and the groups of those that do, by the key of their windows.
 
     `counts` is asked of each fact whether it goes there, where only one pattern wants it; `arms` whether it wakes a
     window, where its type does not say. `keeper` keeps facts for longest.
     """
 
-    __slots__ = ("arms", "counts", "keeper", "kind", "routes", "shelves")
+    __slots__ = ("arms", "counts", "groups", "keeper", "kind", "routes")
 
     def __init__(self, kind: type[Fact], routes: tuple[Route, ...]) -> None:
         self.kind = kind
         self.routes = routes
-        self.shelves = frozenset(route.shelf.index for route in routes)
+        self.groups: dict[Key, Group] = {}
         self.counts = routes[0].counts if len(routes) == 1 else None
         self.arms = [route.shelf.pattern.arms for route in routes if route.arms is None]
         self.keeper = max((route.shelf for route in routes), key=lambda shelf: shelf.horizon)
+        for route in routes:
+            route.shelf.ways.append(self)
 
 
 class Group:
@@ -113,6 +112,7 @@ class Group:
         self.gone = False
         self.until = NEVER
         self.settle()
+        way.groups[key] = self
 
     def settle(self) -> None:
         """See from the windows, as they are now, of which instant a fact may change something at last."""
@@ -153,9 +153,6 @@ class Routes:
 
     def parted(self, fact: Fact) -> list[tuple[Key, Way]]:
         """The steady ways of this fact by key; where all of a key ask each fact whether it counts, each by itself."""
-        if len(self.steady) == 1:
-            way = self._way(*self.steady)
-            return [(key, way) for key in self.steady[0].keys(fact)]
         keys: dict[Key, list[Route]] = {}
         for route in self.steady:
             for key in route.keys(fact):
@@ -163,12 +160,13 @@ class Routes:
         parted: list[tuple[Key, Way]] = []
         for key, routes in keys.items():
             if all(route.counts is not None for route in routes):
-                parted += [(key, self._way(route)) for route in routes]
+                parted += [(key, self.way(route)) for route in routes]
             else:
-                parted.append((key, self._way(*routes)))
+                parted.append((key, self.way(*routes)))
         return parted
 
-    def _way(self, *routes: Route) -> Way:
+    def way(self, *routes: Route) -> Way:
+        """The way that these routes have in common."""
         way = self.ways.get(routes)
         if way is None:
             way = self.ways[routes] = Way(self.kind, routes)

@@ -29,14 +29,13 @@ def _order(fact: Fact) -> tuple[int, str]:
 
 
 class Known:
-    """A verdict that was emitted and stands; `print` tells its document from others, once that was asked for."""
+    """A verdict that was emitted and stands."""
 
-    __slots__ = ("print", "revision", "verdict")
+    __slots__ = ("revision", "verdict")
 
     def __init__(self, verdict: Verdict, revision: int) -> None:
         self.verdict = verdict
         self.revision = revision
-        self.print: int | None = None
 
 
 class Kept:
@@ -44,7 +43,7 @@ class Kept:
 
     __slots__ = ("digest", "seen")
 
-    def __init__(self, digest: Digest[Any]) -> None:
+    def __init__(self, digest: Any) -> None:
         self.digest = digest
         self.seen = 0
 

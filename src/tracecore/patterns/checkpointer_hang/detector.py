@@ -17,7 +17,7 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.facts.wording import seconds
-from tracecore.patterns.checkpointer_hang.saving import after, longest, unfinished
+from tracecore.patterns.checkpointer_hang.saving import after, first_begun, longest, unfinished
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
@@ -220,10 +220,12 @@ class CheckpointerHang(Pattern[Config]):
         return job_keys(fact)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        earliest, reports = first_begun(window), window.of(WatchdogReport)
+        # Nearly always it is too early to say, and no collective has given up.
+        if earliest is None or (not reports and now < earliest.time + self.config.stall):
+            return []
         begun = unfinished(window)
-        reports = window.of(WatchdogReport)
         for first in begun:
-            # Nearly always it is too early to say, and no collective has given up.
             if now < first.time + self.config.stall and not (reports and reports[-1].time >= first.time):
                 continue
             if self._hangs(window, first, now):

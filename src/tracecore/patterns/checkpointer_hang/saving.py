@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
 
 Who: TypeAlias = tuple[int | None, str | None, str | None]
 
+_time = attrgetter("time")
+
+
+def first_begun(window: Window) -> CheckpointPhase | None:
+    """Of the phases that began and did not end, the first."""
+    begun = window.digest(CheckpointPhase, Saves).open.values()
+    return min(begun, key=_time, default=None)
+
 
 def unfinished(window: Window) -> list[CheckpointPhase]:
     """The last phase that each process began, where neither its end nor a step came after it; oldest first."""
     current = window.digest(CheckpointPhase, Saves).open.values()
-    if not current:
-        return []
     # The job as a whole first: while it goes on, which is nearly always, nobody's own steps need be looked at.
     steps, reports = window.digest(Progress, Steps), window.of(Progress)
     begun = [begin for begin in current if not _advanced(begin, steps, reports)]
