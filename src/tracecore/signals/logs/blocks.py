@@ -6,6 +6,8 @@ A line ends with a newline or, for progress bars that redraw themselves, with a 
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -20,6 +22,8 @@ BLOCK = 3 << 18
 CARRY = 1 << 15
 #: What is looked at together stays in the cache of one core.
 PIECE = 1 << 17
+#: How far ahead the end of a line is looked for, so that a block is read whole and not put together.
+AHEAD = 1 << 12
 MAX_LINE = 1 << 20
 
 
@@ -45,7 +49,7 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
     offset = 0  # of the carry
     line = 1
     skipping = False
-    while chunk := file.read(size):
+    while chunk := file.read(size + _ahead(file, size)):
         counters.bytes_read += len(chunk)
         if skipping:
             end = _first_end(chunk)
@@ -58,8 +62,9 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
             skipping, chunk = False, kept
         last = chunk.rfind(b"\n") + 1
         if last and len(chunk) - last <= CARRY:
-            # The usual case, with one copy of the bytes.
-            block = Block(b"".join((carry, memoryview(chunk)[:last])), offset, line)
+            # The usual case, with at most one copy of the bytes.
+            whole = not carry and last == len(chunk)
+            block = Block(chunk if whole else b"".join((carry, memoryview(chunk)[:last])), offset, line)
             yield block
             line += newlines(block.data) if block.newlines < 0 else block.newlines
             offset += len(block.data)
@@ -84,6 +89,13 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
             carry, skipping = b"", True
     if carry:
         yield Block(carry, offset, line)
+
+
+def _ahead(file: BinaryIO, size: int) -> int:
+    """How many bytes after the next `size` ones their last line still has; 0 where that is not cheaply known."""
+    if type(file) is not io.FileIO or size < AHEAD or not file.seekable():
+        return 0
+    return os.pread(file.fileno(), AHEAD, file.tell() + size).find(b"\n") + 1
 
 
 def newlines(data: bytes, start: int = 0, end: int | None = None) -> int:
