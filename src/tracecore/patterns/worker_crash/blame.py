@@ -194,7 +194,7 @@ class Scene:
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
 
     def _died(self, fact: Fact, signal: str | None) -> bool:
-        if signal not in FATAL:
+        if signal not in FATAL and not (signal == "SIGTERM" and self._terminated_alone(fact)):
             return False
         rank = self.rank(fact)
         if self._lost_peer(fact, rank):
@@ -202,6 +202,14 @@ class Scene:
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
             return False  # Why it aborted is in its output, which nobody has seen.
         return not self._ended(fact)
+
+    def _terminated_alone(self, fact: Fact) -> bool:
+        """Whether one process was told to end and no other: who stops a job, or cleans up after it, tells all."""
+        if not isinstance(fact, ExitStatus) or fact.rank is None or self.launchers or self.stops:
+            return False
+        others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
+        ended = {status.signal or status.exit_code for status in others if not status.alive}
+        return bool(ended) and not ended & {"SIGTERM", 0}
 
     def _reported(self, fact: LauncherFailure) -> bool:
         if fact.signal is not None:

@@ -37,6 +37,8 @@ NEXT = {
     "SIGBUS": "a mapped file or shared memory went away beneath it: look at `df -h /dev/shm` and `dmesg -T`{on}",
     "SIGKILL": "somebody killed it: look for the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), then "
     "for whoever sent the signal (`journalctl -k`, the scheduler's log)",
+    "SIGTERM": "somebody told this process to end, and no other: look for who did (the scheduler's log, "
+    "`journalctl`{on}, a script that stops processes by name)",
     "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception",
 }
 #: Makes the GPU report an error at the call that caused it.
