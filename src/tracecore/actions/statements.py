@@ -232,16 +232,20 @@ def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
             finished[made.rank] = made.offset
         else:
             steps.setdefault(made.rank, []).append(made.offset)
+    # A log in which one rank reports is that rank's, and so is a traceback in it that names nobody.
+    whose = {made.rank for made in progress}
+    alone = whose.pop() if len(whose) == 1 else None
     for one in found:
         if one.role == "stop":
             continue
+        rank = alone if one.rank is None else one.rank
         if one.attempt < last:
             one.survived = "the job was started again after it"
             continue
-        after = len(own) - bisect_left(own, one.end) if (own := steps.get(one.rank)) else 0
+        after = len(own) - bisect_left(own, one.end) if (own := steps.get(rank)) else 0
         if after >= (1 if one.rank is not None else STEPS_AFTER):
             one.survived = "training went on after it"
-        elif finished.get(one.rank, -1) >= one.end:
+        elif finished.get(rank, -1) >= one.end:
             one.survived = "the run says that it finished after it"
         elif one.role == "symptom" and one.offset > finished.get(one.rank, finished.get(None, one.offset)):
             one.survived = "the run says that it had finished before it"
