@@ -70,19 +70,26 @@ def _bests(*works: tuple[Callable[[], object], int]) -> list[float]:
     return [size / seconds for (_, size), seconds in zip(works, best, strict=True)]
 
 
-class _Repeated(io.RawIOBase):
+class _Repeated(io.BytesIO):
     """The same bytes several times over."""
 
     def __init__(self, data: bytes, times: int) -> None:
-        self._data, self._left, self._file = data, times, io.BytesIO()
+        super().__init__()
+        self._data, self._size, self._at = data, len(data) * times, 0
 
-    def read(self, size: int = -1) -> bytes:
-        found = self._file.read(size)
-        if not found and self._left:
-            self._left -= 1
-            self._file = io.BytesIO(self._data)
-            found = self._file.read(size)
+    def read(self, size: int | None = -1) -> bytes:
+        if size is None or size < 0 or self._at >= self._size:
+            return b""
+        begin = self._at % len(self._data)
+        found = self._data[begin : begin + size]
+        self._at += len(found)
         return found
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        if whence != io.SEEK_CUR:
+            raise io.UnsupportedOperation("only forwards and backwards from where it is")
+        self._at += offset
+        return self._at
 
 
 def _facts(layer: LayerPlan, log: bytes, times: int = TIMES) -> list[Fact]:

@@ -8,6 +8,7 @@ before. They become numbers (`steps`, `seconds`) only where somebody asks.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,6 +17,7 @@ from tracecore.recipes.templates import LANES, Template
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
+Table: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.uint64]]
 Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Digits of a step, at most.
@@ -192,7 +194,9 @@ def _closed(starts: Array, size: int) -> Array:
 
 
 class _Form:
-    """A shape whose steps have so many digits: everything stands in a fixed place.
+    """A shape whose steps have so many digits: everything stands in a fixed place, and is read as words of eight bytes.
+
+    First come `fixed` words that are the same in all lines, then the step, the time and the lanes, as far as there are.
 
     Args:
         template: the shape.
@@ -200,35 +204,43 @@ class _Form:
     """
 
     def __init__(self, template: Template, digits: int) -> None:
-        #: (place, bytes, which bits of them are compared) of words that are the same in all lines.
-        self.words: list[tuple[int, np.uint64, np.uint64]] = []
+        # Where words stand, what is in them, and which bits of them matter.
+        words: list[tuple[int, bytes, bytes]] = []
         for place in range(len(template.target), template.text, -8):
             first = max(place - 8, 0)
-            self._add(first, template.target[first:place], template.mask[first:place])
-        self.step, self.clock = template.step, template.clock
-        if self.step is not None:
+            words.append((first, template.target[first:place], template.mask[first:place]))
+        if template.step is not None:
             # The step and what follows it are one word; what is too much for that is another.
             tail, rest = template.tail[: 8 - digits], template.tail[8 - digits :]
-            self.target = _word(b"0" * digits + tail)
-            self.mask = _word(b"\xff" * (digits + len(tail)))
-            self.digits = _word(b"\xff" * digits)
+            if rest:
+                words.append((template.step + 8, rest, b"\xff" * len(rest)))
+            words += [(template.step + digits + place, word, mask) for place, word, mask in template.values]
+        self.fixed = len(words)
+        if template.step is not None:
+            words.append((template.step, b"0" * digits + tail, b"\xff" * (digits + len(tail))))
             self.six = _word(b"\x06" * digits)
             self.wrong = _word(b"\xf0" * digits + b"\xff" * len(tail))
             self.shift = _u(64 - 8 * digits)
-            if rest:
-                self._add(self.step + 8, rest, b"\xff" * len(rest))
-            for place, word, mask in template.values:
-                self._add(self.step + digits + place, word, mask)
-        places = [place for place, _, _ in self.words] + [begin for begin, _ in template.lanes]
-        places += [place for place in (self.step, self.clock) if place is not None]
-        #: What is copied of a line: from the first thing that is looked at to the last.
-        self.low = min(places, default=0)
-        self.width = max(places, default=0) + 8 - self.low
-        self.row = np.dtype(("V", self.width))
+        if template.clock is not None:
+            words.append((template.clock, b"", b"\xff" * 8))
+        words += [(begin, b"", b"\x0f" * length) for begin, length in template.lanes]
+        self.places = [place for place, _, _ in words]
+        self.masks = np.array([[_word(mask)] for _, _, mask in words], np.uint64)
+        self.targets = np.array([[_word(target)] for _, target, _ in words], np.uint64) & self.masks
+        #: What is looked at of a line: from the first of them to the end of the last.
+        self.low, self.need = min(self.places), max(self.places) + 8
+        self.row = np.dtype(("V", self.need - self.low))
 
-    def _add(self, place: int, target: bytes, mask: bytes) -> None:
-        bits = _word(mask)
-        self.words.append((place, _word(target) & bits, bits))
+    def read(self, text: bytes, start: Array) -> Table:
+        """The words of lines, all first ones, all second ones: bits that matter, zero where they are as they should."""
+        # A line is copied at once, since it has to be fetched from afar; its words are then near.
+        rows = np.ndarray((len(text) - self.need + 1,), self.row, text, self.low, (1,))[start]
+        words = np.empty((len(self.places), len(start)), np.uint64)
+        for word, place in zip(words, self.places, strict=True):
+            word[:] = np.ndarray((len(start),), np.uint64, rows, place - self.low, (self.row.itemsize,))
+        words ^= self.targets
+        words &= self.masks
+        return words
 
 
 class Reader:
@@ -246,7 +258,7 @@ class Reader:
         #: Digits that the last step had.
         self._digits = 0
         #: Bytes from the start of a line that are looked at, at most.
-        self._need = max(form.low + form.width for form in map(self._form, self._possible()))
+        self._need = max(self._form(digits).need for digits in self._possible())
 
     def _possible(self) -> range:
         return range(1, MAX_DIGITS + 1) if self.template.step is not None else range(1)
@@ -274,10 +286,8 @@ class Reader:
             fits = np.array([one is not None for one in single])
             for place, one in enumerate(single, room):
                 if one is not None:
-                    step, clock, lane = one
-                    found.append(
-                        Lines(np.array([place]), np.array([step], np.uint64), np.array([clock], np.uint64), lane)
-                    )
+                    step, clock = np.array([[one[0]], [one[1]]], np.uint64)
+                    found.append(Lines(np.array([place]), step, clock, one[2]))
             rest = np.concatenate((rest, (~fits).nonzero()[0] + room))
         if number is not None:
             return [lines._replace(number=number[lines.number]) for lines in found], number[rest]
@@ -292,11 +302,10 @@ class Reader:
         known = self._digits
         # As a rule all steps of a block have as many digits as the last one before it.
         found, rest = self._sized(text, start, known) if known else ([], np.arange(len(start)))
-        widths = self._widths(text, start[rest])
-        others = set(widths.tolist()) - {0, known}
-        if not others:
+        widths = self._widths(text, start[rest]) if len(rest) else rest
+        if not widths.any():
             return found, rest
-        for digits in others:
+        for digits in set(widths.tolist()) - {0, known}:
             places = rest[widths == digits]
             lines, _ = self._sized(text, start[places], digits)
             found += [more._replace(number=places[more.number]) for more in lines]
@@ -311,12 +320,13 @@ class Reader:
         """How many digits the steps of lines have; 0 for lines that are others before the step."""
         step = self.template.step
         assert step is not None
-        words = self._form(1).words
-        same = np.ones(len(start), np.bool_)
-        for place, target, mask in words[:1]:
-            same = (_words(text, start + place) & mask) == target
+        form = self._form(1)
         widths = np.zeros(len(start), np.int64)
-        where = same.nonzero()[0]
+        where = np.arange(len(start))
+        if step > self.template.text:
+            # The first word is what stands before the step.
+            same = (_words(text, start + form.places[0]) ^ form.targets[0]) & form.masks[0] == 0
+            where = same.nonzero()[0]
         if len(where):
             digits = _words(text, start[where] + step) ^ _ZEROS
             others = ((digits + _ABOVE) | digits) & _TOP
@@ -326,52 +336,35 @@ class Reader:
 
     def _sized(self, text: bytes, start: Array, digits: int) -> tuple[list[Lines], Array]:
         """Those of the lines that fit and whose steps have so many digits, and the others, by their places."""
-        form = self._form(digits)
-        low, width = form.low, form.width
-        rows = np.ndarray((len(text) - low - width + 1,), form.row, text, low, (1,))[start]
-        size = len(rows)
-
-        def column(place: int) -> Words:
-            return np.ndarray((size,), _EIGHT, rows, place - low, (width,)).copy().view(np.uint64)
-
-        differs: Words | None = None
-        for place, target, mask in form.words:
-            word = column(place)
-            word ^= target
-            if mask != _ALL:
-                word &= mask
-            differs = word if differs is None else np.bitwise_or(differs, word, out=differs)
-        step: Words | None = None
-        if form.step is not None:
-            step = column(form.step)
-            step ^= form.target
-            step &= form.mask
+        form, template = self._form(digits), self.template
+        words = form.read(text, start)
+        differs: Words = np.bitwise_or.reduce(words[: form.fixed], axis=0)
+        if template.step is not None:
+            step = words[form.fixed]
             wrong = step + form.six
             wrong |= step
             wrong &= form.wrong
-            differs = wrong if differs is None else np.bitwise_or(differs, wrong, out=differs)
-            step <<= form.shift
-            step.byteswap(inplace=True)
-        where, rest = _split(differs, size)
+            differs |= wrong
+        fits = differs == 0
+        where, rest = fits.nonzero()[0], (~fits).nonzero()[0]
         if not len(where):
             return [], rest
-        every = len(where) == size
-        clock = np.full(len(where), NO_CLOCK, np.uint64)
-        if form.clock is not None:
-            clock = column(form.clock) if every else column(form.clock)[where]
-        if step is None:
+        found = words[form.fixed :]
+        columns = iter(found if len(where) == len(start) else found.take(where, axis=1))
+        if template.step is not None:
+            step = next(columns)
+            step <<= form.shift
+            step.byteswap(inplace=True)
+        else:
             step = np.full(len(where), NO_STEP, np.uint64)
-        elif not every:
-            step = step[where]
+        clock = next(columns) if template.clock is not None else np.full(len(where), NO_CLOCK, np.uint64)
         lane: int | Array = self._kind
-        for begin, length in self.template.lanes:
-            word = column(begin)[where]
-            word &= _word(b"\x0f" * length)
-            word <<= _u(64 - 8 * length)
-            word.byteswap(inplace=True)
+        for (_, length), column in zip(template.lanes, columns, strict=True):
             # Where all lines are one lane's there is only one number.
-            value = int(steps(word[:1])[0]) if (word == word[0]).all() else steps(word)
-            lane = lane * LANES + value
+            one = (column == column[0]).all()
+            value = column[:1] if one else column
+            number = steps((value << _u(64 - 8 * length)).byteswap())
+            lane = lane * LANES + (int(number[0]) if one else number)
         return [Lines(where, step, clock, lane)], rest
 
     def _one(self, line: bytes) -> tuple[int, int, int] | None:
@@ -386,7 +379,8 @@ class Reader:
             if not 0 < digits <= MAX_DIGITS or line[after : after + len(template.tail)] != template.tail:
                 return None
             step = int.from_bytes(number[:digits], "big") & 0x0F0F0F0F0F0F0F0F
-        for place, target, mask in self._form(digits).words:
+        form = self._form(digits)
+        for place, (target,), (mask,) in islice(zip(form.places, form.targets, form.masks, strict=True), form.fixed):
             if int.from_bytes(line[place : place + 8], "little") & int(mask) != int(target):
                 return None
         if template.clock is not None:
@@ -398,14 +392,6 @@ class Reader:
                 value = value * 10 + (byte & 15)
             lane = lane * LANES + value
         return step, clock, lane
-
-
-def _split(differs: Words | None, size: int) -> tuple[Array, Array]:
-    """Where nothing differs, and where something does."""
-    if differs is None:
-        return np.arange(size), _NONE
-    fits = differs == 0
-    return fits.nonzero()[0], (~fits).nonzero()[0]
 
 
 def _words(text: bytes, places: Array) -> Words:
@@ -423,7 +409,6 @@ def _u(value: int) -> np.uint64:
 
 _NONE: Final[Array] = np.zeros(0, np.int64)
 _NO_STEP: Final = _u(NO_STEP)
-_ALL: Final = _u((1 << 64) - 1)
 _ZEROS: Final = _u(0x3030303030303030)
 _ABOVE: Final = _u(0x7676767676767676)
 _TOP: Final = _u(0x8080808080808080)

@@ -93,8 +93,9 @@ class Lanes:
         spans: list[tuple[int, int, int, bool]] = []
         whose = [lane] if isinstance(lane, int) else lane[firsts].tolist()
         rows = list(zip(said[2 * count :].tolist(), times[2 * count :].tolist(), strict=True))
-        for number_of_lane, (who, first, final) in enumerate(zip(whose, firsts, lasts, strict=True)):
-            (first_step, begin), (final_step, end) = rows[number_of_lane], rows[number_of_lane + len(firsts)]
+        begun, ended = rows[: len(firsts)], rows[len(firsts) :]
+        for who, first, final, one, other in zip(whose, firsts, lasts, begun, ended, strict=True):
+            (first_step, begin), (final_step, end) = one, other
             before = self._last.get(who)
             stood = bool(still[final - 1]) if final > first else False
             broken = False

@@ -165,7 +165,7 @@ class Sampler:
         text = block if clean else plain(block, escaped=False)
         if starts is None:
             starts = self._starts(text)
-        found = self._events.scan(text, starts if clean else None)
+        found = self._events.scan(text)
         found += long_lines(text)
         spans = self._spans and clean and not any(FAILED_GROUP in line_at(text, place) for place in found)
         reports: list[Report] = [] if spans else self._close()
@@ -245,27 +245,29 @@ class Sampler:
 
     def _first_of_seconds(self, second: Array, lane: int | Array) -> Flags:
         """Which lines are among the first of their lane in a second."""
+        order: Array | None = None
+        changes = second[1:] != second[:-1]
+        if not isinstance(lane, int):
+            order = np.argsort(lane, kind="stable")
+            second, lane = second[order], lane[order]
+            changes = (second[1:] != second[:-1]) | (lane[1:] != lane[:-1])
         size = len(second)
-        lane = np.full(size, lane) if isinstance(lane, int) else lane
-        order = np.argsort(lane, kind="stable")
-        of, at = lane[order], second[order]
-        begins = np.ones(size, np.bool_)
-        begins[1:] = (of[1:] != of[:-1]) | (at[1:] != at[:-1])
-        place = np.arange(size) - np.maximum.accumulate(np.where(begins, np.arange(size), 0))
-        starts = np.flatnonzero(begins)
-        stops = np.append(starts[1:], size)
+        starts = [0, *(changes.nonzero()[0] + 1).tolist()]
         if len(self._seconds) > MAX_LANES:
             self._seconds.clear()
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            who, now = int(of[start]), int(at[start])
+        first = np.zeros(size, np.bool_)
+        for start, stop in zip(starts, [*starts[1:], size], strict=True):
+            who, now = lane if isinstance(lane, int) else int(lane[start]), int(second[start])
             before = self._seconds.get(who)
             # A second may have begun in the block before; lines without a time have no seconds.
-            if before is not None and before[0] == now >= 0:
-                place[start:stop] += before[1]
-            self._seconds[who] = (now, int(place[stop - 1]) + 1)
-        first = np.zeros(size, np.bool_)
-        first[order] = place < LIVE_LINES
-        return first
+            seen = before[1] if before is not None and before[0] == now >= 0 else 0
+            first[start : min(start + max(LIVE_LINES - seen, 0), stop)] = True
+            self._seconds[who] = (now, seen + stop - start)
+        if order is None:
+            return first
+        found = np.empty(size, np.bool_)
+        found[order] = first
+        return found
 
     def _read(self, text: bytes, starts: Array) -> tuple[list[tuple[bool, Lines]], list[int]]:
         """Progress lines that were read and whether they have a time, and numbers of those that could not be."""
