@@ -79,7 +79,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         what = self.what.replace("grad_norm", "gradient norm")
         step = f" at step {self.first.step}" if self.first.step is not None else ""
         if not step and not self.first.approximate:
-            step = f" at {rfc3339(self.first.time)[:19]}Z"
+            step = f" at {rfc3339(self.first.time)}"
         who = f" on rank {self.alone} alone" if self.alone is not None else ""
         if self.kind == "exploding" and isinstance(self.first, Progress):
             value = _measured(self.first, self.what)
