@@ -86,9 +86,10 @@ class _Repeated(io.BytesIO):
         return found
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if whence != io.SEEK_CUR:
-            raise io.UnsupportedOperation("only forwards and backwards from where it is")
-        self._at += offset
+        self._at = offset + (self._at if whence == io.SEEK_CUR else 0)
+        return self._at
+
+    def tell(self) -> int:
         return self._at
 
 

@@ -165,7 +165,7 @@ class Sampler:
         text = block if clean else plain(block, escaped=False)
         if starts is None:
             starts = self._starts(text)
-        found = self._events.scan(text)
+        found = self._events.scan(text, starts if clean else None)
         found += long_lines(text)
         spans = self._spans and clean and not any(FAILED_GROUP in line_at(text, place) for place in found)
         reports: list[Report] = [] if spans else self._close()

@@ -33,6 +33,7 @@ def test_blocks_of_a_file_are_whole_lines_in_their_places(tmp_path: Path, longes
     (tmp_path / "log").write_bytes(text)
     with open(tmp_path / "log", "rb", buffering=0) as file:
         found, counters = _blocks(file)
+    assert _blocks(io.BytesIO(text)) == (found, counters)
     assert b"".join(block.data for block in found) == text
     assert counters.bytes_read == len(text)
     offset, line = 0, 1

@@ -7,6 +7,7 @@ A line ends with a newline or, for progress bars that redraw themselves, with a 
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -21,9 +22,9 @@ BLOCK = 3 << 18
 CARRY = 1 << 15
 #: What is looked at together stays in the cache of one core.
 PIECE = 1 << 17
+#: How far ahead the end of a line is looked for, so that a block is read whole and not put together.
+AHEAD = 1 << 12
 MAX_LINE = 1 << 20
-#: Before a large piece of a file is read, a line end is looked for in so many of its last bytes.
-LAST = 1 << 12
 
 
 class Block(msgspec.Struct, gc=False):
@@ -48,8 +49,7 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
     offset = 0  # of the carry
     line = 1
     skipping = False
-    foreseen = size > LAST and isinstance(getattr(file, "raw", file), io.FileIO | io.BytesIO)
-    while chunk := file.read(_to_line_end(file, size) if foreseen and not carry else size):
+    while chunk := file.read(size + _ahead(file, size)):
         counters.bytes_read += len(chunk)
         if skipping:
             end = _first_end(chunk)
@@ -62,7 +62,7 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
             skipping, chunk = False, kept
         last = chunk.rfind(b"\n") + 1
         if last and len(chunk) - last <= CARRY:
-            # The usual case, in which bytes are copied once or not at all.
+            # The usual case, with at most one copy of the bytes.
             whole = not carry and last == len(chunk)
             block = Block(chunk if whole else b"".join((carry, memoryview(chunk)[:last])), offset, line)
             yield block
@@ -91,13 +91,20 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
         yield Block(carry, offset, line)
 
 
-def _to_line_end(file: BinaryIO, size: int) -> int:
-    """How much to read of a file that can be searched, so that it ends with a line: what has no rest is not copied."""
-    file.seek(size - LAST, io.SEEK_CUR)
-    tail = file.read(LAST)
-    file.seek(LAST - size - len(tail), io.SEEK_CUR)
-    end = tail.rfind(b"\n") + 1
-    return size - LAST + end if end else size
+def _ahead(file: BinaryIO, size: int) -> int:
+    """How many bytes after the next `size` ones their last line still has; 0 where that is not cheaply known."""
+    if size < AHEAD:
+        return 0
+    if isinstance(file, io.BytesIO):
+        at = file.tell()
+        file.seek(at + size)
+        following = file.read(AHEAD)
+        file.seek(at)
+    elif type(file) is io.FileIO and file.seekable():
+        following = os.pread(file.fileno(), AHEAD, file.tell() + size)
+    else:
+        return 0
+    return following.find(b"\n") + 1
 
 
 def newlines(data: bytes, start: int = 0, end: int | None = None) -> int:
