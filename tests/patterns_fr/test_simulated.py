@@ -16,11 +16,14 @@ from tracecore.engine.engine import Engine
 from tracecore.facts.collective import facts_of
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch, CollectiveMismatchVerdict
 from tracecore.patterns.nccl_hang.detector import NcclHang, NcclHangVerdict
+from tracecore.signals.flight_recorder import lockstep
 from tracecore.signals.flight_recorder.join import join
 from tracecore.signals.flight_recorder.reading import entry_at, find, load, sets_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from simulated_job import Job, Op, stop
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from bench.dumps import Writer  # noqa: E402
+from simulated_job import Job, Op, stop  # noqa: E402
 
 REDUCE = Op("all_reduce", line=10)
 BARRIER = Op("all_reduce_barrier", size=1, line=11)
@@ -298,23 +301,26 @@ def test_one_rank_alone_may_be_late(tmp_path: Path) -> None:
     assert judged(written(tmp_path, Job(8, program, TENSOR))) == []
 
 
-def second_life(rank: int, broken: bool) -> dict[str, Any]:
+def second_life(rank: int, broken: bool, before: int) -> dict[str, Any]:
     """A group that was aborted or ended, and another of the same name in the same process: numbers begin anew."""
-    first, second = Job(4, finished), Job(4, lambda r: [REDUCE] * (10 if broken and r == 1 else 11))
-    before, after = first.document(rank), second.document(rank)
-    for entry in after["entries"]:
-        entry["record_id"] += len(before["entries"])
+    first = Job(4, lambda _: [REDUCE] * before)
+    second = Job(4, lambda rank: [REDUCE] * (10 if broken and rank == 1 else 11))
+    old, new = first.document(rank), second.document(rank)
+    for entry in new["entries"]:
+        entry["record_id"] += len(old["entries"])
         entry["pg_id"] = 1
         entry["time_created_ns"] += 10**12
-    after["pg_status"] = {"0": before["pg_status"]["0"], "1": after["pg_status"]["0"]}
-    after["entries"] = before["entries"] + after["entries"]
-    return after
+    new["pg_status"] = {"0": old["pg_status"]["0"], "1": new["pg_status"]["0"]}
+    new["entries"] = old["entries"] + new["entries"]
+    return new
 
 
 @pytest.mark.parametrize("broken", [True, False])
-def test_numbers_that_begin_anew(tmp_path: Path, broken: bool) -> None:
+@pytest.mark.parametrize("before", [1, 40])
+def test_numbers_that_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool, before: int) -> None:
+    monkeypatch.setattr(lockstep, "WORTHWHILE", 0)
     for rank in range(4):
-        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(second_life(rank, broken), 2))
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(Writer().document(second_life(rank, broken, before)))
     assert [list(verdict.suspects().ranks) for verdict in hangs(judged(tmp_path))] == ([[1]] if broken else [])
 
 

@@ -73,7 +73,7 @@ def _by_group(dumps: Sequence[Dump]) -> Iterable[tuple[str, list[_Part]]]:
         for number, group in enumerate(dump.groups):
             buckets.setdefault((group.name, id(group.members)), []).append(_Part(dump, number, group))
     for (name, _), parts in buckets.items():
-        named.setdefault(name, {})[parts[0].group.members] = parts
+        named.setdefault(name, {})[parts[0].group.members] = _last_lives(parts)
     for name in sorted(named, key=_natural):
         by_members = named[name]
         unknown = by_members.pop(None, [])
@@ -84,6 +84,21 @@ def _by_group(dumps: Sequence[Dump]) -> Iterable[tuple[str, list[_Part]]]:
             mine = [part for part in unknown if part.dump.rank in (members or ())]
             label = name if len(by_members) == 1 else f"{name}@{(members or (0,))[0]}"
             yield label, sorted(parts + mine, key=lambda part: part.dump.rank)
+
+
+def _last_lives(parts: list[_Part]) -> list[_Part]:
+    """One part for each rank: a process that left a group and made another of the same name has two, numbered anew."""
+    latest: dict[int, _Part] = {}
+    for part in parts:
+        other = latest.get(part.dump.rank)
+        if other is None or _last_row(other) < _last_row(part):
+            latest[part.dump.rank] = part
+    return list(latest.values())
+
+
+def _last_row(part: _Part) -> int:
+    rows = np.flatnonzero(part.dump.columns.group == part.number)
+    return int(rows[-1]) if len(rows) else -1
 
 
 def _natural(name: str) -> tuple[int, str]:
