@@ -22,8 +22,8 @@ from tracecore.signals.flight_recorder.reading import entry_at, find, load, sets
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from bench.dumps import Writer  # noqa: E402
-from simulated_job import Job, Op, stop  # noqa: E402
+from bench.dumps import Writer
+from simulated_job import Job, Op, stop
 
 REDUCE = Op("all_reduce", line=10)
 BARRIER = Op("all_reduce_barrier", size=1, line=11)
