@@ -239,8 +239,8 @@ class StorageFailure(Pattern[Config]):
         window.digest(StorageError, Standing).any = bool(chains)
         found: list[Verdict] = []
         for chain in chains:
-            first = chain[0]
-            chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
+            first, *others = chain
+            chain = [first, *(fact for fact in others if fact.time - first.end <= self.config.window)]
             harm = next((harm for fact in chain if (harm := outcomes.harm(fact)) is not None), None)
             if harm is None and not _lasting(first) and now < first.time + self.config.patience:
                 continue
