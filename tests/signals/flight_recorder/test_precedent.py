@@ -147,7 +147,7 @@ BASE = dumped()
 KNOWN = precedent(BASE)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(st.data())
 def test_damage_is_never_overlooked(data: st.DataObject) -> None:
     damaged = bytearray(BASE)
