@@ -9,53 +9,10 @@ facts that can make it speak.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
-from tracecore.facts.collective import Arrival, CollectiveEntry, GroupProgress
+from tracecore.facts.catalog import BY_NAME
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import (
-    AerError,
-    EccDelta,
-    FramebufferSample,
-    GpuDriverError,
-    GpuLost,
-    NvlinkRate,
-    PcieRateCollapse,
-    SdcCounter,
-    Sxid,
-    ThrottleSample,
-    Xid,
-)
-from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
-from tracecore.facts.kubernetes import (
-    CniEvent,
-    ContainerTerminated,
-    MountEvent,
-    NodePressure,
-    NodeReadiness,
-    PodEvicted,
-    PodReady,
-)
-from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
-from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
-from tracecore.facts.network import PortState
-from tracecore.facts.process import (
-    CudaError,
-    ExceptionRaised,
-    ExitStatus,
-    FatalSignal,
-    LauncherFailure,
-    LoaderError,
-)
-from tracecore.facts.stop import PlannedStop
-from tracecore.facts.storage import StorageError
-from tracecore.facts.training import (
-    CheckpointPhase,
-    EvalAccuracy,
-    NonFinite,
-    Progress,
-    RunFinished,
-    StepStalled,
-)
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -67,61 +24,91 @@ VOLATILE = {"subtype": "double_bit", "persistence": "volatile"}
 XIDS = (13, 31, 43, 48, 63, 74, 79, 94)
 
 #: Of 1,000 facts so many are of this kind; `n` is how many of its kind came before.
-Make = Callable[[int], dict[str, object]]
-ROUTINE: tuple[tuple[type[Fact], int, Make], ...] = (
-    (Progress, 350, lambda n: {"step": 100 + n // NODES, "loss": 2.5 + n % 7 / 100, "iter_time_s": 0.4 + n % 5 / 100}),
-    (ThrottleSample, 120, lambda n: {"reason": "thermal_hardware" if n % 50 == 0 else "none", "sm_clock_mhz": 1980.0}),
-    (FramebufferSample, 120, lambda _: {"free_bytes": 10**10, "total_bytes": 8 * 10**10}),
-    (NvlinkRate, 40, lambda n: {"link": n % 18, "bytes_per_second": 1e9 if n % 50 == 0 else 2e10, "peer_median": 2e10}),
-    (CollectiveEntry, 40, lambda n: {"pg": "0", "seq": n // NODES, "op": "all_reduce", "state": "completed"}),
-    (GroupProgress, 20, lambda n: {"pg": "0", "last_enqueued": n // NODES + 1, "last_completed": n // NODES}),
-    (Arrival, 20, lambda n: {"pg": "0", "seq": n // JOBS, "lateness": 1_000_000, "ranks": 64}),
-    (CheckpointPhase, 20, lambda n: {"phase": "write", "event": ("begin", "end")[n // NODES % 2], "step": n // NODES}),
-    (PortState, 20, lambda n: {"device": "mlx5_0", "port": 1, "state": 4 if n % 10 else 1}),
+Make = Callable[[int], dict[str, Any]]
+ROUTINE: tuple[tuple[str, int, Make], ...] = (
+    (
+        "Progress",
+        350,
+        lambda n: {"step": 100 + n // NODES, "loss": 2.5 + n % 7 / 100, "iter_time_s": 0.4 + n % 5 / 100},
+    ),
+    (
+        "ThrottleSample",
+        120,
+        lambda n: {"reason": "thermal_hardware" if n % 50 == 0 else "none", "sm_clock_mhz": 1980.0},
+    ),
+    ("FramebufferSample", 120, lambda _: {"free_bytes": 10**10, "total_bytes": 8 * 10**10}),
+    (
+        "NvlinkRate",
+        40,
+        lambda n: {"link": n % 18, "bytes_per_second": 1e9 if n % 50 == 0 else 2e10, "peer_median": 2e10},
+    ),
+    ("CollectiveEntry", 40, lambda n: {"pg": "0", "seq": n // NODES, "op": "all_reduce", "state": "completed"}),
+    ("GroupProgress", 20, lambda n: {"pg": "0", "last_enqueued": n // NODES + 1, "last_completed": n // NODES}),
+    ("Arrival", 20, lambda n: {"pg": "0", "seq": n // JOBS, "lateness": 1_000_000, "ranks": 64}),
+    (
+        "CheckpointPhase",
+        20,
+        lambda n: {"phase": "write", "event": ("begin", "end")[n // NODES % 2], "step": n // NODES},
+    ),
+    ("PortState", 20, lambda n: {"device": "mlx5_0", "port": 1, "state": 4 if n % 10 else 1}),
 )
-TROUBLE: tuple[tuple[type[Fact], int, Make], ...] = (
-    (Xid, 60, lambda n: {"code": XIDS[n % 8]}),
-    (EccDelta, 60, lambda n: {"delta": 1, "error_type": ("corrected", "uncorrected")[n % 4 == 0], **VOLATILE}),
-    (PodEvicted, 60, lambda _: {"reason": "Evicted"}),
-    (NodePressure, 20, lambda _: {"condition": "MemoryPressure"}),
-    (AerError, 8, lambda _: {"severity": "corrected", "error_type": "RxErr"}),
-    (PcieRateCollapse, 2, lambda _: {"bytes_per_second": 1e9, "baseline_bytes_per_second": 2e10}),
-    (GpuDriverError, 2, lambda _: {"error": "gsp_timeout"}),
-    (GpuLost, 2, lambda _: {}),
-    (Sxid, 2, lambda _: {"code": 12028}),
-    (SdcCounter, 1, lambda _: {"delta": 1}),
-    (EvalAccuracy, 1, lambda _: {"observed": 0.5, "baseline": 0.7, "checksum": "a", "baseline_checksum": "a"}),
-    (OomKill, 2, lambda n: {"victim_pid": n, "victim_name": "python3"}),
-    (MemoryKillReport, 1, lambda n: {"reporter": "slurm", "pid": n}),
-    (ContainerTerminated, 2, lambda _: {"reason": "OOMKilled", "exit_code": 137}),
-    (HostEvent, 1, lambda _: {"event": "panic"}),
-    (NodeReadiness, 2, lambda n: {"ready": n % 2 == 0}),
-    (NodeSilence, 1, lambda _: {"silent_s": 120.0, "peers": 63}),
-    (SlurmState, 1, lambda _: {"state": "NODE_FAIL"}),
-    (StorageError, 2, lambda n: {"error": ("enospc", "estale", "eio")[n % 3], "path": "/data/checkpoints"}),
-    (MountEvent, 2, lambda _: {"reason": "FailedMount"}),
-    (StepStalled, 2, lambda n: {"no_progress_s": 90.0, "step": 100 + n}),
-    (LoaderError, 2, lambda n: {"error_class": "DataLoader worker killed", "signal": "SIGKILL", "worker_pid": n}),
-    (CudaOom, 1, lambda _: {"tried_bytes": 2 << 30, "free_bytes": 1 << 30, "total_bytes": 80 << 30}),
-    (CudaOomUnmeasured, 1, lambda _: {"backend": "cublas"}),
-    (CudaError, 1, lambda n: {"error": ("device_assert", "ecc_uncorrectable")[n % 2]}),
-    (WatchdogReport, 1, lambda n: {"report": "timeout", "seq": n, "pg": "0", "timeout_ms": 600_000}),
-    (NcclError, 2, lambda n: {"error": ("no_socket_interface", "remote_error")[n % 2]}),
-    (RendezvousFailure, 1, lambda _: {"failure": "connect_timeout", "joined": 63, "expected": 64}),
-    (CniEvent, 1, lambda _: {"reason": "FailedCreatePodSandBox"}),
-    (PodReady, 1, lambda n: {"ready_time": START + n * SECOND}),
-    (ExceptionRaised, 1, lambda _: {"type": "ValueError", "message": "row 600: expected 512 tokens, got 17"}),
-    (ExitStatus, 1, lambda n: {"exit_code": n % 3}),
-    (FatalSignal, 1, lambda _: {"signal": "SIGSEGV"}),
-    (LauncherFailure, 1, lambda _: {"launcher": "torchrun", "root": True, "exit_code": 1}),
-    (PlannedStop, 1, lambda _: {"reason": "preempted"}),
-    (NonFinite, 1, lambda n: {"what": "loss", "step": 100 + n}),
-    (RunFinished, 1, lambda n: {"step": n}),
+TROUBLE: tuple[tuple[str, int, Make], ...] = (
+    ("Xid", 60, lambda n: {"code": XIDS[n % 8]}),
+    ("EccDelta", 60, lambda n: {"delta": 1, "error_type": ("corrected", "uncorrected")[n % 4 == 0], **VOLATILE}),
+    ("PodEvicted", 60, lambda _: {"reason": "Evicted"}),
+    ("NodePressure", 20, lambda _: {"condition": "MemoryPressure"}),
+    ("AerError", 8, lambda _: {"severity": "corrected", "error_type": "RxErr"}),
+    ("PcieRateCollapse", 2, lambda _: {"bytes_per_second": 1e9, "baseline_bytes_per_second": 2e10}),
+    ("GpuDriverError", 2, lambda _: {"error": "gsp_timeout"}),
+    ("GpuLost", 2, lambda _: {}),
+    ("Sxid", 2, lambda _: {"code": 12028}),
+    ("SdcCounter", 1, lambda _: {"delta": 1}),
+    ("EvalAccuracy", 1, lambda _: {"observed": 0.5, "baseline": 0.7, "checksum": "a", "baseline_checksum": "a"}),
+    ("OomKill", 2, lambda n: {"victim_pid": n, "victim_name": "python3"}),
+    ("MemoryKillReport", 1, lambda n: {"reporter": "slurm", "pid": n}),
+    ("ContainerTerminated", 2, lambda _: {"reason": "OOMKilled", "exit_code": 137}),
+    ("HostEvent", 1, lambda _: {"event": "panic"}),
+    ("NodeReadiness", 2, lambda n: {"ready": n % 2 == 0}),
+    ("NodeSilence", 1, lambda _: {"silent_s": 120.0, "peers": 63}),
+    ("SlurmState", 1, lambda _: {"state": "NODE_FAIL"}),
+    ("StorageError", 2, lambda n: {"error": ("enospc", "estale", "eio")[n % 3], "path": "/data/checkpoints"}),
+    ("MountEvent", 2, lambda _: {"reason": "FailedMount"}),
+    ("StepStalled", 2, lambda n: {"no_progress_s": 90.0, "step": 100 + n}),
+    ("LoaderError", 2, lambda n: {"error_class": "DataLoader worker killed", "signal": "SIGKILL", "worker_pid": n}),
+    ("CudaOom", 1, lambda _: {"tried_bytes": 2 << 30, "free_bytes": 1 << 30, "total_bytes": 80 << 30}),
+    ("CudaOomUnmeasured", 1, lambda _: {"backend": "cublas"}),
+    ("CudaError", 1, lambda n: {"error": ("device_assert", "ecc_uncorrectable")[n % 2]}),
+    ("WatchdogReport", 1, lambda n: {"report": "timeout", "seq": n, "pg": "0", "timeout_ms": 600_000}),
+    ("NcclError", 2, lambda n: {"error": ("no_socket_interface", "remote_error")[n % 2]}),
+    ("RendezvousFailure", 1, lambda _: {"failure": "connect_timeout", "joined": 63, "expected": 64}),
+    ("CniEvent", 1, lambda _: {"reason": "FailedCreatePodSandBox"}),
+    ("PodReady", 1, lambda n: {"ready_time": START + n * SECOND}),
+    ("ExceptionRaised", 1, lambda _: {"type": "ValueError", "message": "row 600: expected 512 tokens, got 17"}),
+    ("ExitStatus", 1, lambda n: {"exit_code": n % 3}),
+    ("FatalSignal", 1, lambda _: {"signal": "SIGSEGV"}),
+    ("LauncherFailure", 1, lambda _: {"launcher": "torchrun", "root": True, "exit_code": 1}),
+    ("PlannedStop", 1, lambda _: {"reason": "preempted"}),
+    ("NonFinite", 1, lambda n: {"what": "loss", "step": 100 + n}),
+    ("RunFinished", 1, lambda n: {"step": n}),
+    ("XidGauge", 1, lambda n: {"code": XIDS[n % 8]}),
 )
-MIXTURE = ROUTINE + TROUBLE
+MIXTURE = tuple((BY_NAME[name], share, make) for name, share, make in ROUTINE + TROUBLE)
+EVICTED = BY_NAME["PodEvicted"]
 #: What a rank says knows its GPU only by way of its node.
 OF_GPU = frozenset(
-    {ThrottleSample, FramebufferSample, NvlinkRate, Xid, EccDelta, AerError, PcieRateCollapse, GpuDriverError, GpuLost}
+    BY_NAME[name]
+    for name in (
+        "ThrottleSample",
+        "FramebufferSample",
+        "NvlinkRate",
+        "Xid",
+        "EccDelta",
+        "AerError",
+        "PcieRateCollapse",
+        "GpuDriverError",
+        "GpuLost",
+        "XidGauge",
+    )
 )
 
 
@@ -145,7 +132,7 @@ def mixed(number: int, spread: int) -> Iterator[Fact]:
             time=START + count * spread // number,
             source=Source(path=paths[place], offset=count * 120, line=count),
             node=nodes[place],
-            pod=f"train/evicted-{nth}" if kind is PodEvicted else pods[place],
+            pod=f"train/evicted-{nth}" if kind is EVICTED else pods[place],
             job=jobs[place % JOBS],
             rank=place // JOBS,
             gpu=BUSES[nth // NODES % 8] if kind in OF_GPU else None,
