@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracecore.signals.record import LogSignal
 
 #: Shapes that are remembered; all are forgotten when there are so many.
-MAX_SHAPES: Final = 4096
+MAX_SHAPES: Final = 1024
 #: More statements at once than these are not looked into.
 MAX_STATEMENTS: Final = 256
 
