@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
+from tracecore.pipeline.agent.batch import Ack, Batch
+from tracecore.pipeline.agent.component import Setting
+from tracecore.pipeline.agent.telemetry import Meter
+from tracecore.pipeline.exporters.sending import Retry, RetryOnFailure, Sender, SendingQueue
 from tracecore.signals.otlp.responses import success
 from tracecore.signals.otlp.services import METHODS
+from tracecore.signals.storage.journal import Journal, StorageError
 
 Start = Callable[[str], Any]
 Wait = Callable[..., Any]
@@ -279,3 +287,32 @@ def test_a_storage_that_is_not_enabled_is_a_mistake(tmp_path: Path) -> None:
     path.write_text(path.read_text() + "extensions:\n  file_storage: {directory: /tmp}\n")
     with pytest.raises(ConfigurationError, match=r"is not in service\.extensions"):
         read([path])
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_what_could_not_be_stored_and_not_be_sent_is_said_at_the_end(tmp_path: Path, full: bool) -> None:
+    """Whoever stops has to know what is read again; what is stored is sent after a restart."""
+
+    class Full(Journal):
+        def set(self, key: str, value: bytes) -> None:
+            if full:
+                raise StorageError("no room")
+            super().set(key, value)
+
+    def busy(batch: Batch) -> None:
+        raise Retry("not now")
+
+    meter, store = Meter("exporter", "otlp"), Full(tmp_path / "store")
+    extension = SimpleNamespace(client=lambda name: store)
+    setting = Setting("otlp", meter, time.time_ns, lambda id: extension, tmp_path, lambda: (True, {}))
+    retry = RetryOnFailure(initial_interval=20_000_000, max_elapsed_time=0)
+    sender = Sender(busy, setting, SendingQueue(storage="file_storage", num_consumers=1), retry, lambda: None)
+    sender.start()
+    done: list[int] = []
+    for number in range(3):
+        acks = (Ack(partial(done.append, number)),)
+        sender.export(Batch("logs", {"resource_logs": []}, count=10, acks=acks))
+    sender.stop(time.monotonic() + 0.5)
+    assert meter.dropped["shutdown"] == (30 if full else 0)
+    assert done == ([] if full else [0, 1, 2])
+    store.close()

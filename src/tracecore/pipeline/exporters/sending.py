@@ -279,7 +279,7 @@ class Sender:
             try:
                 batch = self._taken(entry)
                 if batch is not None:
-                    finished = self._deliver(batch)
+                    finished = self._deliver(batch, kept=isinstance(entry, Stored))
                 if finished and isinstance(entry, Stored) and self._shelf is not None:
                     self._shelf.remove(entry)
             except StorageError as error:
@@ -295,8 +295,12 @@ class Sender:
                 self._idle.notify_all()
         self._close()
 
-    def _deliver(self, batch: Batch) -> bool:
-        """Send it until it is sent or given up; false when there was no time for either."""
+    def _deliver(self, batch: Batch, *, kept: bool = False) -> bool:
+        """Send it until it is sent or given up; false when there was no time for either.
+
+        Args:
+            kept: it is in a storage, and sent after a restart.
+        """
         meter, retry = self._setting.meter, self._retry
         # Whatever is sent again is called the same, so that a server can tell.
         batch.identity = batch.identity or f"{self._run}-{next(self._numbers):x}"
@@ -306,7 +310,7 @@ class Sender:
             start = time.monotonic()
             if start > self._last_attempt:
                 # What is begun now may not be answered any more, and then it would be sent again after a restart.
-                if self._shelf is None:
+                if not kept:
                     meter.drop("shutdown", batch.count)
                 return False
             try:
@@ -345,7 +349,7 @@ class Sender:
                 return True
             if self._stop.wait(wait) and not self._last_wait(wait):
                 # Not acknowledged: a source that remembers gives it again.
-                if self._shelf is None:
+                if not kept:
                     meter.drop("shutdown", batch.count)
                 return False
             meter.retries += 1

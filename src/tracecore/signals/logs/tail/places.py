@@ -33,7 +33,7 @@ IDLE: Final = 10 * SECOND
 #: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
 TURN: Final = 1_000_000
 #: Where changes are announced, all files and directories are looked at once in such a time.
-SAFETY: Final = 30 * SECOND
+SAFETY: Final = 60 * SECOND
 #: Looking for new files may take this part of the time.
 SHARE: Final = 200
 #: A file this much larger than a kubelet lets it become, for so long, is not rotated any more.
