@@ -118,6 +118,28 @@ WIDER: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
     "pl_oom": (1, "plain", ["cuda_oom"], [], ["resource"]),
     "pl_nan": (1, "plain", ["training_divergence"], [], ["code", "data", "unknown", "none"]),
 }
+# The same, of train_launched.py.
+LAUNCHED: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
+    "mesh_of_two_dimensions": (8, "plain", ["nccl_hang"], [6], HANG),
+    "only_one_evaluates": (4, "plain", ["collective_mismatch"], [0], ["code"]),
+    "object_fails": (4, "torchrun", ["worker_crash"], [0], ["code"]),
+    "leaves_early": (4, "plain", ["nccl_hang"], [3], [*HANG, "data", "code"]),
+    "slow_load": (4, "plain", ["nccl_hang", "checkpointer_hang"], [0], HANG),
+    "teed_exception": (4, "torchrun --tee 3", ["worker_crash"], [2], ["code", "data"]),
+    "teed_well": (4, "torchrun --tee 3", [], [], ["none"]),
+    "restarts_in_vain": (4, "torchrun --max-restarts=2", ["worker_crash"], [2], ["code", "data"]),
+    "labelled_exception": (4, "plain, labelled", ["worker_crash"], [2], ["code", "data"]),
+    "labelled_well": (4, "plain, labelled", [], [], ["none"]),
+    "compiles_long": (4, "plain", [], [], ["none"]),
+    "wrong_settings": (4, "torchrun", ["worker_crash"], [3], ["code"]),  # or whoever is first
+    "says_goodbye": (4, "plain", ["worker_crash"], [1], ["code", "data"]),
+    "taken_port": (2, "plain", ["worker_crash", "nccl_bootstrap"], [0], [*SHARED, "code"]),
+    "memory_of_another": (2, "torchrun", ["cuda_oom"], [1], ["resource"]),
+    "ragged_exchange": (4, "plain", ["worker_crash", "nccl_hang", "collective_mismatch"], [2], ["code", *HANG]),
+    "hf_ranks_fail": (2, "torchrun", ["worker_crash"], [1], ["data", "code"]),
+    "spawned_raises": (1, "plain", ["worker_crash"], [2], ["code"]),
+    "spawned_killed": (1, "plain", ["worker_crash"], [2], ["infrastructure"]),
+}
 LIMIT = int(os.environ.get("RECORD_SECONDS", "75"))
 
 
@@ -157,7 +179,7 @@ def end(process: int) -> None:
 
 
 def record(name: str, out: Path, port: int) -> str:
-    ranks, launcher, roots, culprits, classes = (SCENARIOS | WIDER)[name]
+    ranks, launcher, roots, culprits, classes = (SCENARIOS | WIDER | LAUNCHED)[name]
     place = out / name
     (place / "fr").mkdir(parents=True, exist_ok=True)
     (place / "scratch" / "small").mkdir(parents=True, exist_ok=True)
@@ -168,7 +190,8 @@ def record(name: str, out: Path, port: int) -> str:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=8m", "tmpfs", place / "scratch/ro"], check=True)
     env = environment(place, port)
     before = kernel_log()
-    script = str(HERE / ("train_wider.py" if name in WIDER else "train.py"))
+    module = "train_wider" if name in WIDER else "train_launched" if name in LAUNCHED else "train"
+    script = str(HERE / f"{module}.py")
     children: dict[str, subprocess.Popen[bytes]] = {}
     if "plain" not in launcher:
         restarts = "1" if name.startswith("elastic") else "0"
@@ -183,14 +206,14 @@ def record(name: str, out: Path, port: int) -> str:
         )
         (place / "scratch" / "shim.py").write_text(shim)
         for node in range(2 if launcher == "two nodes" else 1):
-            cluster = [f"--nproc-per-node={ranks}", f"--master-port={port}"]
+            cluster = [f"--nproc-per-node={ranks}", f"--master-port={port}", *launcher.split()[1:]]
             if "nodes" in launcher:
                 cluster = ["--nnodes=2", f"--nproc-per-node={ranks // 2}", "--rdzv-backend=c10d", "--rdzv-id=run7",
                            f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=join_timeout=25"]  # fmt: skip
-            children[str(node) if launcher == "torchrun" else f"node{node}"] = subprocess.Popen(
+            children[str(node) if "torchrun" in launcher else f"node{node}"] = subprocess.Popen(
                 [sys.executable, "-m", "torch.distributed.run", f"--max-restarts={restarts}", *cluster,
                  str(place / "scratch" / "shim.py")],
-                stdout=(place / ("out.log" if launcher == "torchrun" else f"node{node}.log")).open("wb"),
+                stdout=(place / ("out.log" if "torchrun" in launcher else f"node{node}.log")).open("wb"),
                 stderr=subprocess.STDOUT, env=env, start_new_session=True,
             )  # fmt: skip
     else:
@@ -208,8 +231,13 @@ def record(name: str, out: Path, port: int) -> str:
                     "sh",
                     *command,
                 ]
+            if "labelled" in launcher:
+                # As `srun --label` writes one log for all tasks.
+                log = place / "out.log"
+                label = f'"$@" 2>&1 | sed -u "s/^/{rank}: /"; exit ${{PIPESTATUS[0]}}'
+                command = ["bash", "-c", label, "bash", *command]
             children[str(rank)] = subprocess.Popen(
-                command, stdout=log.open("wb"), stderr=subprocess.STDOUT, env={**env, **own},
+                command, stdout=log.open("ab"), stderr=subprocess.STDOUT, env={**env, **own},
                 start_new_session=True,
             )  # fmt: skip
     if name == "preempted":
@@ -256,7 +284,7 @@ def record(name: str, out: Path, port: int) -> str:
 
 def main() -> None:
     out = Path(sys.argv[1])
-    names = sys.argv[2:] or [*SCENARIOS, *WIDER]
+    names = sys.argv[2:] or [*SCENARIOS, *WIDER, *LAUNCHED]
     with ThreadPoolExecutor(max_workers=int(os.environ.get("RECORD_TOGETHER", "5"))) as pool:
         for line in pool.map(lambda item: record(item[1], out, 23000 + 37 * item[0]), enumerate(names)):
             print(line, flush=True)

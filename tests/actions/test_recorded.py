@@ -11,7 +11,15 @@ from tracecore.actions.classify import classify
 
 INCIDENTS = Path(__file__).parents[2] / "examples" / "incidents"
 #: What only a verdict can know: a hang without a word, a collective that differs, who killed a loader's worker.
-NEEDS_A_VERDICT = {"mismatch_dtype", "mismatch_op", "uneven_gather", "cgroup_oom_loader", "dl_killed", "late_rank"}
+NEEDS_A_VERDICT = {
+    "mismatch_dtype",
+    "mismatch_op",
+    "uneven_gather",
+    "cgroup_oom_loader",
+    "dl_killed",
+    "late_rank",
+    "only_one_evaluates",
+}
 
 
 def scenarios() -> list[Path]:

@@ -140,7 +140,7 @@ class Scene:
         # A watchdog that met an error of its own GPU ends the process, often without another word; so does ROCm.
         yield from (fact for fact in self.cuda if not self._ended(fact) and not self.survived(fact))
         yield from (fact for fact in self.signals if self._died(fact, fact.signal))
-        yield from (fact for fact in self.statuses if self._died(fact, fact.signal))
+        yield from (fact for fact in self.statuses if self._died(fact, fact.signal) or self._left_alone(fact))
         yield from (
             fact for fact in self.containers if fact.exit_code and self._died(fact, signal_name(fact.exit_code))
         )
@@ -207,9 +207,21 @@ class Scene:
         """Whether one process was told to end and no other: who stops a job, or cleans up after it, tells all."""
         if not isinstance(fact, ExitStatus) or fact.rank is None or self.launchers or self.stops:
             return False
-        others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
-        ended = {status.signal or status.exit_code for status in others if not status.alive}
+        ended = self._other_ends(fact)
         return bool(ended) and not ended & {"SIGTERM", 0}
+
+    def _left_alone(self, fact: ExitStatus) -> bool:
+        """Whether one process gave up with a status of its own and no traceback, and the others were aborted."""
+        if not fact.exit_code or fact.signal is not None or fact.rank is None or self.launchers or self.stops:
+            return False
+        if self._within(self._complaints.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
+            return False
+        return self._other_ends(fact) == {"SIGABRT"} and self._heard(fact.rank, fact)
+
+    def _other_ends(self, fact: ExitStatus) -> set[str | int | None]:
+        """How the other ranks ended, by signal or exit status."""
+        others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
+        return {status.signal or status.exit_code for status in others if not status.alive}
 
     def _reported(self, fact: LauncherFailure) -> bool:
         if fact.signal is not None:
