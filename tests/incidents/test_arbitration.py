@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
-from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal
 from tracecore.facts.training import Progress, RunFinished, StepStalled
 from tracecore.incidents import run as runs
@@ -416,3 +416,15 @@ def test_watchdogs_that_ended_the_ranks_that_waited_are_no_reason() -> None:
     (incident,) = judge([], [report, abort]).incidents
     assert incident.headline == "Rank 1 waited too long in ALLREDUCE seq 7, and nothing read here says for whom"
     assert incident.suspects.ranks == ()
+
+
+def test_a_rank_that_only_lost_somebody_says_whom() -> None:
+    abort = WatchdogReport(time=T0, source=place("out.log", 1), rank=5, report="abort")
+    lost = NcclError(time=T0, source=place("out.log", 2), rank=5, error="remote_error", peer="10.1.2.3<49901>")
+    (incident,) = judge([], [abort, lost]).incidents
+    assert incident.headline.startswith("Rank 5 lost its connection to 10.1.2.3<49901>, and nothing read here says why")
+    assert incident.suspects.ranks == ()
+    waits = NcclError(time=T0, source=place("out.log", 3), rank=0, error="horovod_stall", peer="rank 1, 3")
+    (incident,) = judge([], [waits]).incidents
+    assert incident.headline == "Ranks wait in Horovod for rank 1, 3, and nothing read here says why"
+    assert incident.suspects.ranks == (1, 3)

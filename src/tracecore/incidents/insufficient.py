@@ -58,17 +58,32 @@ def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
     """An incident without a root, where something speaks of a failure and nothing says how the run went on."""
     if not run.trouble or any(attempt.state in ("finished", "unended") for attempt in run.attempts.values()):
         return None
-    first = next((fact for fact in run.trouble if not isinstance(fact, NcclError | WatchdogReport)), run.trouble[0])
+    others = [fact for fact in run.trouble if not isinstance(fact, NcclError | WatchdogReport)]
+    named = [fact for fact in run.trouble if isinstance(fact, NcclError) and fact.peer]
+    first = next(iter(others or named or run.trouble))
     ranks = {fact.rank for fact in run.trouble if fact.rank is not None}
     everybody = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
     suspects = Suspects.of([first]) if ranks < everybody else msgspec.structs.replace(Suspects.of([first]), ranks=())
     unsaid = "why" if isinstance(first, _MUTE) else "what came of it"
     headline = f"Something failed, and nothing read here says {unsaid}: {first.describe()}"
+    if isinstance(first, NcclError) and first.peer:
+        headline, suspects = _left(first, first.peer)
     if isinstance(first, PodEvicted):
         headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
-    others = [fact for fact in run.trouble if fact is not first]
+    rest = [fact for fact in run.trouble if fact is not first]
     jobs = run.jobs()
-    return _incident(headline, suspects, [first, *others], "failed", jobs[0] if jobs else "", 0, run, layers)
+    return _incident(headline, suspects, [first, *rest], "failed", jobs[0] if jobs else "", 0, run, layers)
+
+
+def _left(fact: NcclError, peer: str) -> tuple[str, Suspects]:
+    """Whom a rank lost or waits for, as far as it says so: that one is to be looked at, not the one that complains."""
+    if fact.error == "horovod_stall":
+        ranks = tuple(sorted({int(word) for word in peer.replace(",", " ").split() if word.isdigit()}))
+        return f"Ranks wait in Horovod for {peer}, and nothing read here says why", Suspects(ranks=ranks)
+    who = f"Rank {fact.rank}" if fact.rank is not None else "A rank"
+    what = "could not reach" if fact.error == "connect_failed" else "lost its connection to"
+    headline = f"{who} {what} {peer}, and nothing read here says why: the log of the process there would"
+    return headline, Suspects()
 
 
 def _incident(
