@@ -297,17 +297,18 @@ class Reader:
         """The same for lines far enough from the end of the block; their numbers are their places among these."""
         if not len(start):
             return [], _NONE
-        if self.template.step is None:
-            return self._sized(text, start, 0)
         known = self._digits
-        # As a rule all steps of a block have as many digits as the last one before it.
-        found, rest = self._sized(text, start, known) if known else ([], np.arange(len(start)))
-        widths = self._widths(text, start[rest]) if len(rest) else rest
-        if not widths.any():
-            return found, rest
+        if self.template.step is None or known:
+            # As a rule all steps of a block have as many digits as the last one before it.
+            found, rest, near = self._sized(text, start, known)
+            if self.template.step is None or not len(near):
+                return found, rest
+        else:
+            found, rest = [], np.arange(len(start))
+        widths = self._widths(text, start[rest])
         for digits in set(widths.tolist()) - {0, known}:
             places = rest[widths == digits]
-            lines, _ = self._sized(text, start[places], digits)
+            lines, _, _ = self._sized(text, start[places], digits)
             found += [more._replace(number=places[more.number]) for more in lines]
             if lines and all(found[-1].number[-1] >= one.number[-1] for one in found):
                 self._digits = digits
@@ -334,8 +335,11 @@ class Reader:
             widths[where] = np.where(others == 0, 0, np.bitwise_count(lowest - _u(1)) >> 3)
         return widths
 
-    def _sized(self, text: bytes, start: Array, digits: int) -> tuple[list[Lines], Array]:
-        """Those of the lines that fit and whose steps have so many digits, and the others, by their places."""
+    def _sized(self, text: bytes, start: Array, digits: int) -> tuple[list[Lines], Array, Array]:
+        """Those of the lines that fit and whose steps have so many digits, and the others, by their places.
+
+        Last come those of the others that are the same just before the step: they may have one with other digits.
+        """
         form, template = self._form(digits), self.template
         words = form.read(text, start)
         differs: Words = np.bitwise_or.reduce(words[: form.fixed], axis=0)
@@ -347,8 +351,9 @@ class Reader:
             differs |= wrong
         fits = differs == 0
         where, rest = fits.nonzero()[0], (~fits).nonzero()[0]
+        near = rest[words[0][rest] == 0] if template.step is not None and template.step > template.text else rest
         if not len(where):
-            return [], rest
+            return [], rest, near
         found = words[form.fixed :]
         columns = iter(found if len(where) == len(start) else found.take(where, axis=1))
         if template.step is not None:
@@ -365,7 +370,7 @@ class Reader:
             value = column[:1] if one else column
             number = steps((value << _u(64 - 8 * length)).byteswap())
             lane = lane * LANES + (int(number[0]) if one else number)
-        return [Lines(where, step, clock, lane)], rest
+        return [Lines(where, step, clock, lane)], rest, near
 
     def _one(self, line: bytes) -> tuple[int, int, int] | None:
         """Step, clock and lane of a single line, as a column has them; None where it does not have this shape."""
