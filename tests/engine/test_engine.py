@@ -483,23 +483,6 @@ def test_windows_of_steady_types_that_several_want_are_remembered_by_identity() 
     assert engine.stats.unneeded == 1
 
 
-class KeyedPattern(SteadyPattern):
-    """Keys that look at more than who a fact is about."""
-
-    name = "keyed"
-    keyed_by: ClassVar[dict[type[Fact], tuple[str, ...]]] = {Smoke: ("count",), Spark: ("count",)}
-
-    def keys(self, fact: Fact) -> tuple[Key, ...]:
-        return ((fact.node or "", str(fact.count)),)
-
-
-def test_windows_are_remembered_by_what_their_keys_look_at_as_well() -> None:
-    engine = Engine([KeyedPattern(), SteadyToo()])
-    facts: list[Fact] = [spark(0, count=2, last_time=at(0)), smoke(1, count=1), smoke(2, count=2, last_time=at(2))]
-    found = [emission.verdict for emission in engine.replay(facts)]
-    assert [(verdict.key, len(verdict.evidence())) for verdict in found] == [(("n1", "2"), 2), (("n1",), 3)]
-
-
 class WaitingPattern(FirePattern):
     """Smoke is what it waits for; sparks that come after it change nothing."""
 

@@ -12,7 +12,7 @@ import heapq
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tracecore.engine.routes import Group, Routes
+from tracecore.engine.routes import Group, Routes, identity
 from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow
 from tracecore.patterns.contract import FOREVER
 
@@ -178,7 +178,7 @@ class Intake:
         idle: list[Fact] = []
         groups_of, ready = routes.identities.get, self._ready
         held = 0
-        for fact, who in zip(facts, map(routes.identity, facts), strict=True):
+        for fact, who in zip(facts, map(identity, facts), strict=True):
             groups = groups_of(who)
             if groups is None:
                 groups = self._remember(routes, fact, who)

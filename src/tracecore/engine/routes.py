@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key
 
-#: Who a fact is about: all that `keys` may look at for `Pattern.steady` types, beside `Pattern.keyed_by`.
-IDENTITY = ("node", "pod", "job", "rank", "gpu", "attempt")
+#: Who a fact is about: all that `keys` may look at for `Pattern.steady` types.
+identity = attrgetter("node", "pod", "job", "rank", "gpu", "attempt")
 
 
 class Shelf:
@@ -135,19 +135,16 @@ class Group:
 class Routes:
     """All ways of one fact type: those that follow from its identity, remembered by it, and the others."""
 
-    __slots__ = ("identities", "identity", "kind", "others", "steady", "ways")
+    __slots__ = ("identities", "kind", "others", "steady", "ways")
 
     def __init__(self, kind: type[Fact], shelves: Iterable[Shelf]) -> None:
         self.kind = kind
         self.steady: list[Route] = []
         self.others: list[Route] = []
-        fields = dict.fromkeys(IDENTITY)
         for shelf in shelves:
             if kind in shelf.pattern.needs:
                 route = Route(shelf, kind)
                 (self.steady if kind in shelf.pattern.steady else self.others).append(route)
-                fields |= dict.fromkeys(shelf.pattern.keyed_by.get(kind, ()))
-        self.identity = attrgetter(*fields)
         self.identities: dict[tuple[object, ...], list[Group]] = {}
         self.ways: dict[tuple[Route, ...], Way] = {}
 

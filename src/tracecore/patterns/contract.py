@@ -250,8 +250,6 @@ class Pattern(Generic[C]):
     #: Of these, types of which many come and `keys` looks only at who they are about (node, pod, job, rank, gpu,
     #: attempt): the engine asks once for each identity. What else decides whether such a fact counts is in `counts`.
     steady: ClassVar[tuple[type[Fact], ...]] = ()
-    #: Of these, types whose keys look at more than that: at these fields as well.
-    keyed_by: ClassVar[Mapping[type[Fact], tuple[str, ...]]] = {}
     #: Of these, types of which most facts change nothing: `matters` says which do.
     asides: ClassVar[tuple[type[Fact], ...]] = ()
     #: Its configuration type (see `patterns.config`); `Config()` is usable as it is.
