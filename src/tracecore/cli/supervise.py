@@ -20,7 +20,7 @@ DIAGNOSIS_S: Final = 300
 
 
 def _duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    from tracecore.cli.queue import duration
+    from tracecore.cli.queue.group import duration
 
     return duration(value)
 
