@@ -161,18 +161,19 @@ class PcieAer(Pattern[Config]):
             worst = (
                 lasting if lasting is not None and until >= oldest and self._meet(window, lasting, collapse) else None
             )
-            told_by: dict[tuple[str, bool], int] = {}
-            if worst is not None:
-                told_by[worst.severity, worst.error_type is None] = worst.count
+            # Most have one error before them: what several have in common is counted only then.
+            told_by: dict[tuple[str, bool], int] | None = None
             while upcoming is not None and upcoming.time <= time:
                 end = upcoming.time if upcoming.last_time is None else upcoming.last_time
                 if lasting is None or end > until:
                     lasting, until = upcoming, end
                 if end >= oldest and (window.key[0] or self._meet(window, upcoming, collapse)):
-                    line = upcoming.severity, upcoming.error_type is None
-                    told_by[line] = told_by.get(line, 0) + upcoming.count
-                    if worst is None or _telling(upcoming) >= _telling(worst):
+                    if worst is None:
                         worst = upcoming
+                    else:
+                        told_by = told_by or {_line(worst): worst.count}
+                        told_by[_line(upcoming)] = told_by.get(_line(upcoming), 0) + upcoming.count
+                        worst = upcoming if _telling(upcoming) >= _telling(worst) else worst
                 upcoming = next(errors, None)
             if told >= oldest:
                 told = time
@@ -183,12 +184,17 @@ class PcieAer(Pattern[Config]):
                     episode=collapse.source,
                     time=time,
                     error=worst,
-                    errors=_events(told_by),
+                    errors=worst.count if told_by is None else _events(told_by),
                     collapse=collapse,
                 )
 
     def _meet(self, window: Window, error: AerError, collapse: PcieRateCollapse) -> bool:
         return bool(window.key[0]) or meet(window, error, collapse)
+
+
+def _line(error: AerError) -> tuple[str, bool]:
+    """Its severity, and whether it is the port's announcement."""
+    return error.severity, error.error_type is None
 
 
 def _telling(error: AerError) -> tuple[int, bool]:
