@@ -18,7 +18,7 @@ from tracecore.signals.logs.tail.watched import Watched
 #: Bytes read at once: a position is written for each such piece, and a kill doubles no more than pieces under way.
 READ: Final = 1 << 17
 #: Where most lines are passed over, larger pieces are faster, and few lines of each are ever handed out.
-SCANNED: Final = 1 << 20
+SCANNED: Final = 1 << 21
 #: Bytes at the end of such a piece in which the end of a line is looked for before it is read.
 LAST: Final = 1 << 12
 
