@@ -123,6 +123,14 @@ def uneven_rings(rank: int) -> Iterator[Op]:
         yield REDUCE
 
 
+def another_order(rank: int) -> Iterator[Op]:
+    """Rank 1 takes the two groups in another order than the others."""
+    for step in range(4):
+        first, second = ("2", "1") if rank == 1 and step == 3 else ("1", "2")
+        yield Op("all_reduce", first, line=90)
+        yield Op("all_reduce", second, line=91)
+
+
 def sends_to_each_other(rank: int) -> Iterator[Op]:
     yield REDUCE
     if rank in (1, 2):
@@ -144,6 +152,7 @@ HANGS = {
     "a stage stops": (Job(4, lambda rank: stages(rank, lazy=2)), [2]),
     "a stage does not send": (Job(4, lambda rank: stages(rank, skips=2)), [2]),
     "both send first": (Job(4, sends_to_each_other), [1, 2]),
+    "another order": (Job(4, another_order, (("1", "experts", (0, 1, 2, 3)), ("2", "gradients", (0, 1, 2, 3)))), [1]),
     "three dimensions": (Job(8, three_dimensions, (*TENSOR, *DATA, *PIPE)), [6]),
     "exchange in a ring": (Job(4, ring), [1]),
     "rings of different reach": (Job(6, uneven_rings, (("1", "evens", (0, 2, 4)),), ring=16), [3]),
@@ -188,6 +197,25 @@ def test_what_is_behind_says_what_it_is_behind(tmp_path: Path) -> None:
         "Ranks 4, 5, 6 and 7 hang in all_reduce_barrier seq 6 of default_pg, behind seq 6 of a, which rank 0 never "
         "entered"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "headline"),
+    [
+        ("another order", "Ranks 0, 2 and 3 hang in all_reduce seq 4 of experts: rank 1 called something else"),
+        (
+            "a stage does not send",
+            "Ranks 0, 1, 2 and 3 hang in point-to-point operations of default_pg: rank 2 called something else",
+        ),
+        (
+            "both send first",
+            "Ranks 0, 1, 2 and 3 hang in point-to-point operations of default_pg: they wait for ranks 1 and 2",
+        ),
+    ],
+)
+def test_ranks_that_wait_in_a_circle(tmp_path: Path, name: str, headline: str) -> None:
+    (verdict,) = hangs(judged(written(tmp_path, HANGS[name][0])))
+    assert verdict.headline() == headline
 
 
 def test_ranks_that_wait_each_in_a_group_of_its_own_wait_together(tmp_path: Path) -> None:
@@ -405,5 +433,5 @@ def test_groups_that_share_a_name_are_told_apart(tmp_path: Path) -> None:
 def test_the_players_are_as_meant() -> None:
     for name, (job, culprits) in HANGS.items():
         waiting = {rank for rank, items in job.entered.items() if any(item.done is None for item in items)}
-        circle = name in ("a stage does not send", "both send first")
+        circle = name in ("a stage does not send", "both send first", "another order")
         assert set(culprits) <= waiting if circle else not set(culprits) & waiting, name

@@ -84,7 +84,7 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
         last_enqueued: the last collective it entered, 0 for none; None where its ring no longer tells.
         last_completed: the last that ended.
         oldest: the oldest sequence its ring still holds.
-        last_op: what it called last, here or, where it waits for nobody, anywhere.
+        last_op: what it called last, in any group.
         frame: where in user code that was called.
         waits_pg, waits_desc, waits_seq: the operation it waits in, where it is not the one the group is stuck in.
         roots: the ranks at the end of the chain it waits for.
@@ -187,9 +187,7 @@ def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | N
 def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> Iterator[GroupProgress]:
     for rank, member in group.present.items():
         waits = member.waits_in
-        # Where a rank that waits for nobody was last seen may be in another group.
-        idle = waits is None and member.first_waiting is None and not member.pending
-        last = (member.final if idle else None) or member.latest or member.last
+        last = member.final or member.latest or member.last
         yield GroupProgress(
             time=_moment(last, joined),
             source=Source(member.path or "flight_recorder", ident=f"{member.path}#rank={rank}&group={group.label}"),

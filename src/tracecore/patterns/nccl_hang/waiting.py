@@ -130,7 +130,8 @@ def culprits_of(
         mine = progress.get(rank)
         if mine is not None and mine.waits_pg is not None:
             # It waits itself, here or elsewhere: whom it waits for is to be asked, not it.
-            origin = origin or _origin(mine, window.key[1])
+            if rank not in mine.roots:
+                origin = origin or _origin(mine, window.key[1])
             for root in mine.roots:
                 if root not in found:
                     found[root] = _culprit(root, progress.get(root), window, mine)
@@ -227,10 +228,12 @@ def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
 
 def _culprit(rank: int, fact: GroupProgress | None, window: Window, waiter: GroupProgress | None = None) -> Culprit:
     """A rank that did not come; where one that waits for it says so, a rank that called something else elsewhere."""
-    if waiter is not None and waiter.roots_differ:
-        return Culprit(rank, "called_different", fact=fact)
+    differs = waiter is not None and waiter.roots_differ
     if fact is not None:
-        return Culprit(rank, "never_entered", fact.last_enqueued, fact.frame, fact.last_op, fact)
+        why: Why = "called_different" if differs else "never_entered"
+        return Culprit(rank, why, fact.last_enqueued, fact.frame, fact.last_op, fact)
+    if differs:
+        return Culprit(rank, "called_different")
     said = [r for r in window.of(WatchdogReport) if r.rank == rank and r.last_enqueued is not None]
     if said:
         return Culprit(rank, "never_entered", said[-1].last_enqueued, None, None, said[-1])

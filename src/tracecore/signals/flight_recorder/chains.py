@@ -50,7 +50,7 @@ def follow_chains(groups: list[GroupState]) -> None:
                 if wait is not None:
                     waits.setdefault(member.rank, []).append(wait)
     earliest = {rank: min(items, key=lambda w: (w.record_id, w.created)) for rank, items in waits.items()}
-    found: dict[int, tuple[int, ...]] = {}
+    found: dict[int, tuple[tuple[int, ...], bool]] = {}
     for group in groups:
         for member in group.present.values():
             wait = earliest.get(member.rank)
@@ -61,8 +61,7 @@ def follow_chains(groups: list[GroupState]) -> None:
             # Thousands wait for the same few: those that share their tuple of peers share the answer.
             if id(wait.peers) not in found:
                 found[id(wait.peers)] = _roots(wait.peers, earliest)
-            member.roots = found[id(wait.peers)]
-            member.roots_differ = any(rank in earliest and earliest[rank].odd for rank in member.roots)
+            member.roots, member.roots_differ = found[id(wait.peers)]
 
 
 def _collective_wait(
@@ -103,8 +102,11 @@ def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
     return _Wait(group.label, entry.p2p_seq, entry.created, entry.record_id, (peer,), pairwise=True)
 
 
-def _roots(peers: tuple[int, ...], earliest: dict[int, _Wait]) -> tuple[int, ...]:
-    """Ranks reached from these that wait for nobody themselves; where there are none, those that wait in a circle."""
+def _roots(peers: tuple[int, ...], earliest: dict[int, _Wait]) -> tuple[tuple[int, ...], bool]:
+    """Ranks reached from these that wait for nobody themselves, and whether some called something else.
+
+    Where there are none, it is those that wait in a circle.
+    """
     seen: set[int] = set()
     front: Iterable[int] = peers
     roots: set[int] = set()
@@ -124,14 +126,17 @@ def _roots(peers: tuple[int, ...], earliest: dict[int, _Wait]) -> tuple[int, ...
         if not following:
             break
         front = following
-    return tuple(sorted(roots or _circle(seen, earliest)))
+    if roots:
+        return tuple(sorted(roots)), any(rank in earliest and earliest[rank].odd for rank in roots)
+    return _circle(seen, earliest)
 
 
-def _circle(ranks: set[int], earliest: dict[int, _Wait]) -> set[int]:
-    """Of ranks that all wait for one another, those to look at.
+def _circle(ranks: set[int], earliest: dict[int, _Wait]) -> tuple[tuple[int, ...], bool]:
+    """Of ranks that all wait for one another, those to look at, and whether they did otherwise than the rest.
 
     Nobody waits for the ranks that are merely behind. One that others want to exchange with, and that went on to a
-    collective instead, has left out its part; where all are alike, it is all of them.
+    collective instead, has left out its part; those that are in another collective than most took another order.
+    Where all are alike, it is all of them.
     """
     while True:
         shared = {id(peers): peers for peers in (earliest[rank].peers for rank in ranks)}
@@ -139,11 +144,12 @@ def _circle(ranks: set[int], earliest: dict[int, _Wait]) -> set[int]:
         if inside == ranks:
             break
         ranks = inside
-    skipped = {
-        peer
-        for rank in ranks
-        if earliest[rank].pairwise
-        for peer in earliest[rank].peers
-        if peer in ranks and not earliest[peer].pairwise
-    }
-    return skipped or ranks
+    pairwise = [rank for rank in ranks if earliest[rank].pairwise]
+    odd = {peer for rank in pairwise for peer in earliest[rank].peers if not earliest[peer].pairwise}
+    if not pairwise and ranks:
+        places: dict[tuple[str, int], set[int]] = {}
+        for rank in ranks:
+            places.setdefault((earliest[rank].group, earliest[rank].seq), set()).add(rank)
+        first, *others = sorted(places.values(), key=len, reverse=True)
+        odd = set().union(*others) if others and len(others[0]) < len(first) else set()
+    return tuple(sorted(odd or ranks)), bool(odd)
