@@ -37,8 +37,8 @@ def live(number: int) -> float:
     place = 0
     while place < number:
         now = facts[place].time + SECOND
-        begin, place = place, bisect_right(facts, now, place, key=_time)
-        engine.add(facts[begin:place])
+        first, place = place, bisect_right(facts, now, place, key=_time)
+        engine.add(facts[first:place])
         engine.advance(now)
     return number / (time.process_time() - begin)
 
