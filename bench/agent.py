@@ -221,7 +221,14 @@ def _shipped(command: list[str], place: Path, sink: Sink) -> float:
     pods.mkdir()
     base = {
         "receivers": {"filelog": _filelog(pods)},
-        "exporters": {"otlphttp": {"endpoint": f"http://127.0.0.1:{sink.port}", "compression": "none"}},
+        # The Collector drops what does not fit its queue: it has to hold all of this.
+        "exporters": {
+            "otlphttp": {
+                "endpoint": f"http://127.0.0.1:{sink.port}",
+                "compression": "none",
+                "sending_queue": {"queue_size": RECORDS},
+            }
+        },
         "service": {
             "telemetry": {"metrics": {"level": "none"}, "logs": {"level": "error"}},
             "pipelines": {"logs": {"receivers": ["filelog"], "exporters": ["otlphttp"]}},
