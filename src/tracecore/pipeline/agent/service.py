@@ -186,8 +186,7 @@ class Agent:
 
         def stop(number: int, frame: FrameType | None) -> None:
             if self._stopping:
-                log.warning("told to stop again: giving up what is left")
-                self._drain = 0.0
+                log.warning("told to stop again: it is stopping, within %.0f s", self._drain)
             self.stop()
 
         def reload(number: int, frame: FrameType | None) -> None:
