@@ -281,12 +281,7 @@ def _incident(
     symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
-    awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
-    rest = Rest(awaited=tuple(sorted(awaited)))
-    if attempt is not None:
-        ended = {rank: status.how for rank, status in attempt.ended.items() if not status.alive}
-        rest = Rest(frozenset(attempt.ranks), rest.awaited, ended)
-    said = root.verdict.beside(rest)
+    said = root.verdict.beside(_rest(symptoms, attempt))
     return Incident(
         status="diagnosed",
         headline=said.headline(),
@@ -303,6 +298,17 @@ def _incident(
         last=max(t.last for t in timed),
         timed=any(t.timed for t in whole),
         evidence=root.evidence,
+    )
+
+
+def _rest(symptoms: Sequence[Touch], attempt: Attempt | None) -> Rest:
+    """What is known beside the root: whom its symptoms wait for, who left a log, how ranks ended."""
+    awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+    ended = attempt.ended if attempt is not None else {}
+    return Rest(
+        ranks=frozenset(attempt.ranks if attempt is not None else ()),
+        awaited=tuple(sorted(awaited)),
+        ended={rank: status.how for rank, status in ended.items() if not status.alive},
     )
 
 
