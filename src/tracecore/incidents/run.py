@@ -5,6 +5,7 @@ Arbitration asks this before it blames anybody: a failure of a run that went on 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -161,6 +162,8 @@ def look(facts: Iterable[Fact], end: int) -> Run:
     for fact in facts:
         if isinstance(fact, Progress) and fact.step is not None:
             steps.setdefault(fact.source.path, []).append(fact.source.offset)
+    for offsets in steps.values():
+        offsets.sort()
     trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
     return Run(attempts=attempts, end=end, trouble=trouble[:_TROUBLE])
 
@@ -169,9 +172,9 @@ def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
     """Whether no step was made after it. Without times, steps further down the same file say that it was survived."""
     if not fact.approximate:
         return fact.end >= progress
+    offsets = steps.get(fact.source.path, ())
     # One further step may be another rank's.
-    later = [offset for offset in steps.get(fact.source.path, ()) if offset > fact.source.offset]
-    return not isinstance(fact, ExceptionRaised) or len(later) < 2
+    return not isinstance(fact, ExceptionRaised) or len(offsets) - bisect_right(offsets, fact.source.offset) < 2
 
 
 def _is_trouble(fact: Fact) -> bool:
