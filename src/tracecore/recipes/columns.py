@@ -8,7 +8,7 @@ before. They become numbers (`steps`, `seconds`) only where somebody asks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from tracecore.recipes.templates import LANES, Template
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
-Table: TypeAlias = np.ndarray[tuple[int, int], np.dtype[np.uint64]]
+Rows: TypeAlias = np.ndarray[tuple[int], np.dtype[np.void]]
 Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Digits of a step, at most.
@@ -109,16 +109,26 @@ def aside(text: bytes, starts: Array, number: Array) -> tuple[Aside, Array]:
     """
     start = starts[number]
     length = starts[number + 1] - start
-    width = min(int(length.mean() * ROOM) + 1, WIDEST, len(text))
+    room = int(length.sum() / len(length) * ROOM)
+    width = min(room + 16 - room % 16, WIDEST, len(text))
     fits = (length <= width) & (start <= len(text) - width)
     rest = number[~fits]
     if len(rest):
         number, start, length = number[fits], start[fits], length[fits]
-    rows = np.ndarray((len(text) - width + 1,), np.dtype(("V", width)), text, 0, (1,))[start]
-    filled = rows.view(np.uint8)
-    filled *= (_PLACES[:width] < length.astype(np.uint16)[:, None]).view(np.uint8).reshape(-1)
-    filled[width - 1 :: width] = 10
-    return Aside(filled.data, width, number), rest
+    kept = _fronts(width)
+    rows = np.ndarray((len(text) - width + 1,), kept.dtype, text, 0, (1,))[start].view(np.uint8)
+    rows &= kept[length].view(np.uint8)
+    rows[width - 1 :: width] = 10
+    return Aside(rows.data, width, number), rest
+
+
+@lru_cache(maxsize=8)
+def _fronts(width: int) -> Rows:
+    """For each length, a row of which so many bytes at the front are ones and the others zeros."""
+    table = np.tri(width + 1, width, -1, np.uint8)
+    table *= 255
+    rows: Rows = table.view(np.dtype(("V", width))).reshape(-1)
+    return rows
 
 
 class Starts:
@@ -196,8 +206,6 @@ def _closed(starts: Array, size: int) -> Array:
 class _Form:
     """A shape whose steps have so many digits: everything stands in a fixed place, and is read as words of eight bytes.
 
-    First come `fixed` words that are the same in all lines, then the step, the time and the lanes, as far as there are.
-
     Args:
         template: the shape.
         digits: of the step; 0 for lines without one.
@@ -215,32 +223,35 @@ class _Form:
             if rest:
                 words.append((template.step + 8, rest, b"\xff" * len(rest)))
             words += [(template.step + digits + place, word, mask) for place, word, mask in template.values]
-        self.fixed = len(words)
-        if template.step is not None:
-            words.append((template.step, b"0" * digits + tail, b"\xff" * (digits + len(tail))))
+            self.zeros = _word(b"0" * digits + tail)
+            self.matters = _word(b"\xff" * (digits + len(tail)))
             self.six = _word(b"\x06" * digits)
             self.wrong = _word(b"\xf0" * digits + b"\xff" * len(tail))
             self.shift = _u(64 - 8 * digits)
-        if template.clock is not None:
-            words.append((template.clock, b"", b"\xff" * 8))
-        words += [(begin, b"", b"\x0f" * length) for begin, length in template.lanes]
-        self.places = [place for place, _, _ in words]
-        self.masks = np.array([[_word(mask)] for _, _, mask in words], np.uint64)
-        self.targets = np.array([[_word(target)] for _, target, _ in words], np.uint64) & self.masks
+        #: Words that are the same in all lines: (place, what stands there, which bits of it matter).
+        self.fixed = [(place, _word(target) & _word(mask), _word(mask)) for place, target, mask in words]
+        places = [place for place, _, _ in words]
+        places += [place for place in (template.step, template.clock) if place is not None]
+        places += [begin for begin, _ in template.lanes]
         #: What is looked at of a line: from the first of them to the end of the last.
-        self.low, self.need = min(self.places), max(self.places) + 8
-        self.row = np.dtype(("V", self.need - self.low))
+        self.low, self.need = min(places), max(places) + 8
+        self._row = np.dtype(("V", self.need - self.low))
 
-    def read(self, text: bytes, start: Array) -> Table:
-        """The words of lines, all first ones, all second ones: bits that matter, zero where they are as they should."""
+    def rows(self, text: bytes, start: Array) -> Rows:
+        """What is looked at of some lines."""
         # A line is copied at once, since it has to be fetched from afar; its words are then near.
-        rows = np.ndarray((len(text) - self.need + 1,), self.row, text, self.low, (1,))[start]
-        words = np.empty((len(self.places), len(start)), np.uint64)
-        for word, place in zip(words, self.places, strict=True):
-            word[:] = np.ndarray((len(start),), np.uint64, rows, place - self.low, (self.row.itemsize,))
-        words ^= self.targets
-        words &= self.masks
-        return words
+        return np.ndarray((len(text) - self.need + 1,), self._row, text, self.low, (1,))[start]
+
+    def word(self, rows: Rows, place: int) -> Words:
+        """A word of each line."""
+        return np.ndarray((len(rows),), np.uint64, rows, place - self.low, (self._row.itemsize,))
+
+    def differences(self, rows: Rows, number: int) -> Words:
+        """What differs in a fixed word of each line."""
+        place, target, mask = self.fixed[number]
+        found: Words = self.word(rows, place) ^ target
+        found &= mask
+        return found
 
 
 class Reader:
@@ -326,7 +337,8 @@ class Reader:
         where = np.arange(len(start))
         if step > self.template.text:
             # The first word is what stands before the step.
-            same = (_words(text, start + form.places[0]) ^ form.targets[0]) & form.masks[0] == 0
+            place, target, mask = form.fixed[0]
+            same = (_words(text, start + place) ^ target) & mask == 0
             where = same.nonzero()[0]
         if len(where):
             digits = _words(text, start[where] + step) ^ _ZEROS
@@ -341,35 +353,43 @@ class Reader:
         Last come those of the others that are the same just before the step: they may have one with other digits.
         """
         form, template = self._form(digits), self.template
-        words = form.read(text, start)
-        differs: Words = np.bitwise_or.reduce(words[: form.fixed], axis=0)
+        rows = form.rows(text, start)
+        differs = form.differences(rows, 0) if form.fixed else np.zeros(len(start), np.uint64)
+        for number in range(1, len(form.fixed)):
+            differs |= form.differences(rows, number)
+        step: Words | None = None
         if template.step is not None:
-            step = words[form.fixed]
+            step = form.word(rows, template.step) ^ form.zeros
+            step &= form.matters
             wrong = step + form.six
             wrong |= step
             wrong &= form.wrong
             differs |= wrong
         fits = differs == 0
         where, rest = fits.nonzero()[0], (~fits).nonzero()[0]
-        near = rest[words[0][rest] == 0] if template.step is not None and template.step > template.text else rest
+        near = rest
+        if len(rest) and template.step is not None and template.step > template.text:
+            near = rest[form.differences(rows[rest], 0) == 0]
         if not len(where):
             return [], rest, near
-        found = words[form.fixed :]
-        columns = iter(found if len(where) == len(start) else found.take(where, axis=1))
-        if template.step is not None:
-            step = next(columns)
+        if step is None:
+            step = np.full(len(where), NO_STEP, np.uint64)
+        else:
+            step = step[where]
             step <<= form.shift
             step.byteswap(inplace=True)
+        if template.clock is None:
+            clock = np.full(len(where), NO_CLOCK, np.uint64)
         else:
-            step = np.full(len(where), NO_STEP, np.uint64)
-        clock = next(columns) if template.clock is not None else np.full(len(where), NO_CLOCK, np.uint64)
+            clock = form.word(rows, template.clock)[where]
         lane: int | Array = self._kind
-        for (_, length), column in zip(template.lanes, columns, strict=True):
+        for begin, length in template.lanes:
+            column = form.word(rows, begin)[where]
+            column &= _word(b"\xff" * length)
             # Where all lines are one lane's there is only one number.
             one = (column == column[0]).all()
-            value = column[:1] if one else column
-            number = steps((value << _u(64 - 8 * length)).byteswap())
-            lane = lane * LANES + (int(number[0]) if one else number)
+            value = _decimal(column[:1] if one else column, length)
+            lane = lane * LANES + (int(value[0]) if one else value)
         return [Lines(where, step, clock, lane)], rest, near
 
     def _one(self, line: bytes) -> tuple[int, int, int] | None:
@@ -385,7 +405,7 @@ class Reader:
                 return None
             step = int.from_bytes(number[:digits], "big") & 0x0F0F0F0F0F0F0F0F
         form = self._form(digits)
-        for place, (target,), (mask,) in islice(zip(form.places, form.targets, form.masks, strict=True), form.fixed):
+        for place, target, mask in form.fixed:
             if int.from_bytes(line[place : place + 8], "little") & int(mask) != int(target):
                 return None
         if template.clock is not None:
@@ -397,6 +417,15 @@ class Reader:
                 value = value * 10 + (byte & 15)
             lane = lane * LANES + value
         return step, clock, lane
+
+
+def _decimal(words: Words, length: int) -> Array:
+    """The number whose digits are the first bytes of words."""
+    value = words & _u(15)
+    for place in range(8, 8 * length, 8):
+        value *= _u(10)
+        value += (words >> _u(place)) & _u(15)
+    return value.view(np.int64)
 
 
 def _words(text: bytes, places: Array) -> Words:
@@ -417,7 +446,6 @@ _NO_STEP: Final = _u(NO_STEP)
 _ZEROS: Final = _u(0x3030303030303030)
 _ABOVE: Final = _u(0x7676767676767676)
 _TOP: Final = _u(0x8080808080808080)
-_PLACES: Final = np.arange(WIDEST, dtype=np.uint16)
 #: What the bytes of a step count, the last digit first, and those of a time.
 _DECIMALS: Final = 10 ** np.arange(8, dtype=np.int64)
 _OF_DAY: Final = np.array((36_000, 3600, 0, 600, 60, 0, 10, 1), np.int64)
