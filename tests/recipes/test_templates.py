@@ -7,10 +7,12 @@ import re
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tracecore.recipes.columns import Reader, Starts, seconds, steps, together
 from tracecore.recipes.plan import plan
-from tracecore.recipes.templates import learn
+from tracecore.recipes.templates import Ask, Lessons, learn
 from tracecore.signals.stream import Stream
 
 #: What stands before a step: times at any place, ranks before and after them.
@@ -68,3 +70,30 @@ def test_lines_are_read_as_they_are(prefix: str, pad: int) -> None:
     assert list(zip(few.number.tolist(), steps(few.step).tolist(), seconds(few.clock).tolist(), strict=True)) == [
         row[:3] for row in rows if row[0] in wanted
     ]
+
+
+SHAPES = (
+    "[rank{0}]: step {1} | loss {2}.{3} | lr {0}.00e-0{5} | {1} tok/s",
+    "12:0{0}:1{5} | rank {4} | iteration {1}/{3} | lm loss: {0}.{1}E+0{5} | grad norm: {2}.{3}",
+    "{{'loss': {2}.{1}, 'grad_norm': {0}.{3}, 'learning_rate': {5}.5e-0{4}, 'epoch': {4}.{5}}}",
+    "Epoch {5}:  {4}{5}%|##  | {1}/{3} [0{4}:1{0}<0{5}:00, {2}.0{4}it/s, loss={0}.{1}]",
+    "epoch {4} step {4} loss {4}.{4} took {4}.{4} s on rank {5}",
+)
+DIGIT = st.integers(1, 9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(SHAPES),
+    st.lists(
+        st.tuples(DIGIT, st.integers(100, 999), DIGIT, st.integers(100, 999), DIGIT, DIGIT), min_size=2, max_size=6
+    ),
+)
+def test_what_was_learned_from_a_line_is_what_the_next_of_its_shape_would_teach(
+    shape: str, rows: list[tuple[int, ...]]
+) -> None:
+    ask: Ask = plan("stdout")._asking(Stream(path="f", format="text", layer="stdout", open=io.BytesIO, size=0))
+    lessons = Lessons()
+    for row in rows:
+        line = shape.format(*row).encode()
+        assert lessons.learn(line, 0, ask) == learn(line, 0, ask)

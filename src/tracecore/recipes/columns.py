@@ -38,7 +38,7 @@ class Lines(NamedTuple):
     Args:
         number: which lines, ascending.
         step: a digit in each byte, the last in the lowest, so that they compare as the numbers do.
-        clock: `HH:MM:SS` as it stands.
+        clock: `HH:MM:SS`, the last character in the lowest byte, so that they compare as the times do.
         lane: whose they are: one for all of them, or one for each.
     """
 
@@ -382,6 +382,7 @@ class Reader:
             clock = np.full(len(where), NO_CLOCK, np.uint64)
         else:
             clock = form.word(rows, template.clock)[where]
+            clock.byteswap(inplace=True)
         lane: int | Array = self._kind
         for begin, length in template.lanes:
             column = form.word(rows, begin)[where]
@@ -409,7 +410,7 @@ class Reader:
             if int.from_bytes(line[place : place + 8], "little") & int(mask) != int(target):
                 return None
         if template.clock is not None:
-            clock = int.from_bytes(line[template.clock : template.clock + 8], "little")
+            clock = int.from_bytes(line[template.clock : template.clock + 8], "big")
         lane = self._kind
         for begin, length in template.lanes:
             value = 0
@@ -448,4 +449,4 @@ _ABOVE: Final = _u(0x7676767676767676)
 _TOP: Final = _u(0x8080808080808080)
 #: What the bytes of a step count, the last digit first, and those of a time.
 _DECIMALS: Final = 10 ** np.arange(8, dtype=np.int64)
-_OF_DAY: Final = np.array((36_000, 3600, 0, 600, 60, 0, 10, 1), np.int64)
+_OF_DAY: Final = np.array((1, 10, 0, 60, 600, 0, 3600, 36_000), np.int64)

@@ -13,6 +13,9 @@ from tracecore.signals.logs.selector import Report
 
 MAX_LANES: Final = 16_384
 
+#: Bits of a clock that hold its single seconds.
+_SECONDS: Final = np.uint64(8)
+
 
 class Ordered(NamedTuple):
     """Lines of a block, lane by lane.
@@ -58,8 +61,9 @@ class Lanes:
         size = len(number)
         pick = np.zeros(size, np.bool_) if whole is None else whole
         still = np.zeros(size - 1, np.bool_)
-        # As a rule steps rise within the same second, and only where they do not there is something to find out.
-        at = ((step[1:] <= step[:-1]) | (clock[1:] != clock[:-1])).nonzero()[0]
+        # As a rule steps rise within the same ten seconds, and only where they do not there is something to find out.
+        coarse = clock >> _SECONDS if limit > 10 else clock
+        at = ((step[1:] <= step[:-1]) | (clock[1:] < clock[:-1]) | (coarse[1:] != coarse[:-1])).nonzero()[0]
         firsts, lasts = [0], [size - 1]
         if not isinstance(lane, int):
             inner = lane[1:] == lane[:-1]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.doubts import Doubts
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.recipes.sampling import Shapes
-    from tracecore.recipes.templates import Ask
+    from tracecore.recipes.templates import Ask, Lessons
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
     from tracecore.signals.stream import Stream
@@ -133,6 +133,8 @@ class LayerPlan:
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, Database] = {}
         self._doubts: Doubts | None = None
+        #: Of lines of each format.
+        self._lessons: dict[str, Lessons] = {}
 
     def run(self, signal: LogSignal) -> None:
         """Stamp a record, in place."""
@@ -149,6 +151,7 @@ class LayerPlan:
         if prepared.events is not None and prepared.progress is not None and stream.format in ("text", "cri"):
             from tracecore.ottl.planner.doubts import Doubts
             from tracecore.recipes.sampling import Sampler
+            from tracecore.recipes.templates import Lessons
 
             events = self._database("events", prepared.events)
             progress = self._database("progress", prepared.progress)
@@ -159,6 +162,7 @@ class LayerPlan:
                 events,
                 progress,
                 self._asking(stream),
+                self._lessons.setdefault(stream.format, Lessons()),
                 container=container,
                 size=stream.size,
                 doubts=self._doubts,

@@ -36,7 +36,7 @@ from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.columns import Array, Flags, Lines, Reader, Starts, aside, seconds, together
 from tracecore.recipes.lanes import MAX_LANES, Lanes, Standing
-from tracecore.recipes.templates import Ask, Template, learn
+from tracecore.recipes.templates import DIGITS, Ask, Lessons, Template
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
 
 #: Seconds of a pause. Without spans, this and the longest interval together are less than any pause that means
@@ -80,7 +80,6 @@ WORTH: Final = 24
 MAX_LIVE_LESSONS: Final = 64
 MAX_SHARED: Final = 1024
 
-_DIGITS = bytes.maketrans(b"0123456789", b"0000000000")
 _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
@@ -116,6 +115,7 @@ class Sampler:
         events: the database of all guards but those of progress.
         progress: the database of those.
         ask: what recipes and reader make of one line.
+        lessons: what was learned from other streams of this format.
         container: lines have a container runtime's header.
         size: of the stream in bytes, where it is known.
         doubts: which finds of the events are looked at twice.
@@ -128,6 +128,7 @@ class Sampler:
         events: Database,
         progress: Database,
         ask: Ask,
+        lessons: Lessons,
         *,
         container: bool = False,
         size: int | None = None,
@@ -140,10 +141,11 @@ class Sampler:
         self._shapes = Shapes() if shapes is None else shapes
         self._beginning = 0 if self._live else BEGINNING
         self._burst, self._second = LIVE_BURST, -1
-        self._most_lessons = MAX_LIVE_LESSONS if self._live else MAX_LESSONS
+        self._most_learned = MAX_LIVE_LESSONS if self._live else MAX_LESSONS
         self._events = Selector(events, doubts=doubts)
         self._progress = progress
         self._ask = ask
+        self._lessons = lessons
         self._container = container
         self._size = size
         self._offset = 0
@@ -151,7 +153,7 @@ class Sampler:
         #: Shapes that were tried in vain, and those whose shared template was.
         self._hopeless: set[bytes] = set()
         self._tried: set[bytes] = set()
-        self._lessons = 0
+        self._learned = 0
         self._starts = self._shapes.starts
         self._lanes = Lanes()
         #: Of each lane of a stream that goes on, the second of its last line, and how many lines that has.
@@ -304,18 +306,18 @@ class Sampler:
         """A reader for the first of these lines that has a shape nobody tried in vain."""
         for number in numbers:
             line = text[starts[number] : starts[number + 1]].rstrip(b"\r\n")
-            shape = line[:96].translate(_DIGITS)
+            shape = line[:96].translate(DIGITS)
             if shape in self._hopeless:
                 continue
             shared = self._shapes.templates.get(shape)
             if shared is not None and shape not in self._tried and len(self._tried) < MAX_SHARED:
                 self._tried.add(shape)
                 return self._use(shared)
-            if self._lessons >= self._most_lessons:
+            if self._learned >= self._most_learned:
                 continue
-            self._lessons += 1
+            self._learned += 1
             header = len(b" ".join(line.split(b" ", 3)[:3])) + 1 if self._container else 0
-            template = learn(line, header, self._ask)
+            template = self._lessons.learn(line, header, self._ask)
             if template is not None:
                 self._shapes.keep(shape, template)
                 self._tried.add(shape)

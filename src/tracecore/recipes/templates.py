@@ -9,6 +9,7 @@ a block are then compared with the template at once, and their steps and times r
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeAlias
@@ -25,12 +26,20 @@ TAIL: Final = 8
 #: Numbers before the step that are looked at while learning.
 MAX_NUMBERS: Final = 24
 
+#: Shapes of lines that are remembered, and how long these lines may be.
+MAX_LESSONS: Final = 1024
+LONGEST_LESSON: Final = 512
+
 #: Values after the step whose size is looked at, and numbers that are tried to find them.
 MAX_VALUES: Final = 2
 MAX_TRIED: Final = 8
 
+#: All digits as zeros.
+DIGITS: Final = bytes.maketrans(b"0123456789", b"0000000000")
+
 _NUMBER = re2.compile(rb"\d+")
 _VALUE = re2.compile(rb"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
+_EXPONENT = re2.compile(rb"[eE][+-]?\d+")
 _CLOCK = re2.compile(rb"\d\d:\d\d:\d\d")
 
 
@@ -82,6 +91,28 @@ class Template(msgspec.Struct, frozen=True):
     kind: bytes
     text: int
     timed: bool
+
+
+class Lessons:
+    """What was learned from the lines of some streams, for others of the same format. Not for two threads at a time.
+
+    What is learned from a line depends on no other digits than those of exponents, so that a line that has the same
+    ones and otherwise the same shape says nothing new.
+    """
+
+    def __init__(self) -> None:
+        self._learned: OrderedDict[bytes, Template | None] = OrderedDict()
+
+    def learn(self, line: bytes, text: int, ask: Ask) -> Template | None:
+        """As `learn`."""
+        if len(line) > LONGEST_LESSON:
+            return learn(line, text, ask)
+        shape = b" ".join((line.translate(DIGITS), *_EXPONENT.findall(line)))
+        if shape not in self._learned:
+            self._learned[shape] = learn(line, text, ask)
+            if len(self._learned) > MAX_LESSONS:
+                self._learned.popitem(last=False)
+        return self._learned[shape]
 
 
 def learn(line: bytes, text: int, ask: Ask) -> Template | None:

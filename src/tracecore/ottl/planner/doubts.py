@@ -49,17 +49,16 @@ class Doubts:
             starts: of its lines, where they are known.
         """
         found: list[int] = []
-        doubted: dict[int, list[int]] = {}
+        by_entry: dict[int, list[int]] = {entry: [] for entry in entries}
         for end, entry in zip(ends, entries, strict=True):
+            by_entry[entry].append(end)
+        for entry, places in by_entry.items():
             if entry not in self._databases:
                 self._databases[entry] = self._whole(entry)
-            if self._databases[entry] is None:
-                found.append(end)
-            else:
-                doubted.setdefault(entry, []).append(end)
-        for entry, places in doubted.items():
             database = self._databases[entry]
-            assert database is not None
+            if database is None:
+                found += places
+                continue
             lines = _lines(text, places, starts)
             # As a rule none of them holds, and then one look says so.
             if len(lines) == 1 or _matches(database, b"\n".join(lines)):
