@@ -30,6 +30,8 @@ ROOM: Final = 1.5
 WIDEST: Final = 1024
 
 _EIGHT: Final = np.dtype("V8")
+#: Carriage returns end lines, terminal codes and NULs are no text. Each is looked for at the speed of memory.
+_SPECIAL: Final = (b"\r", b"\x1b", b"\x00")
 
 
 class Lines(NamedTuple):
@@ -142,18 +144,10 @@ class Starts:
         self._some = np.zeros(0, np.bool_)
 
     def after_newlines(self, text: bytes) -> Array | None:
-        """The lines of a text that has no other control characters but newlines and tabs; None where it has."""
-        array = np.frombuffer(text, np.uint8)
-        found = self._memory(len(array))
-        np.less(array, 32, out=found[: len(array)])
-        starts = self._after(found)
-        values = array[starts[1:-1] - 1]
-        if values.tobytes().count(b"\n") < len(values):
-            other = values != 10
-            if (values[other] != 9).any():
-                return None
-            starts = np.delete(starts, other.nonzero()[0] + 1)
-        return _closed(starts, len(array))
+        """The lines of a text in which nothing has to be taken out, and only newlines end a line; None for others."""
+        if any(special in text for special in _SPECIAL):
+            return None
+        return self(text)
 
     def __call__(self, text: bytes) -> Array:
         """The lines of any text; they end with newlines and with carriage returns."""
@@ -268,11 +262,8 @@ class Reader:
         self._forms: dict[int, _Form] = {}
         #: Digits that the last step had.
         self._digits = 0
-        #: Bytes from the start of a line that are looked at, at most.
-        self._need = max(self._form(digits).need for digits in self._possible())
-
-    def _possible(self) -> range:
-        return range(1, MAX_DIGITS + 1) if self.template.step is not None else range(1)
+        #: Bytes from the start of a line that are looked at: most where the step is longest.
+        self._need = self._form(0 if template.step is None else MAX_DIGITS).need
 
     def _form(self, digits: int) -> _Form:
         form = self._forms.get(digits)
@@ -381,11 +372,11 @@ class Reader:
         if template.clock is None:
             clock = np.full(len(where), NO_CLOCK, np.uint64)
         else:
-            clock = form.word(rows, template.clock)[where]
+            clock = form.word(rows, template.clock).take(where)
             clock.byteswap(inplace=True)
         lane: int | Array = self._kind
         for begin, length in template.lanes:
-            column = form.word(rows, begin)[where]
+            column = form.word(rows, begin).take(where)
             column &= _word(b"\xff" * length)
             # Where all lines are one lane's there is only one number.
             one = (column == column[0]).all()

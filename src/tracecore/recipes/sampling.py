@@ -382,26 +382,45 @@ class Sampler:
             standing = self._standing.get(who)
             if standing is None:
                 standing = self._standing[who] = Standing()
-            own = pick[first : final + 1]
-            if standing.owed:
-                own[: standing.owed] = True
-                standing.owed = max(standing.owed - len(own), 0)
-            if len(beside):
-                after = np.searchsorted(number[first : final + 1], beside)
-                near = np.concatenate((after - 1, after, after[-1] + np.arange(1, AFTER)))
-                own[near[(near >= 0) & (near < len(own))]] = True
-                standing.owed = max(int(after[-1]) + AFTER - len(own), 0)
+            if standing.owed or len(beside):
+                standing.owed = _beside(number[first : final + 1], pick[first : final + 1], beside, standing.owed)
             if standing.report is None:
-                own[0] = True
+                pick[first] = True
             elif broken:
                 reports += standing.closed()
-            still, stands = lanes.still, self._lanes.stands(who)
-            places = (np.flatnonzero(own) + first).tolist()
-            picked = [(place, bool(still[place]) if place < final else stands) for place in places]
-            standing.follow(first, final, picked, row, keep, reports)
+        places = np.flatnonzero(pick)
+        followed = list(zip(places.tolist(), np.append(lanes.still, False)[places].tolist(), strict=True))
+        at = 0
+        for who, first, final, _ in lanes.spans:
+            begin = at
+            while at < len(followed) and followed[at][0] <= final:
+                at += 1
+            picked = followed[begin:at]
+            if picked and picked[-1][0] == final:
+                picked[-1] = (final, self._lanes.stands(who))
+            self._standing[who].follow(first, final, picked, row, keep, reports)
         reports.sort(key=_offset)
         if len(self._standing) > MAX_LANES:
             reports += self._close()
+
+
+def _beside(number: Array, pick: Flags, events: Array, owed: int) -> int:
+    """Picks those of a lane's lines that stand beside what is no progress. So many of its next lines do so, too.
+
+    Args:
+        number: which lines.
+        pick: whether they are handed on.
+        events: lines that are no progress.
+        owed: so many of the first ones follow something in an earlier block.
+    """
+    size = len(number)
+    pick[:owed] = True
+    if not len(events):
+        return max(owed - size, 0)
+    after = np.searchsorted(number, events)
+    near = np.concatenate((after - 1, after, after[-1] + np.arange(1, AFTER)))
+    pick[near[(near >= 0) & (near < size)]] = True
+    return max(int(after[-1]) + AFTER - size, 0)
 
 
 def _offset(report: Report) -> int:
