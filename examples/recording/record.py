@@ -140,6 +140,40 @@ LAUNCHED: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
     "spawned_raises": (1, "plain", ["worker_crash"], [2], ["code"]),
     "spawned_killed": (1, "plain", ["worker_crash"], [2], ["infrastructure"]),
 }
+# The same, of train_further.py.
+FURTHER: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
+    "rows_stop": (4, "plain", ["nccl_hang"], [1], [*HANG, "data"]),
+    "before_the_first_step": (4, "plain", ["nccl_hang"], [2], HANG),
+    "uneven_scatter": (4, "plain", ["collective_mismatch"], [3], ["code"]),
+    "redirected": (4, "torchrun --redirects 3 --log-dir LOGS", ["worker_crash"], [3], ["code", "data"]),
+    "missing_in_one": (2, "torchrun", ["worker_crash"], [1], ["code"]),
+    "oom_is_logged": (4, "plain", ["cuda_oom"], [1], ["resource"]),
+    "halves_the_batch": (1, "plain", [], [], ["none"]),
+    "scaler_skips": (1, "plain", [], [], ["none"]),
+    "stays_nan": (1, "plain", ["training_divergence"], [], ["code", "data", "unknown", "none"]),
+    "spikes": (1, "plain", [], [], ["none"]),
+    "requeued": (2, "plain", ["planned_stop"], [], ["infrastructure", "resource", "none", "unknown"]),
+    "dumps_stacks": (4, "plain", ["nccl_hang"], [0], HANG),
+    "cache_is_full": (4, "plain", ["storage_failure"], [2], ["resource"]),
+    "store_answers_503": (2, "torchrun", ["storage_failure", "worker_crash"], [1], SHARED),
+    "capture_fails": (2, "torchrun", FAULT, [1], ["code"]),
+    "second_node_raises": (4, "two nodes", ["worker_crash"], [3], ["code", "data"]),
+    "slow_in_json": (8, "plain", ["straggler"], [5], ["none"]),
+    "noisy_and_well": (2, "plain", [], [], ["none"]),
+    "upload_retried": (2, "plain", [], [], ["none"]),
+    "holds_the_interpreter": (4, "plain", ["nccl_hang"], [2], HANG),
+    "on_processors": (3, "plain", ["worker_crash"], [1], ["code"]),
+    "first_raises_early": (4, "plain", ["worker_crash"], [0], ["code"]),
+    "no_such_device": (2, "plain", [*FAULT, "nccl_bootstrap"], [1], ["code", "infrastructure"]),
+    "not_enough_memory": (2, "torchrun", ["worker_crash", "host_oom"], [0], ["resource", "code", "infrastructure"]),
+    "no_more_threads": (2, "torchrun", ["worker_crash"], [1], ["resource", "infrastructure", "code"]),
+    "no_tokenizer": (1, "plain", ["worker_crash", "storage_failure"], [], ["code", "data"]),
+    "deep": (4, "torchrun", ["worker_crash"], [3], ["code"]),
+    "two_stop": (8, "plain", ["nccl_hang"], [2, 6], HANG),
+    "wrong_order": (4, "plain", ["collective_mismatch"], [2], ["code"]),
+    "saves_and_goes_on": (4, "torchrun", [], [], ["none"]),
+}
+SMALL_DISK = ("checkpoint_full", "hf_full_disk", "cache_is_full")
 LIMIT = int(os.environ.get("RECORD_SECONDS", "75"))
 
 
@@ -179,18 +213,19 @@ def end(process: int) -> None:
 
 
 def record(name: str, out: Path, port: int) -> str:
-    ranks, launcher, roots, culprits, classes = (SCENARIOS | WIDER | LAUNCHED)[name]
+    ranks, launcher, roots, culprits, classes = (SCENARIOS | WIDER | LAUNCHED | FURTHER)[name]
     place = out / name
     (place / "fr").mkdir(parents=True, exist_ok=True)
     (place / "scratch" / "small").mkdir(parents=True, exist_ok=True)
-    if name in ("checkpoint_full", "hf_full_disk"):
+    if name in SMALL_DISK:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place / "scratch/small"], check=True)
     if name == "read_only":
         (place / "scratch" / "ro").mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=8m", "tmpfs", place / "scratch/ro"], check=True)
     env = environment(place, port)
     before = kernel_log()
-    module = "train_wider" if name in WIDER else "train_launched" if name in LAUNCHED else "train"
+    modules = {"train_wider": WIDER, "train_launched": LAUNCHED, "train_further": FURTHER}
+    module = next((module for module, names in modules.items() if name in names), "train")
     script = str(HERE / f"{module}.py")
     children: dict[str, subprocess.Popen[bytes]] = {}
     if "plain" not in launcher:
@@ -206,7 +241,11 @@ def record(name: str, out: Path, port: int) -> str:
         )
         (place / "scratch" / "shim.py").write_text(shim)
         for node in range(2 if launcher == "two nodes" else 1):
-            cluster = [f"--nproc-per-node={ranks}", f"--master-port={port}", *launcher.split()[1:]]
+            cluster = [
+                f"--nproc-per-node={ranks}",
+                f"--master-port={port}",
+                *launcher.replace("LOGS", str(place / "logs")).split()[1:],
+            ]
             if "nodes" in launcher:
                 cluster = ["--nnodes=2", f"--nproc-per-node={ranks // 2}", "--rdzv-backend=c10d", "--rdzv-id=run7",
                            f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=join_timeout=25"]  # fmt: skip
@@ -264,7 +303,7 @@ def record(name: str, out: Path, port: int) -> str:
     fresh = after[len(before) :] if after.startswith(before) else after
     if fresh.strip():
         (place / "dmesg.txt").write_text(fresh)
-    if name in ("checkpoint_full", "hf_full_disk"):
+    if name in SMALL_DISK:
         subprocess.run(["umount", place / "scratch/small"], check=False)
     if name == "read_only":
         subprocess.run(["umount", place / "scratch/ro"], check=False)
@@ -284,7 +323,7 @@ def record(name: str, out: Path, port: int) -> str:
 
 def main() -> None:
     out = Path(sys.argv[1])
-    names = sys.argv[2:] or [*SCENARIOS, *WIDER, *LAUNCHED]
+    names = sys.argv[2:] or [*SCENARIOS, *WIDER, *LAUNCHED, *FURTHER]
     with ThreadPoolExecutor(max_workers=int(os.environ.get("RECORD_TOGETHER", "5"))) as pool:
         for line in pool.map(lambda item: record(item[1], out, 23000 + 37 * item[0]), enumerate(names)):
             print(line, flush=True)

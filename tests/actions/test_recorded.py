@@ -19,6 +19,8 @@ NEEDS_A_VERDICT = {
     "dl_killed",
     "late_rank",
     "only_one_evaluates",
+    "uneven_scatter",
+    "wrong_order",
 }
 
 
