@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tracecore.recipes.live import warm
 from tracecore.recipes.plan import LayerPlan, fresh
 from tracecore.signals.logs.reader import layer_of
 from tracecore.signals.record import LAYERS, LogSignal, Resource
@@ -20,9 +21,6 @@ SAMPLED: Final = 1_000
 FEW: Final = 32
 
 _Key = tuple[Any, ...]
-_SAMPLE: Final = (
-    'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nRuntimeError: step 1 loss 1'
-)
 
 
 class Lines:
@@ -36,8 +34,7 @@ class Lines:
         self._every: Selector = self.plan.every(self._stream)
         self._shapes = Shapes()
         self._selectors: OrderedDict[_Key, Selector] = OrderedDict()
-        # Statements are compiled when they are needed first: not while somebody waits for a verdict.
-        self.plan.run({"resource": {"attributes": {}}, "log": {"body": _SAMPLE, "attributes": {}, "time_unix_nano": 1}})
+        warm(self.plan)
 
     def picked(self, streams: Sequence[_Key], records: Sequence[Any]) -> set[int] | None:
         """Numbers of the records that some recipe can change; None for all. Of steps that merely follow, a sample.

@@ -86,8 +86,3 @@ def lines(data: bytes) -> tuple[Lines, Starts]:
     """The whole lines of a block, and where they begin."""
     found = Lines(data)
     return found, Starts(found)
-
-
-def longest(found: Lines) -> int:
-    """The length of the longest line."""
-    return int(np.diff(found.ends, prepend=-1).max()) - 1 if len(found) else 0

@@ -66,10 +66,20 @@ def at_newlines(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
 
 def on_demand(data: bytes, most: int) -> tuple[Sequence[bytes], Sequence[int]]:
     """The same, where hardly any line will be asked for."""
-    from tracecore.signals.logs.tail.lines import lines, longest
+    from tracecore.signals.logs.tail.lines import lines
 
-    tokens, starts = lines(data)
-    return at_newlines(data, most) if len(data) > most and longest(tokens) > most else (tokens, starts)
+    return at_newlines(data, most) if _exceeds(data, most) else lines(data)
+
+
+def _exceeds(data: bytes, most: int) -> bool:
+    """Whether a whole line is longer than the most: then there is a place after which no line ends for so long."""
+    at, last = 0, data.rfind(b"\n")
+    while last - at > most:
+        end = data.rfind(b"\n", at, at + most + 1)
+        if end < 0:
+            return True
+        at = end + 1
+    return False
 
 
 def pieces(tokens: list[bytes], starts: list[int], most: int) -> tuple[list[bytes], list[int]]:
