@@ -95,16 +95,24 @@ class Pipeline:
         id: `logs/container`.
         signal: what flows.
         clock: nanoseconds since the epoch.
+        awaits: told after every batch when to come again.
     """
 
     def __init__(
-        self, id: str, signal: Signal, stages: Sequence[Stage], outlets: Sequence[Outlet], clock: Callable[[], int]
+        self,
+        id: str,
+        signal: Signal,
+        stages: Sequence[Stage],
+        outlets: Sequence[Outlet],
+        clock: Callable[[], int],
+        awaits: Callable[[int], None] = lambda due: None,
     ) -> None:
         self.id = id
         self.signal = signal
         self._stages = tuple(stages)
         self._outlets = tuple(outlets)
         self._clock = clock
+        self._awaits = awaits
         self._lock = threading.Lock()
         self._waiting = tuple((n, stage) for n, stage in enumerate(stages) if stage.due is not None)
         self._seen = False
@@ -129,6 +137,9 @@ class Pipeline:
             log.info("pipeline %s: first data, %d of %s", self.id, batch.count, self.signal)
         with self._lock:
             self._run((batch,), 0)
+            due = self._due()
+        if due is not None:
+            self._awaits(due)
 
     def _run(self, batches: Iterable[Batch], number: int) -> None:
         if number == len(self._stages):
@@ -170,16 +181,23 @@ class Pipeline:
         for outlet in self._outlets:
             outlet.export(batch)
 
-    def tick(self, now: int) -> int | None:
-        """Let processors do what is due, and say when to come again."""
+    def tick(self, now: int) -> None:
+        """Let processors do what is due."""
         if not self._waiting:
-            return None
+            return
         with self._lock:
             for number, stage in self._waiting:
                 due = stage.due() if stage.due is not None else None
                 if due is not None and due <= now and self._room():
                     self._ticked(number, stage, stage.processor.tick, now)
-            dues = [due for _, stage in self._waiting if stage.due is not None and (due := stage.due()) is not None]
+
+    def due(self) -> int | None:
+        """When to come again."""
+        with self._lock:
+            return self._due()
+
+    def _due(self) -> int | None:
+        dues = [due for _, stage in self._waiting if stage.due is not None and (due := stage.due()) is not None]
         return min(dues, default=None)
 
     def _room(self) -> bool:

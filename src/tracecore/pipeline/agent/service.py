@@ -24,9 +24,12 @@ from tracecore.signals.logs.selector import Selectors
 
 log = logging.getLogger("tracecore.agent")
 
-#: Seconds between two looks at what is due: at most, and at least.
-PULSE: Final = 0.05
+#: Seconds between two looks at what is due: at most, and at least; and before what could not be done is tried again.
+PULSE: Final = 1.0
 SHORTEST: Final = 0.005
+AGAIN: Final = 0.05
+#: Nobody waits for anything.
+NEVER: Final = 1 << 63
 #: Seconds that a stop may take.
 DRAIN: Final = 10.0
 
@@ -37,9 +40,14 @@ class Graph:
     Args:
         configuration: what to run.
         telemetry: where numbers go; kept over reloads.
+        hurry: called when something is due sooner than the last `tick` said; by any thread.
     """
 
-    def __init__(self, configuration: Configuration, telemetry: Telemetry, health: Any) -> None:
+    def __init__(
+        self, configuration: Configuration, telemetry: Telemetry, health: Any, hurry: Callable[[], None]
+    ) -> None:
+        self._hurry = hurry
+        self._due = NEVER
         self.configuration = configuration
         self.telemetry = telemetry
         self._health = health
@@ -60,7 +68,7 @@ class Graph:
                 meter = telemetry.meter("processor", id, name)
                 stages.append(Stage(id, self._create(processors[id], meter), meter))
             outlets = [self.outlets[id] for id in wiring.exporters]
-            pipeline = Pipeline(name, signal_of(name), stages, outlets, time.time_ns)
+            pipeline = Pipeline(name, signal_of(name), stages, outlets, time.time_ns, self._await)
             self.pipelines.append(pipeline)
             for id in wiring.receivers:
                 inlets.setdefault(id, []).append(pipeline)
@@ -110,7 +118,19 @@ class Graph:
         for extension in self.extensions.values():
             if (tick := getattr(extension, "tick", None)) is not None:
                 tick()
-        return min((due for pipeline in self.pipelines if (due := pipeline.tick(now)) is not None), default=None)
+        # Whatever comes while this is found out is sooner.
+        self._due = NEVER
+        for pipeline in self.pipelines:
+            pipeline.tick(now)
+        dues = [due for pipeline in self.pipelines if (due := pipeline.due()) is not None]
+        self._due = min(dues, default=NEVER)
+        return min(dues, default=None)
+
+    def _await(self, due: int) -> None:
+        """Something is due at this time."""
+        if due < self._due:
+            self._due = due
+            self._hurry()
 
     def stop(self, deadline: float) -> None:
         """Receivers first, then what processors hold, then exporters, until the deadline."""
@@ -205,15 +225,13 @@ class Agent:
     def run(self) -> None:
         """Start, and go on until `stop`."""
         self._serve(self.configuration)
-        self.graph = Graph(self.configuration, self.telemetry, self.health)
+        self.graph = Graph(self.configuration, self.telemetry, self.health, self._bell.ring)
         self.graph.start()
         log.info("running %s", _shape(self.configuration))
         try:
             due: int | None = None
             while not self._stopping:
-                # What was due and could not be done waits for a while, too.
-                left = 0.0 if due is None else (due - time.time_ns()) / 1e9
-                self._bell.wait(min(max(left, SHORTEST), PULSE) if left > 0 else PULSE)
+                self._bell.wait(_pause(due, time.time_ns()))
                 if self._reloading:
                     self._reloading = False
                     self._apply()
@@ -258,7 +276,7 @@ class Agent:
             log.info("the configuration has not changed")
             return
         try:
-            graph = Graph(new, self.telemetry, self.health)
+            graph = Graph(new, self.telemetry, self.health, self._bell.ring)
         except Exception as error:
             self.telemetry.reloads["refused"] += 1
             log.error("the new configuration cannot be run, the old one stays: %s", error)
@@ -279,6 +297,14 @@ class Agent:
             meter.recover()
         graph.start()
         self.telemetry.reloads["applied"] += 1
+
+
+def _pause(due: int | None, now: int) -> float:
+    """Seconds until something is to be looked at again."""
+    if due is None:
+        return PULSE
+    left = (due - now) / 1e9
+    return min(max(left, SHORTEST), PULSE) if left > 0 else AGAIN
 
 
 def differences(old: Configuration, new: Configuration) -> list[str]:

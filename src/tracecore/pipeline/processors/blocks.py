@@ -90,7 +90,7 @@ class Blocks:
         self.left_out = 0
         #: Streams closed because there were too many.
         self.evicted = 0
-        #: When the next of the blocks that were open at the last `expire` is taken to be whole.
+        #: No block that is open is taken to be whole before this; None where none is open.
         self.due: int | None = None
 
     def __bool__(self) -> bool:
@@ -171,6 +171,7 @@ class Blocks:
         made = _Open(signal, line, Message() if shape is None else shape, now, quiet)
         before = stream.message if shape is None else stream.blocks.get(line.lane)
         self._open += made.size - (before.size if before is not None else 0)
+        self.due = _earlier(self.due, made.due)
         if shape is None:
             stream.message = made
         else:
@@ -186,6 +187,7 @@ class Blocks:
         before = block.size
         self.left_out += block.append(text, now, quiet)
         self._open += block.size - before
+        self.due = _earlier(self.due, block.due)
 
     def _finish(self, block: _Open) -> LogSignal:
         self._open -= block.size

@@ -14,7 +14,7 @@ import re2
 
 from tracecore.pipeline.agent.batch import LEVELS, Batch
 from tracecore.pipeline.agent.component import Factory, Setting
-from tracecore.pipeline.agent.options import SECOND, Duration
+from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Duration
 from tracecore.pipeline.processors.cluster import Cluster
 from tracecore.pipeline.processors.podfields import Extract
 from tracecore.pipeline.processors.pods import Known
@@ -28,6 +28,8 @@ WAITING: Final = 20_000
 #: A pod that did not become known is not waited for again for so long; so many are remembered.
 STRANGER: Final = 300 * SECOND
 STRANGERS: Final = 65_536
+#: As long as records wait, nanoseconds between two looks at what the watch has learned: it is another thread's.
+LOOK: Final = 50 * MILLISECOND
 
 How: TypeAlias = Literal["uid", "name", "ip", "connection"]
 
@@ -365,7 +367,7 @@ class K8sAttributes:
         if self._pods.learned != self._learned:
             self._learned = self._pods.learned
             return 0
-        return min(held.until for held in self._held)
+        return min(self._clock() + LOOK, *(held.until for held in self._held))
 
     def tick(self, now: int) -> Iterable[Batch]:
         return self._released()

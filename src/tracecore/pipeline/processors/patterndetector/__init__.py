@@ -43,10 +43,11 @@ class PatternDetector:
             yield from self._evaluate(now)
 
     def due(self) -> int | None:
-        return self.detection.next if self._tells else None
+        # Also where another one tells: what came here may make it due sooner.
+        return self.detection.due(self._clock())
 
     def tick(self, now: int) -> Iterable[Batch]:
-        return self._evaluate(now) if self._tells and self.detection.due(now) else ()
+        return self._evaluate(now) if self._tells and now >= self.detection.next else ()
 
     def drain(self, now: int) -> Iterable[Batch]:
         with self.detection.lock:

@@ -49,6 +49,8 @@ KNOWN: Final = 65_536
 DULL: Final = 8_192
 #: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
 AHEAD: Final = 60 * SECOND
+#: How often the engine looks where nothing came: deadlines, stalls and silences are matters of many seconds.
+HEARTBEAT: Final = SECOND
 #: A line waits so long for the next one of its block: from whom nobody knows when it is read, a Collector that looks
 #: at files every 200 ms; and beyond the time within which a receiver of ours looks again.
 REMOTE: Final = 250 * MILLISECOND
@@ -69,6 +71,9 @@ class Detection:
         self.lock = threading.Lock()
         #: When to look next.
         self.next = 0
+        #: When the engine looked last, and whether anything came since.
+        self._looked = 0
+        self._news = False
         self._options = options
         self._meter = setting.meter
         settings: dict[str, Mapping[str, Any]] = {name: values or {} for name, values in options.patterns.items()}
@@ -121,6 +126,7 @@ class Detection:
                     continue
                 for place, whose, some in by_layer(layer, resource, records):
                     self._records(place, whose, some, now)
+        self._appoint(now)
 
     def metrics(self, payload: Mapping[str, Any], now: int) -> None:
         """Take metric points."""
@@ -132,6 +138,8 @@ class Detection:
         for point in points(payload):
             self._see(point.time, now)
             self._metrics.observe(point)
+        self._news = True
+        self._appoint(now)
 
     def _recorded(self, resource: Resource, records: Any, now: int) -> None:
         """Take Flight Recorder dumps; what is no dump is read as any record."""
@@ -145,6 +153,7 @@ class Detection:
                 continue
             if self._dumps is None:
                 self._dumps = DumpFacts(self._meter.drop)
+            self._news = True
             time = self._dumps.take(resource["attributes"], record.get("attributes") or {}, body, now)
             if time is not None:
                 self._see(time, now)
@@ -249,6 +258,7 @@ class Detection:
         facts = project(signal)
         for fact in facts:
             self._fold.add(fact)
+            self._news = True
         if not facts:
             stamped = {**signal["resource"]["attributes"], **signal["log"]["attributes"]}
             self._hints.unprojected(stamped, TRIGGERS, "gpu.id" in stamped)
@@ -261,9 +271,21 @@ class Detection:
 
     # -- the clock -----------------------------------------------------------------------------------------------------
 
-    def due(self, now: int) -> bool:
-        """Whether it is time to look; also when the clock was set back."""
-        return now >= self.next or self.next - now > 10 * self._options.evaluation_interval
+    def due(self, now: int) -> int:
+        """When to look next."""
+        if now < self._looked:
+            self._appoint(now)
+        return self.next
+
+    def _appoint(self, now: int) -> None:
+        """Say when to look next: soon where something is new, when a block of lines is whole, or now and then."""
+        if now < self._looked:
+            self._looked = now  # the clock was set back
+        interval = self._options.evaluation_interval
+        self.next = self._looked + (interval if self._news else max(interval, HEARTBEAT))
+        if self._blocks.due is not None:
+            # What a block says is told as soon as it is whole; but not for each of many does everybody look again.
+            self.next = min(self.next, max(self._blocks.due, self._looked + interval // 2))
 
     def finish(self) -> None:
         """Nothing more comes: what waits for more lines is whole."""
@@ -274,11 +296,11 @@ class Detection:
         """What is to be told now."""
         for signal in self._blocks.expire(now):
             self._stamp(layer_of_signal(signal), signal)
-        interval = self._options.evaluation_interval
-        self.next = now + interval
-        if self._blocks.due is not None:
-            # What a block says is told as soon as it is whole; but not for each of many does everybody look again.
-            self.next = max(min(self.next, self._blocks.due), now + interval // 2)
+        if not (self._news or last or now >= self._looked + HEARTBEAT or now < self._looked):
+            self._appoint(now)
+            return []
+        self._looked, self._news = now, False
+        self._appoint(now)
         if self._ahead is None:
             return []
         instant = min(self._ahead + max(now - self._arrived, 0), now + AHEAD)
