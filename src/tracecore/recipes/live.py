@@ -62,6 +62,7 @@ class LiveSelectors:
         self._container = container
         self._ranks = ranks
         self._shapes: Shapes = Shapes()
+        self._every = self._plan.every(_stream(layer, container))
         self._files: OrderedDict[int, Selector] = OrderedDict()
         warm(self._plan)
         self.of(-1)
@@ -76,7 +77,7 @@ class LiveSelectors:
         found = self._files.get(file)
         if found is None:
             found = self._files[file] = LiveSelector(
-                self._plan, self._layer, self._shapes, container=self._container, ranks=self._ranks
+                self._plan, self._layer, self._shapes, self._every, container=self._container, ranks=self._ranks
             )
             if len(self._files) > MAX_FILES:
                 self._files.popitem(last=False)
@@ -86,13 +87,20 @@ class LiveSelectors:
 
 
 class LiveSelector:
-    """The selector of one file; arguments as of `LiveSelectors`."""
+    """The selector of one file; arguments as of `LiveSelectors`.
 
-    def __init__(self, plan: LayerPlan, layer: str, shapes: Shapes, *, container: bool, ranks: bool) -> None:
-        stream = Stream(path="live", format="cri" if container else "text", layer=layer, open=_nothing)
+    Args:
+        every: picks all lines that can get a stamp.
+    """
+
+    def __init__(
+        self, plan: LayerPlan, layer: str, shapes: Shapes, every: Selector, *, container: bool, ranks: bool
+    ) -> None:
+        stream = _stream(layer, container)
         self._plan = plan
         self._stream = stream
         self._select: Selector = plan.selector(stream, shapes)
+        self._every = every
         self._docker: Selector | None = None
         self._container = container
         self._ranks = ranks
@@ -121,7 +129,9 @@ class LiveSelector:
                 wrapped = Stream(path="live", format="docker", layer=self._stream.layer, open=_nothing)
                 self._docker = self._plan.every(wrapped)
             return self._docker(block)
-        return self._select(block)
+        # The last line of a block is never left out: of one that comes alone only matters whether it says anything.
+        alone = block.find(b"\n", 0, -1) < 0
+        return (self._every if alone else self._select)(block)
 
     def _with_rank(self, block: bytes, picked: Sequence[int]) -> Sequence[int]:
         """Also a line that names its rank."""
@@ -202,6 +212,10 @@ class LiveSelector:
             elif len(self._open) < MAX_OPEN:
                 self._open[line.lane] = [opened, 0]
         return False
+
+
+def _stream(layer: str, container: bool) -> Stream:
+    return Stream(path="live", format="cri" if container else "text", layer=layer, open=_nothing)
 
 
 def _nothing() -> Any:

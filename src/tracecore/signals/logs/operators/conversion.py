@@ -50,6 +50,10 @@ class Converter(Protocol):
         begins that is still held back.
         """
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is held back."""
+
     def due(self, now: int) -> list[Converted]:
         """What has been held back for long enough."""
 
@@ -167,6 +171,10 @@ class Every:
         found = self._chain.process(entries, now) if entries else []
         return [Entries(file.path, found)] if found else []
 
+    @property
+    def holds(self) -> bool:
+        return bool(self._holding)
+
     def due(self, now: int) -> list[Converted]:
         return self._by_file(self._chain.due(now))
 
@@ -217,6 +225,8 @@ class Lines:
 
     def released(self) -> list[tuple[Watched, int | None]]:
         return []
+
+    holds = False
 
     def due(self, now: int) -> list[Converted]:
         return []
@@ -370,6 +380,10 @@ class Runtime:
     def released(self) -> list[tuple[Watched, int | None]]:
         found, self._released = self._released, []
         return found
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._pieces)
 
     def due(self, now: int) -> list[Converted]:
         if not self._pieces:

@@ -40,6 +40,9 @@ SOON: Final = 25 * MILLISECOND
 LATER: Final = 200 * MILLISECOND
 SHARE: Final = 40
 CREDIT: Final = 50 * MILLISECOND
+#: Seconds to the next look where all that can happen is announced, and nothing waits for its time. Not shorter than
+#: `poll_interval`.
+QUIET: Final = 1.0
 #: Seconds for which whoever writes may finish what was just begun.
 FINISH: Final = 0.01
 #: Seconds in which who waits hears that it is time to stop.
@@ -115,18 +118,24 @@ class FileLog:
         # How long to wait was said with what was given; what it took decides about the next time.
         pause, grew, self._grew = self._pause, self._grew, False
         self._pause = self._paced()
-        interval = self._config.poll_interval / SECOND
         if self._watches is None or not self._watches.alive:
             self._again = grew and pause < self._config.poll_interval
-            stop.wait(pause / SECOND if self._again else interval)
-        elif not stop.wait(pause / SECOND):
-            longest = min(interval, LATER / SECOND) if self._places.restless else interval
-            deadline = time.monotonic() + longest - pause / SECOND
-            while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
-                if self._watches.wait(min(left, HEARING)):
-                    stop.wait(FINISH)
-                    break
-            self._next_look = 0
+            stop.wait((pause if self._again else self._config.poll_interval) / SECOND)
+            return
+        began = time.monotonic()
+        deadline = began + self._longest()
+        while not stop.is_set() and (left := deadline - time.monotonic()) > 0:
+            if self._watches.wait(min(left, HEARING)):
+                stop.wait(max(FINISH, began + pause / SECOND - time.monotonic()))
+                break
+        self._next_look = 0
+
+    def _longest(self) -> float:
+        """Seconds to the next look where nothing is announced."""
+        interval = self._config.poll_interval / SECOND
+        if self._places.restless:
+            return min(interval, LATER / SECOND)
+        return max(interval, QUIET) if self._places.quiet and not self._reading.holds else interval
 
     def _paced(self) -> int:
         """How soon to look again: at once where it costs little, seldom where there is always much to read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from tracecore.signals.logs.tail.fingerprint import Fingerprint, digest
@@ -12,10 +12,6 @@ from tracecore.signals.logs.tail.watched import Watched
 #: How much of two files that begin alike is compared, and in which pieces.
 COMPARED: Final = 1 << 20
 _CHUNK: Final = 1 << 16
-#: Files that are remembered after they are gone.
-MAX_GONE: Final = 10_000
-#: A file that is gone and was shorter than a fingerprint is remembered for so many looks: others may begin so, too.
-BRIEFLY: Final = 3
 
 
 class Known:
@@ -67,20 +63,6 @@ class Known:
                     # The newest first, but the very same file before all others.
                     return next((f for f in free if f.device == device and f.inode == inode), free[-1])
         return None
-
-    def gone(self, adrift: Collection[Watched]) -> list[Watched]:
-        """Of files that are at no path, those to forget: nobody can find them again, or they are too many."""
-        away = [file for file in adrift if file.fd is None and not file.outstanding]
-        old: list[Watched] = []
-        for file in away:
-            file.unclaimed += 1
-            if file.unclaimed > BRIEFLY and file.fingerprint.length < self._size:
-                old.append(file)
-        if len(away) - len(old) > MAX_GONE:
-            chosen = set(map(id, old))
-            rest = [file for file in away if id(file) not in chosen]
-            old += rest[: len(rest) - MAX_GONE]
-        return old
 
     def _unlist(self, file: Watched) -> None:
         by_digest = self._by_length[file.fingerprint.length]

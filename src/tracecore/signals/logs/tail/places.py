@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tracecore.signals.logs.tail import fingerprint
+from tracecore.signals.logs.tail.adrift import Adrift
 from tracecore.signals.logs.tail.arrivals import Arrivals
 from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
 from tracecore.signals.logs.tail.counters import Counters
@@ -26,12 +27,12 @@ from tracecore.signals.logs.tail.ordering import arranged
 from tracecore.signals.logs.tail.watched import Watched, file_attributes
 from tracecore.signals.logs.tail.watches import Watches
 
-#: A file without a path is held open until it has not grown for so long.
-LOST: Final = 10 * SECOND
 #: A file that did not change for so long is looked at in turns.
 IDLE: Final = 10 * SECOND
 #: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
 TURN: Final = 1_000_000
+#: What more time has passed since the last turns counts for nothing.
+LONGEST: Final = SECOND
 #: Where changes are announced, all files and directories are looked at once in such a time.
 SAFETY: Final = 60 * SECOND
 #: Looking for new files may take this part of the time.
@@ -46,7 +47,7 @@ class Place:
 
     __slots__ = (
         "born", "changed", "file", "gone", "links", "path", "silent", "skip", "status", "steady",
-        "unreadable", "waits",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, path: str, now: int, look: int) -> None:
@@ -55,7 +56,6 @@ class Place:
         self.file: Watched | None = None
         self.status: tuple[int, int, int, int] | None = None
         self.changed = now
-        self.unreadable = False
         self.gone = False
         self.waits = False  # for its turn
         self.steady = False  # at the last look it was as at the one before
@@ -106,7 +106,9 @@ class Places:
         self._grew: dict[str, Place] = {}  # at the last look
         self._unasked: dict[str, Place] = {}  # looked at although nothing was announced
         self._suspects: dict[str, Place] = {}  # and there was something
-        self._adrift: dict[int, Watched] = {}
+        self._adrift = Adrift(config)
+        self._unread: dict[str, Place] = {}  # cannot be read
+        self._large: dict[int, Watched] = {}  # larger than rotation would let them become
         self._opened = False
         #: Some places have to wait until files are closed again.
         self.crowded = False
@@ -116,6 +118,7 @@ class Places:
         self._news = False  # names were announced that were not looked for yet
         self._next_find = 0
         self._next_round = 0
+        self._turned = 0  # when some had their turn
         # Files may match, or come in another order, without anything coming or going.
         self._fickle = bool(config.exclude_older_than) or any(
             sort.sort_type == "mtime" for sort in config.ordering_criteria.sort_by
@@ -126,16 +129,12 @@ class Places:
         self._from_beginning = config.start_at == "beginning" or bool(loaded)
         for file in loaded:
             known.add(file)
-            self._adrift[file.ident] = file
+            self._adrift.add(file)
             self._next_ident = max(self._next_ident, file.ident + 1)
 
     def stalled(self, now: int) -> list[str]:
         """Files that nobody rotates although they are larger than a kubelet lets them become."""
-        return [
-            place.path
-            for place in self._places.values()
-            if place.file is not None and place.file.large_since and now - place.file.large_since >= STALLED_TIME
-        ]
+        return [file.path for file in self._large.values() if file.placed and now - file.large_since >= STALLED_TIME]
 
     @property
     def count(self) -> int:
@@ -144,20 +143,23 @@ class Places:
 
     def unreadable(self) -> list[str]:
         """Paths that match and cannot be read."""
-        return [place.path for place in self._places.values() if place.unreadable]
+        return list(self._unread)
 
     def out_of_reach(self) -> dict[str, int]:
         """Bytes that have not arrived, of files that are gone: with the last handle they are lost."""
-        return {
-            file.path: left
-            for file in self._adrift.values()
-            if file.fd is not None and not file.compressed and (left := _unlinked(file.fd) - file.delivered) > 0
-        }
+        return self._adrift.out_of_reach()
 
     @property
     def open_files(self) -> int:
         """Files that are held open."""
         return sum(file.fd is not None for file in self._known)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has to be looked at before something is announced."""
+        if self._idle or self._adrift.open or self._fickle or self._finder.stale:
+            return False
+        return all(map(self._announced, self._busy.values()))
 
     def look(self, now: int, *, again: bool = False) -> list[Watched]:
         """Looks around; gives the files in which there is something to read, in the order to read them in.
@@ -183,7 +185,7 @@ class Places:
                 self.crowded = True
                 break
             self._identify(place, now, reads)
-            if place.file is not None and held >= most and shorter(place.file):
+            if place.file is not None and held >= most and place.file.exhausted:
                 place.file.close()
             else:
                 held += 1
@@ -251,6 +253,7 @@ class Places:
             self._leave(place)
             place.gone = True
             self._busy.pop(place.path, None)
+            self._unread.pop(place.path, None)
             if self._watches is not None:
                 self._watches.forget(place.path)
         # Looking through many directories takes its time; it is done the less often the longer it takes. Where all
@@ -269,21 +272,26 @@ class Places:
                 if not place.waits:
                     place.waits = True
                     (self._calm if announced else self._idle).append(place)
-        interval = self._config.poll_interval
-        self._turns(self._idle, max(1, interval // TURN))
-        self._unasked = self._turns(self._calm, 1 + len(self._calm) * interval // SAFETY)
+        passed, self._turned = min(max(now - self._turned, 0), LONGEST), now
+        self._turns(self._idle, max(1, passed // TURN))
+        self._unasked = self._turns(self._calm, 1 + len(self._calm) * passed // SAFETY)
         due = list(self._busy.values())
         if len(due) > 1 and self._unordered(due):
             due = [place for place in self._places.values() if place.path in self._busy]
         return due
 
     def _turns(self, places: collections.deque[Place], count: int) -> dict[str, Place]:
-        """It is the turn of some; gives those that would not have been looked at."""
+        """It is the turn of some; gives those that changed, or have to be looked at otherwise from now on."""
         found: dict[str, Place] = {}
+        announced = places is self._calm
         for _ in range(min(len(places), count)):
             place = places.popleft()
-            place.waits = False
-            if not place.gone and place.path not in self._busy:
+            if place.gone or place.path in self._busy:
+                place.waits = False
+            elif _unchanged(place) and self._announced(place) == announced:
+                places.append(place)
+            else:
+                place.waits = False
                 self._busy[place.path] = found[place.path] = place
         return found
 
@@ -303,7 +311,7 @@ class Places:
         """What was at a place is not there any more."""
         if place.file is not None:
             place.file.placed = False
-            self._adrift[place.file.ident] = place.file
+            self._adrift.add(place.file)
             place.file = None
 
     def _visit(self, place: Place, now: int, unclear: list[Place], reads: list[Watched]) -> None:
@@ -323,7 +331,7 @@ class Places:
         file = place.file
         if place.steady:
             if file is not None:
-                if file.rest and not shorter(file):
+                if file.rest and not file.exhausted:
                     reads.append(file)
                 return
             if not status.st_size:
@@ -396,7 +404,7 @@ class Places:
         file.fd = fd
         file.device, file.inode = status.st_dev, status.st_ino
         file.placed = self._opened = True
-        self._adrift.pop(file.ident, None)
+        self._adrift.remove(file)
         place.file = file
         if self._watches is not None:
             self._watches.follow(place.path)
@@ -451,32 +459,14 @@ class Places:
         file.mtime = status.st_mtime_ns
         file.changed = now
         if status.st_size <= STALLED_SIZE:
-            file.large_since = 0
-        elif not file.large_since:
+            self._large.pop(file.ident, None)
+        elif file.ident not in self._large:
+            self._large[file.ident] = file
             file.large_since = now
 
     def lost(self, now: int) -> list[Watched]:
         """Files that are open and have no path any more, moved or deleted: what is left in them is read."""
-        found = []
-        for file in self._adrift.values():
-            if file.fd is None:
-                continue
-            file.lost_since = file.lost_since or now
-            data, compressed = fingerprint.first_bytes(
-                file.fd, self._config.fingerprint_size, bool(self._config.compression)
-            )
-            if compressed != file.compressed or not file.fingerprint.begins(data):
-                file.close()  # truncated: what is in it now is read by the path
-                continue
-            status = os.fstat(file.fd)
-            if status.st_size != file.size:
-                file.changed = now
-            file.size = file.target = status.st_size
-            if not file.compressed and status.st_size > file.offset:
-                found.append(file)
-            if now - max(file.lost_since, file.changed) > LOST and shorter(file):
-                file.close()
-        return found
+        return self._adrift.growing(now)
 
     def close_some(self) -> None:
         """Keeps the number of open files within bounds: those that have been quiet for longest are closed first."""
@@ -490,14 +480,15 @@ class Places:
         if len(held) > most:
             held.sort(key=lambda file: (file.placed, file.changed))
             for file in held[: len(held) - most]:
-                if shorter(file):
+                if file.exhausted:
                     file.close()
 
     def _forget(self) -> None:
-        gone = self._known.gone(self._adrift.values()) if self._adrift else []
+        gone = self._adrift.gone()
         for file in gone:
             self._known.remove(file)
-            del self._adrift[file.ident]
+            self._adrift.remove(file)
+            self._large.pop(file.ident, None)
         if gone:
             self._arrivals.forget(gone)
 
@@ -520,14 +511,13 @@ class Places:
             place.status = None
             self._unreadable(place, OSError(errno.EPERM, "a link of somebody who does not own what it leads to"))
             return None
-        if place.unreadable:
-            place.unreadable = False
+        if self._unread.pop(place.path, None) is not None:
             self._report(f"{place.path} can be read now")
         return fd
 
     def _unreadable(self, place: Place, error: OSError) -> None:
-        if not place.unreadable:
-            place.unreadable = True
+        if place.path not in self._unread:
+            self._unread[place.path] = place
             self._counters.unreadable += 1
             self._report(f"{place.path} cannot be read: {error.strerror}")
 
@@ -547,9 +537,15 @@ class Places:
             os.close(other)
 
 
-def shorter(file: Watched) -> bool:
-    """Whether there is nothing to read in it now."""
-    return not file.compressed and file.size <= file.offset
+def _unchanged(place: Place) -> bool:
+    """Whether a place is as it was, and nothing of what is there waits to be read."""
+    try:
+        status = os.stat(place.path)
+    except OSError:
+        return False
+    waits = status.st_size > 0 if place.file is None else place.file.rest > 0
+    seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+    return not waits and seen == place.status and status.st_nlink == place.links
 
 
 def delete(file: Watched, report: Callable[[str], Any]) -> None:
@@ -559,9 +555,3 @@ def delete(file: Watched, report: Callable[[str], Any]) -> None:
     except OSError as error:
         report(f"{file.path} cannot be deleted: {error.strerror}")
     file.close()
-
-
-def _unlinked(fd: int) -> int:
-    """The size of a file that has no name; none where it has one."""
-    status = os.fstat(fd)
-    return 0 if status.st_nlink else status.st_size

@@ -142,6 +142,11 @@ class Reading:
         known = file.fingerprint
         return fingerprint.digest(os.pread(file.fd, known.length, 0)) == known.digest
 
+    @property
+    def holds(self) -> bool:
+        """Whether something is held back until its time comes."""
+        return self._converter.holds
+
     def due(self, now: int, batches: list[LogBatch]) -> None:
         """Gives what has been held back for long enough."""
         for file, batch, safe in self._converter.due(now):

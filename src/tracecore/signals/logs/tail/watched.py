@@ -97,6 +97,11 @@ class Watched:
             self.inflation = Inflation(self.fd, self.base, self.offset)
         return self.inflation.read(size)
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether there is nothing to read in it now."""
+        return not self.compressed and self.size <= self.offset
+
     def close(self) -> None:
         if self.fd is not None:
             os.close(self.fd)
