@@ -45,7 +45,8 @@ class FileLogReceiver:
         self._next_look = 0.0
         self._told = ""
         self._polled: tuple[str, ...] = ()
-        self._numbers = {"stalled_files": 0, "unreadable_files": 0, "watched_directories": 0, "watched_files": 0}
+        gauges = ("polled_files", "stalled_files", "unreadable_files", "watched_directories", "watched_files")
+        self._numbers = dict.fromkeys(gauges, 0)
         for name in self._numbers:
             setting.meter.gauges[name] = partial(self._numbers.__getitem__, name)
         setting.meter.declare(dropped=("capped_or_dropped",), events=(LOST,))
@@ -110,6 +111,7 @@ class FileLogReceiver:
         """What keeps lines from being read, or will."""
         stalled, unreadable, matching = tail.stalled(), tail.unreadable(), tail.matching
         self._numbers |= {
+            "polled_files": tail.polled_files,
             "stalled_files": len(stalled),
             "unreadable_files": len(unreadable),
             "watched_directories": tail.watched_directories,

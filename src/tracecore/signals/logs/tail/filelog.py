@@ -248,6 +248,11 @@ class FileLog:
         """Files that match."""
         return self._places.count
 
+    @property
+    def polled_files(self) -> int:
+        """Those of them that are looked at every `poll_interval`, or in turns, and not when they change."""
+        return self._places.polled
+
     def unreadable(self) -> list[str]:
         """Files that match and cannot be read."""
         return self._places.unreadable()

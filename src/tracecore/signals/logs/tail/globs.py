@@ -6,6 +6,7 @@ the kernel announces changes, they are not even looked at.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterable, Sequence
@@ -148,7 +149,7 @@ class Finder:
         self._excluded = Matcher(exclude)
         self._watches = watches
         self._listings: dict[str, tuple[int, int, Listing]] = {}
-        self._matched: dict[tuple[str, str, bool], tuple[Listing, tuple[str, ...]]] = {}
+        self._matched: dict[tuple[str, int, int], tuple[Listing, tuple[str, ...]]] = {}
         self._expressions: dict[str, re2._Regexp[str]] = {}
         # What was found below a directory by the rest of a glob, where all changes there are announced.
         self._known: dict[tuple[str, int, int], tuple[str, ...]] = {}
@@ -170,9 +171,9 @@ class Finder:
             self._stale(base)
 
     def _concerned(self, part: str, name: str) -> bool:
-        if part == "**" or set(part) & _SPECIAL:
-            return part == "**" or self._compiled(part).match(name) is not None
-        return part == name
+        if part == "**" or not _is_glob(part):
+            return part in ("**", name)
+        return self._compiled(part).match(name) is not None
 
     def _stale(self, base: str) -> None:
         """What was found below a directory is to be found anew, and so below all that it is in."""
@@ -217,35 +218,39 @@ class Finder:
         known = self._known.get((base, number, at))
         if known is not None:
             return known, True
-        _, parts = self._patterns[number]
+        parts = self._patterns[number][1]
         part, last = parts[at], at == len(parts) - 1
-        found: list[str] = []
         # Asked before the names are listed: what comes in between is announced.
         status, sure = self._asked(base, files=last)
-        below: Iterable[tuple[str, int]]
+        found: list[str] | tuple[str, ...]
         if last:
-            names, fine = self._names(base, part, status, now)
+            found, fine = self._files(base, number, at, status, now)
             sure = sure and fine
-            found += [path for path in names if not self._excluded(path)]
-            below = ()
-        elif part == "**":
-            below = [(base, at + 1)]
-            if depth < MAX_DEPTH:
-                directories = [name for name, is_directory in self._list(base, status, now) if is_directory]
-                below += [(f"{base}{name}/", at) for name in directories if not os.path.islink(base + name)]
-        elif part in ("", ".", "..") or not set(part) & _SPECIAL:
-            below = [(f"{base}{part}/", at + 1)]
         else:
-            names = self._matching(base, part, status, now, directories=True)
-            below = [(f"{base}{name}/", at + 1) for name in names]
-        for where, rest in below:
-            paths, fine = self._walk(where, number, rest, now, depth + (part == "**"))
-            sure = sure and fine
-            found += paths
+            found = []
+            for where, rest in self._below(base, number, at, status, now, depth):
+                paths, fine = self._walk(where, number, rest, now, depth + (part == "**"))
+                sure = sure and fine
+                found += paths
         # Of a directory that is not there the one above tells when it comes.
         if sure and status is not None:
             self._known[base, number, at] = tuple(found)
         return found, sure
+
+    def _below(
+        self, base: str, number: int, at: int, status: os.stat_result | None, now: int, depth: int
+    ) -> list[tuple[str, int]]:
+        """The directories in which the rest of a glob may find something, and which rest."""
+        part = self._patterns[number][1][at]
+        if part == "**":
+            below = [(base, at + 1)]
+            if depth < MAX_DEPTH:
+                directories = [name for name, is_directory in self._list(base, status, now) if is_directory]
+                below += [(f"{base}{name}/", at) for name in directories if not os.path.islink(base + name)]
+            return below
+        if not _is_glob(part):
+            return [(f"{base}{part}/", at + 1)]
+        return [(where, at + 1) for where in self._matching(base, number, at, status, now)]
 
     def _asked(self, base: str, *, files: bool) -> tuple[os.stat_result | None, bool]:
         """What is known of a directory, and whether changes in it are announced."""
@@ -266,26 +271,36 @@ class Finder:
             return None, gone and watches is not None
         return again, (again.st_dev, again.st_ino) == (status.st_dev, status.st_ino)
 
-    def _names(self, base: str, part: str, status: os.stat_result | None, now: int) -> tuple[Iterable[str], bool]:
-        """Files that a name, or a glob of names, matches; and whether it is announced when others do."""
-        if not set(part) & _SPECIAL:
-            path = base + part
-            there = os.path.exists(path)
-            return [path] if there and not os.path.isdir(path) else [], there or not os.path.islink(path)
-        return [base + name for name in self._matching(base, part, status, now, directories=False)], True
+    def _files(
+        self, base: str, number: int, at: int, status: os.stat_result | None, now: int
+    ) -> tuple[tuple[str, ...], bool]:
+        """Files that the last name of a glob matches; and whether it is announced when others do."""
+        part = self._patterns[number][1][at]
+        if _is_glob(part):
+            return self._matching(base, number, at, status, now), True
+        path = base + part
+        there = os.path.exists(path)
+        found = there and not os.path.isdir(path) and not self._excluded(path)
+        return (path,) if found else (), there or not os.path.islink(path)
 
-    def _matching(
-        self, base: str, part: str, status: os.stat_result | None, now: int, *, directories: bool
-    ) -> tuple[str, ...]:
-        """Names in a directory that match; of a directory that has not changed they are known."""
+    def _matching(self, base: str, number: int, at: int, status: os.stat_result | None, now: int) -> tuple[str, ...]:
+        """What in a directory matches a part of a glob, by its path: files where it is the last, else directories.
+
+        Of a directory that has not changed it is known.
+        """
         listing = self._list(base, status, now)
-        known = self._matched.get((base, part, directories))
+        known = self._matched.get((base, number, at))
         if known is not None and known[0] is listing:
             return known[1]
-        matches = self._compiled(part).match
-        names = tuple(name for name, is_directory in listing if is_directory == directories and matches(name))
-        self._matched[base, part, directories] = listing, names
-        return names
+        parts = self._patterns[number][1]
+        matches = self._compiled(parts[at]).match
+        if at == len(parts) - 1:
+            paths = [base + name for name, is_directory in listing if not is_directory and matches(name)]
+            found = tuple(path for path in paths if not self._excluded(path))
+        else:
+            found = tuple(f"{base}{name}/" for name, is_directory in listing if is_directory and matches(name))
+        self._matched[base, number, at] = listing, found
+        return found
 
     def _compiled(self, part: str) -> re2._Regexp[str]:
         known = self._expressions.get(part)
@@ -314,6 +329,12 @@ class Finder:
         else:
             self._listings.pop(base, None)
         return listing
+
+
+@functools.cache
+def _is_glob(part: str) -> bool:
+    """Whether a name may match others than itself."""
+    return not _SPECIAL.isdisjoint(part)
 
 
 def _parts(pattern: str) -> tuple[str, list[str]]:

@@ -31,6 +31,9 @@ from tracecore.signals.logs.tail.watches import Watches
 IDLE: Final = 10 * SECOND
 #: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
 TURN: Final = 1_000_000
+#: One that did not change for so long is passed over so many times before it is looked at again.
+OLD: Final = 120 * SECOND
+PASSES: Final = 3
 #: What more time has passed since the last turns counts for nothing.
 LONGEST: Final = SECOND
 #: Where changes are announced, all files and directories are looked at once in such a time.
@@ -46,7 +49,7 @@ class Place:
     """A path that matches, and which file was found there."""
 
     __slots__ = (
-        "born", "changed", "file", "gone", "links", "path", "silent", "skip", "status", "steady",
+        "born", "changed", "file", "gone", "links", "passed", "path", "silent", "skip", "status", "steady",
         "waits",
     )  # fmt: skip
 
@@ -58,6 +61,7 @@ class Place:
         self.changed = now
         self.gone = False
         self.waits = False  # for its turn
+        self.passed = 0  # turns that it was passed over
         self.steady = False  # at the last look it was as at the one before
         self.links = 1  # names that the file has: what is written to it by another one is not announced
         self.silent = False  # it changed, and that was not announced
@@ -140,6 +144,12 @@ class Places:
     def count(self) -> int:
         """Paths that match."""
         return len(self._places)
+
+    @property
+    def polled(self) -> int:
+        """Those of them that are looked at again and again, because nobody announces what happens there."""
+        alive = self._watches is not None and self._watches.alive
+        return len(self._idle) if alive else len(self._places)
 
     def unreadable(self) -> list[str]:
         """Paths that match and cannot be read."""
@@ -288,7 +298,11 @@ class Places:
             place = places.popleft()
             if place.gone or place.path in self._busy:
                 place.waits = False
+            elif not announced and place.passed < PASSES and self._turned - place.changed > OLD:
+                place.passed += 1
+                places.append(place)
             elif _unchanged(place) and self._announced(place) == announced:
+                place.passed = 0
                 places.append(place)
             else:
                 place.waits = False
