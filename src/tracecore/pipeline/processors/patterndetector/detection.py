@@ -49,6 +49,8 @@ KNOWN: Final = 65_536
 DULL: Final = 8_192
 #: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
 AHEAD: Final = 60 * SECOND
+#: What is read together, from several files, is judged together: the engine waits so long for the rest of it.
+TOGETHER: Final = 20 * MILLISECOND
 #: How often the engine looks where nothing came: deadlines, stalls and silences are matters of many seconds.
 HEARTBEAT: Final = SECOND
 #: A line waits so long for the next one of its block: from whom nobody knows when it is read, a Collector that looks
@@ -71,9 +73,10 @@ class Detection:
         self.lock = threading.Lock()
         #: When to look next.
         self.next = 0
-        #: When the engine looked last, and whether anything came since.
+        #: When the engine looked last, whether anything came since, and since when that is known.
         self._looked = 0
         self._news = False
+        self._since = 0
         self._options = options
         self._meter = setting.meter
         settings: dict[str, Mapping[str, Any]] = {name: values or {} for name, values in options.patterns.items()}
@@ -282,7 +285,11 @@ class Detection:
         if now < self._looked:
             self._looked = now  # the clock was set back
         interval = self._options.evaluation_interval
-        self.next = self._looked + (interval if self._news else max(interval, HEARTBEAT))
+        if self._news:
+            self._since = self._since or now
+            self.next = max(self._looked + interval, min(self._since, now) + TOGETHER)
+        else:
+            self.next = self._looked + max(interval, HEARTBEAT)
         if self._blocks.due is not None:
             # What a block says is told as soon as it is whole; but not for each of many does everybody look again.
             self.next = min(self.next, max(self._blocks.due, self._looked + interval // 2))
@@ -299,7 +306,7 @@ class Detection:
         if not (self._news or last or now >= self._looked + HEARTBEAT or now < self._looked):
             self._appoint(now)
             return []
-        self._looked, self._news = now, False
+        self._looked, self._news, self._since = now, False, 0
         self._appoint(now)
         if self._ahead is None:
             return []
