@@ -209,6 +209,7 @@ def test_changes_that_the_kernel_does_not_announce(
         until(lambda: sum(got) == 2)
         until(lambda: meter.gauges["watched_files"]() == 1)
         assert meter.gauges["watched_directories"]() == 0
+        until(lambda: meter.gauges["polled_files"]() == 1)
     finally:
         stop.set()
         thread.join()

@@ -272,6 +272,92 @@ def test_what_others_write_to_a_network_is_looked_for(logs: Path, tail: Make, mo
     _is_polled(tail(), logs, "changes on nfs")
 
 
+def test_where_nothing_can_happen_unannounced_it_is_looked_once_a_second(logs: Path, tail: Make) -> None:
+    (logs / "a").write_text("one\n")
+    t = tail()
+    assert t.bodies(3) == ["one"]
+    assert t.log._longest() == 1.0
+    append(logs / "a", "begun")
+    t.bodies()
+    assert t.log._longest() == 0.2, "the rest of a line is waited for"
+    append(logs / "a", " and done\n")
+    assert t.bodies(2) == ["begun and done"]
+    assert t.log._longest() == 1.0
+    (logs / "a").unlink()
+    t.bodies()
+    assert t.log._longest() == 0.2, "somebody may still write to it"
+    t.wait(11)
+    t.bodies(2)
+    assert t.log._longest() == 1.0
+
+
+def test_part_of_a_line_that_waits_for_the_rest_is_not_forgotten(logs: Path, tail: Make) -> None:
+    t = tail(include_file_path=True, operators=({"type": "container", "add_metadata_from_filepath": False},))
+    (logs / "a").write_text("2026-11-15T01:00:00.000000001Z stdout P one,\n")
+    assert t.bodies(3) == []
+    assert t.log._longest() == 0.2
+    append(logs / "a", "2026-11-15T01:00:00.000000002Z stdout F two\n")
+    assert t.bodies(2) == ["one,two"]
+    assert t.log._longest() == 1.0
+
+
+def test_many_files_that_are_polled_are_looked_at_less_when_they_are_long_idle(
+    logs: Path, tail: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(places, "TURN", STEP // 4)  # a round takes ten looks
+    for n in range(40):
+        (logs / f"{n}").write_text(f"{n}\n")
+    t = tail(inotify=False)
+    assert len(t.bodies(2)) == 40
+    assert t.log.polled_files == 40
+    asked: list[str] = []
+    real = os.stat
+
+    def stat(path: Any, **rest: Any) -> os.stat_result:
+        asked.append(str(path))
+        return real(path, **rest)
+
+    monkeypatch.setattr(os, "stat", stat)
+
+    def looked(seconds: int) -> int:
+        t.wait(seconds)
+        t.bodies(2)
+        asked.clear()
+        t.bodies(80)
+        return sum(path == str(logs / "7") for path in asked)
+
+    assert looked(11) == 8
+    assert looked(120) == 2
+    append(logs / "7", "more\n")
+    assert t.bodies(40) == ["more"]
+
+
+def test_files_that_are_gone_and_closed_are_not_looked_at(
+    logs: Path, tail: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = tail()
+    for n in range(30):
+        (logs / "a").write_text(f"{n} {'x' * 1000}\n")
+        assert len(t.bodies(2)) == 1
+        (logs / "a").unlink()
+    t.bodies()
+    t.wait(11)
+    t.bodies(2)
+    assert t.log.open_files == 0
+    asked: list[int] = []
+    real = os.fstat
+
+    def fstat(fd: int) -> os.stat_result:
+        asked.append(fd)
+        return real(fd)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    t.bodies(5)
+    assert asked == []
+    (logs / "b").write_text(f"29 {'x' * 1000}\nmore\n")
+    assert t.bodies(2) == ["more"], "it is known again"
+
+
 def _is_polled(t: Any, logs: Path, reason: str) -> None:
     (logs / "a").write_text("one\n")
     assert t.bodies(2) == ["one"]
@@ -281,6 +367,7 @@ def _is_polled(t: Any, logs: Path, reason: str) -> None:
     (logs / "a").write_text("three\n")
     assert t.bodies(2) == ["three"]
     assert len(t.log.polled) == 1
+    assert t.log.polled_files > 0
     assert reason in t.log.polled[0].lower()
 
 

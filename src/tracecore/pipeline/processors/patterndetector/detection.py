@@ -285,14 +285,17 @@ class Detection:
         if now < self._looked:
             self._looked = now  # the clock was set back
         interval = self._options.evaluation_interval
+        whole = self._blocks.due
         if self._news:
-            self._since = self._since or now
-            self.next = max(self._looked + interval, min(self._since, now) + TOGETHER)
+            # What is not whole yet is waited for, but not for long.
+            self._since = min(self._since or now, now)
+            settled = self._since + TOGETHER if whole is None else min(max(whole, self._since), self._since + interval)
+            self.next = max(self._looked + interval, settled)
         else:
             self.next = self._looked + max(interval, HEARTBEAT)
-        if self._blocks.due is not None:
+        if whole is not None:
             # What a block says is told as soon as it is whole; but not for each of many does everybody look again.
-            self.next = min(self.next, max(self._blocks.due, self._looked + interval // 2))
+            self.next = min(self.next, max(whole, self._looked + interval // 2))
 
     def finish(self) -> None:
         """Nothing more comes: what waits for more lines is whole."""

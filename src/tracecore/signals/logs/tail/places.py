@@ -31,7 +31,8 @@ from tracecore.signals.logs.tail.watches import Watches
 IDLE: Final = 10 * SECOND
 #: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
 TURN: Final = 1_000_000
-#: One that did not change for so long is passed over so many times before it is looked at again.
+#: Where a round takes more than a second, one that did not change for so long is passed over so many times before it
+#: is looked at again.
 OLD: Final = 120 * SECOND
 PASSES: Final = 3
 #: What more time has passed since the last turns counts for nothing.
@@ -148,8 +149,11 @@ class Places:
     @property
     def polled(self) -> int:
         """Those of them that are looked at again and again, because nobody announces what happens there."""
-        alive = self._watches is not None and self._watches.alive
-        return len(self._idle) if alive else len(self._places)
+        if self._watches is None or not self._watches.alive:
+            return len(self._places)
+        return len(self._idle) + sum(
+            not (place.waits or self._watches.covers(path)) for path, place in self._busy.items()
+        )
 
     def unreadable(self) -> list[str]:
         """Paths that match and cannot be read."""
@@ -294,11 +298,12 @@ class Places:
         """It is the turn of some; gives those that changed, or have to be looked at otherwise from now on."""
         found: dict[str, Place] = {}
         announced = places is self._calm
+        many = not announced and len(places) * TURN > SECOND
         for _ in range(min(len(places), count)):
             place = places.popleft()
             if place.gone or place.path in self._busy:
                 place.waits = False
-            elif not announced and place.passed < PASSES and self._turned - place.changed > OLD:
+            elif many and place.passed < PASSES and self._turned - place.changed > OLD:
                 place.passed += 1
                 places.append(place)
             elif _unchanged(place) and self._announced(place) == announced:
