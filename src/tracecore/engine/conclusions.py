@@ -40,34 +40,39 @@ class Conclusions:
             settled: a verdict with evidence before this time is neither emitted, nor changed, nor taken back.
         """
         said: list[Emission] = []
+        told, number = window.said, len(window.said)
+        before = window.known or {}
+        known: dict[str | Source, Known] = {}
+        rest = verdicts
+        if number and verdicts[:number] == told:
+            # Mostly all that was said still holds, often as the same objects, and what is new comes after it.
+            if number == len(verdicts):
+                return said
+            known, rest = before, verdicts[number:]
         if window.floor is not None:
             settled = max(settled, window.floor)
         # Nothing in the window is old enough to be settled: then no verdict on it is.
         fresh = window.oldest >= settled
-        before = window.known or {}
-        known: dict[str | Source, Known] = {}
-        number = len(before)
-        if number and verdicts[:number] == [standing.verdict for standing in before.values()]:
-            # Mostly all that was said still holds, and what is new comes after it.
-            known, verdicts = before, verdicts[number:]
-        for verdict in verdicts:
+        whole = True
+        for verdict in rest:
             episode = verdict.episode
             standing = before.get(episode)
             if standing is None:
                 if not fresh and _begin(verdict) < settled:
                     self._stats.beyond_horizon += 1
+                    whole = False
                     continue
-                standing = Known(verdict, self._past.pop((window.shelf, window.key, episode), 0) + 1)
+                revision = self._past.pop((window.shelf, window.key, episode), 0) + 1 if self._past else 1
+                standing = Known(verdict, revision)
                 said.append(self._emit(standing, "active", instant))
-            elif (
-                standing.verdict != verdict
-                and (fresh or _begin(verdict) >= settled)
-                and _begin(standing.verdict) >= settled
-            ):
-                told, standing.verdict = standing.verdict, verdict
-                if not _alike(told, verdict):
-                    standing.revision += 1
-                    said.append(self._emit(standing, "active", instant))
+            elif standing.verdict is not verdict and standing.verdict != verdict:
+                if (fresh or _begin(verdict) >= settled) and _begin(standing.verdict) >= settled:
+                    last, standing.verdict = standing.verdict, verdict
+                    if not _alike(last, verdict):
+                        standing.revision += 1
+                        said.append(self._emit(standing, "active", instant))
+                else:
+                    whole = False
             known[episode] = standing
         for episode, standing in before.items() if known is not before else ():
             if episode in known:
@@ -77,6 +82,7 @@ class Conclusions:
                 said.append(self._emit(standing, "cleared", instant))
             self._remember(window, episode, standing)
         window.known = known or None
+        window.said = verdicts if whole and len(known) == len(verdicts) else ()
         return said
 
     def forget(self, window: FactWindow) -> None:

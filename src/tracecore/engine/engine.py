@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import logging
 from bisect import bisect_right
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tracecore.engine.bounds import Limits, Stats
@@ -55,8 +55,7 @@ SLACK = 8
 
 log = logging.getLogger(__name__)
 _time = attrgetter("time")
-_key = attrgetter("key")
-_shelf = attrgetter("shelf")
+_place = itemgetter(0, 1)
 
 
 class Engine:
@@ -238,25 +237,39 @@ class Engine:
                     intake.changed = [window for window in changed if window not in chosen]
                     changed = ripe
             self._waits = min((window.looked + PAUSE for window in intake.changed), default=None)
-        changed.sort(key=_key)
-        changed.sort(key=_shelf)
+        shelves: dict[int, list[FactWindow]] = {}
         for window in changed:
-            shelf = self._shelves[window.shelf]
+            shelves.setdefault(window.shelf, []).append(window)
+        said: list[tuple[int, Key, list[Emission]]] = []
+        for index, windows in shelves.items():
+            self._look(self._shelves[index], windows, instant, said)
+        # Windows know nothing of each other: only what is said has an order, by pattern and key.
+        said.sort(key=_place)
+        for _, _, emissions in said:
+            out += emissions
+
+    def _look(
+        self, shelf: Shelf, windows: list[FactWindow], instant: int, said: list[tuple[int, Key, list[Emission]]]
+    ) -> None:
+        """Look at windows of one pattern."""
+        evaluate, due, heeds, triggers = shelf.evaluate, shelf.due, shelf.heeds, shelf.triggers
+        most = shelf.limit + shelf.limit // SLACK
+        settled = instant - self.lateness - shelf.horizon
+        for window in windows:
             if shelf.ways:
-                intake.complete(window)
+                self._intake.complete(window)
             window.state = AWAKE
             window.called = window.urgent = False
             window.due = None
             window.heeds = FOREVER
             window.looked = instant
-            size = sum(map(len, window.facts.values()))
-            if size > shelf.limit + shelf.limit // SLACK:
+            window.size = sum(map(len, window.facts.values()))
+            if window.size > most:
                 dropped = window.trim(shelf.limit)
                 self.stats.held -= dropped
                 self.stats.evicted_window += dropped
-                size -= dropped
-            window.size = size
-            if shelf.triggers and not any(map(window.facts.get, shelf.triggers)):
+                window.size -= dropped
+            if triggers and not any(map(window.facts.get, triggers)):
                 # What armed it may be another fact than its triggers, and still wait for one.
                 if not shelf.asks:
                     window.state = ASLEEP
@@ -264,23 +277,29 @@ class Engine:
             else:
                 self.stats.evaluations += 1
                 try:
-                    verdicts = shelf.evaluate(window, instant)
-                    due_next = None if shelf.due is None else shelf.due(window, instant)
-                    if shelf.heeds is not None:
-                        window.heeds = shelf.heeds(window)
+                    verdicts = evaluate(window, instant)
+                    due_next = None if due is None else due(window, instant)
+                    if heeds is not None:
+                        window.heeds = heeds(window)
                 except Exception:
                     if self.strict:
                         raise
-                    name = shelf.pattern.name
-                    self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
-                    log.exception("pattern %s failed on window %s", name, window.key)
+                    self._fail(shelf, window)
                     continue
                 if due_next is not None and due_next > instant:
                     window.due = due_next
                     heapq.heappush(self._deadlines, (due_next, window.shelf, window.key))
             if verdicts or window.known:
-                settled = instant - self.lateness - shelf.horizon
-                out += self._conclusions.compare(window, verdicts, settled, instant)
+                emissions = self._conclusions.compare(window, verdicts, settled, instant)
+                if emissions:
+                    said.append((window.shelf, window.key, emissions))
+
+    def _fail(self, shelf: Shelf, window: FactWindow) -> None:
+        """A detector raised: nothing that it kept can be relied on."""
+        window.unlearn()
+        name = shelf.pattern.name
+        self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
+        log.exception("pattern %s failed on window %s", name, window.key)
 
 
 def _ripe(window: FactWindow) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Digest, Key, Verdict
@@ -54,20 +54,26 @@ class FactWindow:
     No fact is older than `oldest`. `floor` is the time before which facts were dropped for a limit: what depended on
     them can no longer be judged. What the engine needs to know when to look: its `state`, whether its deadline `called`
     or a fact came so late that it cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`), and
-    until when asides may matter (`heeds`, see `patterns.contract.Pattern`).
+    until when asides may matter (`heeds`, see `patterns.contract.Pattern`). `said` are the verdicts of the last look,
+    where all of them stand as they are. While something is `kept`, `marks` says how many facts of each type the last
+    look had seen, always the first of them, but for those in `early`, which came later.
     """
 
     __slots__ = (
         "called",
         "digests",
         "due",
+        "early",
         "facts",
         "floor",
         "heeds",
+        "kept",
         "key",
         "known",
         "looked",
+        "marks",
         "oldest",
+        "said",
         "shelf",
         "size",
         "skew",
@@ -82,6 +88,10 @@ class FactWindow:
         self.facts: dict[type[Fact], list[Any]] = {}
         self.digests: dict[tuple[type[Fact], Callable[[], Digest[Any]]], Kept] | None = None
         self.known: dict[str | Source, Known] | None = None
+        self.said: Sequence[Verdict] = ()
+        self.kept: Any = None
+        self.marks: dict[type[Fact], int] | None = None
+        self.early: list[Fact] | None = None
         self.state = ASLEEP
         self.called = False
         self.urgent = False
@@ -106,6 +116,27 @@ class FactWindow:
             kept.digest.add(facts[kept.seen :] if kept.seen else facts)
             kept.seen = len(facts)
         return kept.digest  # type: ignore[no-any-return]
+
+    def new(self) -> Mapping[type[Fact], Sequence[Any]]:
+        if self.marks is None:
+            return self.facts
+        seen = self.marks.get
+        found: dict[type[Fact], list[Any]] = {}
+        for kind, facts in self.facts.items():
+            number = seen(kind, 0)
+            if number < len(facts):
+                found[kind] = facts[number:]
+        if self.early:
+            for fact in self.early:
+                found.setdefault(type(fact), []).append(fact)
+            for facts in found.values():
+                facts.sort(key=_order)
+        return found
+
+    def keep(self, conclusions: object) -> None:
+        self.kept = conclusions
+        self.marks = {kind: len(facts) for kind, facts in self.facts.items()}
+        self.early = None
 
     def __len__(self) -> int:
         return sum(map(len, self.facts.values()))
@@ -132,7 +163,7 @@ class FactWindow:
                 if not _supersedes(fact, present):
                     return -1
                 facts[place] = fact
-                self._undigest(kind)
+                self.unlearn(kind)
                 return 0
         facts.insert(place, fact)
         if self.digests:
@@ -140,6 +171,11 @@ class FactWindow:
                 if of is kind and place < kept.seen:
                     kept.digest.add((fact,))
                     kept.seen += 1
+        if self.marks is not None and place < self.marks.get(kind, 0):
+            self.marks[kind] += 1
+            if self.early is None:
+                self.early = []
+            self.early.append(fact)
         return 1
 
     def extend(self, kind: type[Fact], facts: list[Any]) -> bool:
@@ -155,9 +191,12 @@ class FactWindow:
             self.oldest = facts[0].time
         return True
 
-    def _undigest(self, kind: type[Fact]) -> None:
-        """Facts went away: what was made of them is made anew when it is asked for."""
-        if self.digests:
+    def unlearn(self, kind: type[Fact] | None = None) -> None:
+        """Facts of this type, or of all, went away: what was made of them is made anew when it is asked for."""
+        self.kept = self.marks = self.early = None
+        if kind is None:
+            self.digests = None
+        elif self.digests:
             self.digests = {name: kept for name, kept in self.digests.items() if name[0] is not kind}
 
     def prune(self, cutoff: int) -> int:
@@ -172,7 +211,7 @@ class FactWindow:
                 if len(kept) < place:
                     dropped += place - len(kept)
                     facts[:place] = kept
-                    self._undigest(kind)
+                    self.unlearn(kind)
         # Every time from here on is at least this, but for storms that began before and go on: those are looked at.
         self.oldest = min((facts[0].time for facts in self.facts.values() if facts), default=cutoff)
         return dropped
@@ -188,12 +227,12 @@ class FactWindow:
             if place := bisect_left(facts, last, key=_time):
                 del facts[:place]
                 left -= place
-                self._undigest(kind)
+                self.unlearn(kind)
         # Of those that are all of the last time, the first by uid.
         ties = [facts[place] for facts in self.facts.values() for place in range(bisect_right(facts, last, key=_time))]
         for fact in sorted(ties, key=_order)[:left]:
             self.facts[type(fact)].remove(fact)
-            self._undigest(type(fact))
+            self.unlearn(type(fact))
         self.raise_floor(last + 1)
         return excess
 

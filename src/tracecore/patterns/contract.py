@@ -55,9 +55,18 @@ class Window(Protocol):
     key: Key
     #: How far the clocks of two nodes may disagree, in nanoseconds; see `tolerance`.
     skew: int
+    #: What the last look left to this one by `keep`. None where it left nothing, and where facts have gone from the
+    #: window, or grown, since.
+    kept: Any
 
     def of(self, kind: type[F]) -> Sequence[F]:
         """All facts of exactly this type, oldest first; an empty sequence where there are none."""
+
+    def new(self) -> Mapping[type[Fact], Sequence[Any]]:
+        """By type what came since the last `keep`, sorted by (time, uid); everything where nothing is `kept`."""
+
+    def keep(self, conclusions: object) -> None:
+        """Leave this to the next look: what was concluded from all facts that are in the window now."""
 
     def digest(self, kind: type[F], make: Callable[[], D]) -> D:
         """`make()` with every fact of `of(kind)` added to it.
@@ -296,6 +305,10 @@ class Pattern(Generic[C]):
         """The verdicts that hold at `now`, in a fixed order.
 
         `now` may be compared with a deadline; it is never printed, and never decides which facts count.
+
+        Where a window holds much of which little changes, a look may leave what it concluded (`window.keep`): the next
+        one then judges again only what `window.new()` touches, and gives the other verdicts as they stand, the same
+        objects. Whatever was kept, the verdicts are those of a first look at the same facts.
         """
         raise NotImplementedError
 
