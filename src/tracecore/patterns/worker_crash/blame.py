@@ -7,13 +7,12 @@ is left. All of that is loud, and none of it is the cause.
 from __future__ import annotations
 
 from bisect import bisect_left
-from functools import cached_property
 from itertools import pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tracecore.facts.kubernetes import ContainerTerminated
-from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -24,33 +23,15 @@ from tracecore.facts.process import (
     signal_name,
 )
 from tracecore.facts.stop import PlannedStop
-from tracecore.facts.training import Progress, RunFinished
-from tracecore.patterns.worker_crash.ledger import (
-    COLLECTIVE,
-    Aborts,
-    ByPid,
-    ByPod,
-    ByRank,
-    LastWords,
-    Lines,
-    LostCollectives,
-    LostConnections,
-    OwnLines,
-    OwnRendezvous,
-    Peers,
-    Steps,
-    last_name,
-    order,
-    place_of,
-)
+from tracecore.facts.training import Progress
+from tracecore.patterns.worker_crash.ledger import COLLECTIVE, last_name, order, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
-
-    F = TypeVar("F", bound=Fact)
+    from tracecore.patterns.worker_crash.ledger import Ledger, Lines
 
 #: Signals a process dies of by its own fault, or that nobody sends as a request.
 FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGIOT"})
@@ -63,6 +44,18 @@ MESSENGERS = frozenset(
         "WorkerCrashedError", "NodeDiedError", "BrokenProcessPool", "TrainingFailedError",
     }
 )  # fmt: skip
+#: Of facts that are read from one line, which comes first.
+TYPES: tuple[type[Fact], ...] = (
+    NcclError,
+    WatchdogReport,
+    ExceptionRaised,
+    CudaError,
+    FatalSignal,
+    ExitStatus,
+    ContainerTerminated,
+    LauncherFailure,
+    LoaderError,
+)
 WORKER_KILLED = "DataLoader worker killed"
 _time = attrgetter("time")
 
@@ -72,114 +65,101 @@ class Scene:
 
     Args:
         window: of one job.
+        ledger: what is known of its processes.
         memory: how far from a failure its explanation may be.
         grace: how long after a stop was asked for a death is part of it.
     """
 
-    def __init__(self, window: Window, memory: int, grace: int) -> None:
+    def __init__(self, window: Window, ledger: Ledger, memory: int, grace: int) -> None:
         self.memory = memory
         self.grace = grace
-        self.exceptions = window.of(ExceptionRaised)
-        self.signals = window.of(FatalSignal)
+        self.ledger = ledger
         self.statuses = window.of(ExitStatus)
         self.launchers = window.of(LauncherFailure)
-        self.loaders = window.of(LoaderError)
-        self.containers = window.of(ContainerTerminated)
         self.progress = window.of(Progress)
-        self.finished = window.of(RunFinished)
         self.stops = window.of(PlannedStop)
-        self._peers: tuple[Peers[Any], ...] = (
-            window.digest(NcclError, LostConnections),
-            window.digest(WatchdogReport, Aborts),
-            window.digest(ExceptionRaised, LostCollectives),
-        )
-        self._own_lines: tuple[Lines[Any], ...] = (
-            window.digest(NcclError, OwnLines),
-            window.digest(CudaError, Lines),
-            window.digest(RendezvousFailure, OwnRendezvous),
-        )
-        self._peer_lines: tuple[Lines[Any], ...] = (
-            window.digest(NcclError, Lines),
-            window.digest(WatchdogReport, Lines),
-            window.digest(RendezvousFailure, Lines),
-        )
-        self.cuda: dict[CudaError, WatchdogReport | FatalSignal] = _last_words(window)
-        self._steps = window.digest(Progress, Steps)
-        self._ranks = _by_rank(window, ExitStatus)
-        self._launched = _by_rank(window, LauncherFailure)
-        self._done = _by_rank(window, RunFinished)
-        self._stopped = _by_rank(window, PlannedStop)
-        pods: ByPod[ContainerTerminated] = window.digest(ContainerTerminated, ByPod)
-        self._pods = pods.known
-        self._pids: tuple[dict[int, list[Any]], ...] = tuple(
-            window.digest(kind, ByPid).known for kind in (LauncherFailure, FatalSignal, ExceptionRaised, ExitStatus)
-        )
 
-    @cached_property
-    def peers(self) -> list[Fact]:
-        """All words of lost peers and of watchdogs, in order."""
-        facts = [fact for peers in self._peers for fact in peers.facts]
+    def followers(self, first: Fact, ranks: Container[int | None]) -> dict[int | None, Fact]:
+        """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
+        facts = [
+            fact
+            for peers in self.ledger.peers
+            for fact in peers.facts
+            if fact.attempt == first.attempt and fact.rank not in ranks and self.near(fact, first)
+        ]
         arrange(facts)
-        return facts
-
-    @cached_property
-    def _complaints(self) -> dict[int | None, list[int]]:
-        return _times([*self.exceptions, *self.signals])
+        found: dict[int | None, Fact] = {}
+        for fact in facts:
+            found.setdefault(fact.rank, fact)
+        return found
 
     def _heard(self, rank: int | None, fact: Fact) -> bool:
         """Whether there is any output of this rank around that time."""
-        steps = self._steps.ranks.get(rank, ())
+        steps = self.ledger.steps.ranks.get(rank, ())
         place = bisect_left(steps, fact.time - self.memory, key=_time)
         if place < len(steps) and steps[place].time <= fact.time + self.memory:
             return True
-        return self._within(self._complaints.get(rank), fact)
+        return self._within(self.ledger.complaints.times.get(rank), fact)
 
-    def failures(self) -> Iterator[Fact]:
-        """Every fact that says that a process failed of itself."""
-        yield from (fact for fact in self.exceptions if self._raised(fact))
-        # A watchdog that met an error of its own GPU ends the process, often without another word; so does ROCm.
-        yield from (fact for fact in self.cuda if not self._ended(fact) and not self.survived(fact))
-        yield from (fact for fact in self.signals if self._died(fact, fact.signal))
-        yield from (fact for fact in self.statuses if self._died(fact, fact.signal) or self._left_alone(fact))
-        yield from (
-            fact for fact in self.containers if fact.exit_code and self._died(fact, signal_name(fact.exit_code))
-        )
-        yield from (fact for fact in self.launchers if self._reported(fact))
-        for loader in self.loaders:
-            # Workers that are terminated were told to end, by their own process or by whoever stops it.
-            if loader.error_class == WORKER_KILLED and loader.signal != "SIGTERM" and not self._ended(loader):
-                yield loader
+    def own(self, fact: Fact) -> bool:
+        """Whether this fact says that a process failed of itself."""
+        if isinstance(fact, ExceptionRaised):
+            return self._raised(fact)
+        if isinstance(fact, CudaError):
+            # A watchdog that met an error of its own GPU ends the process, often without another word; so does ROCm.
+            return self._last_word(fact) is not None and not self._ended(fact) and not self.survived(fact)
+        if isinstance(fact, FatalSignal):
+            return self._died(fact, fact.signal)
+        if isinstance(fact, ExitStatus):
+            return self._died(fact, fact.signal) or self._left_alone(fact)
+        if isinstance(fact, ContainerTerminated):
+            return bool(fact.exit_code) and self._died(fact, signal_name(fact.exit_code or 0))
+        if isinstance(fact, LauncherFailure):
+            return self._reported(fact)
+        if not isinstance(fact, LoaderError) or fact.error_class != WORKER_KILLED:
+            return False
+        # Workers that are terminated were told to end, by their own process or by whoever stops it.
+        return fact.signal != "SIGTERM" and not self._ended(fact)
 
-    def waits_for(self) -> set[int | None]:
-        """Ranks of which a further step may change how a failure is judged; None stands for all of them."""
-        found: set[int | None] = set()
-        for facts in (self.exceptions, self.statuses, self.cuda):
-            for fact in facts:
-                rank = fact.rank
-                steps = self._steps.ranks.get(rank)
-                last = steps[-1] if steps and rank is not None else None
-                if (
-                    last is None
-                    or last.attempt != fact.attempt
-                    or not fact.end < last.time <= fact.time + self.memory
-                    or not after(last, fact)
-                ):
-                    found.add(rank)
-        return found
+    def waits(self, fact: Fact) -> bool:
+        """Whether a further step may change how it is judged: of its rank, of any where that is not known."""
+        if isinstance(fact, CudaError):
+            if self._last_word(fact) is None:
+                return False
+        elif not isinstance(fact, ExceptionRaised | ExitStatus):
+            return False
+        steps = self.ledger.steps.ranks.get(fact.rank)
+        if not steps or fact.rank is None:
+            return True
+        last = steps[-1]
+        went_on = last.attempt == fact.attempt and fact.end < last.time <= fact.time + self.memory
+        return not went_on or not after(last, fact)
 
     def rank(self, fact: Fact) -> int | None:
         """Its rank; where the line names only a process, that process's rank."""
         if fact.rank is not None:
             return fact.rank
-        if isinstance(fact, CudaError) and fact in self.cuda:
-            return self.cuda[fact].rank
+        if isinstance(fact, CudaError) and (word := self._last_word(fact)) is not None:
+            return word.rank
         pid: int = getattr(fact, "pid", None) or -1
-        for known in self._pids:
+        for known in self.ledger.pids:
             for other in known.get(pid, ()):
                 if self.near(other, fact):
                     rank: int = other.rank
                     return rank
         return None
+
+    def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
+        """What says that this error ended its process: a watchdog's line, or its stream's where one was folded; or the
+        line by which the GPU's own runtime aborts it."""
+        place = place_of(fact)
+        words = self.ledger.words
+        if (report := words.lines.get(place)) is not None:
+            return report
+        for report in words.streams.get((fact.source.path, fact.rank), ()):
+            if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
+                return report
+        return self.ledger.ends.lines.get(place)
 
     def near(self, other: Fact, fact: Fact) -> bool:
         """Whether the one is close enough in time to bear on the other."""
@@ -189,7 +169,7 @@ class Scene:
         kind = last_name(fact.type)
         if kind in MESSENGERS:
             return False
-        if (kind in COLLECTIVE or _hold(self._peer_lines, fact)) and not _hold(self._own_lines, fact):
+        if (kind in COLLECTIVE or _hold(self.ledger.peer_lines, fact)) and not _hold(self.ledger.own_lines, fact):
             return False
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
 
@@ -214,7 +194,7 @@ class Scene:
         """Whether one process gave up with a status of its own and no traceback, and the others were aborted."""
         if not fact.exit_code or fact.signal is not None or fact.rank is None or self.launchers or self.stops:
             return False
-        if self._within(self._complaints.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
+        if self._within(self.ledger.complaints.times.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
             return False
         return self._other_ends(fact) == {"SIGABRT"} and self._heard(fact.rank, fact)
 
@@ -235,7 +215,7 @@ class Scene:
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
         within = fact.approximate or isinstance(fact, LauncherFailure)
-        for peers in self._peers:
+        for peers in self.ledger.peers:
             times = peers.times.get(rank)
             if times is not None and _any(
                 times, fact.time - self.memory, fact.time + self.memory if within else fact.end
@@ -251,7 +231,7 @@ class Scene:
         if not self.stops:
             return False
         rank, time = fact.rank, fact.time
-        known = self._stopped
+        known = self.ledger.stopped.known
         for stops in (known.get(rank, ()), known.get(None, ())) if rank is not None else known.values():
             for stop in stops:
                 if stop.time <= time <= stop.end + self.grace and _one_place(stop, fact):
@@ -260,14 +240,14 @@ class Scene:
 
     def survived(self, fact: Fact) -> bool:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
-        if any(after(done, fact) and self.near(done, fact) for done in self._done.get(fact.rank, ())):
+        if any(after(done, fact) and self.near(done, fact) for done in self.ledger.done.known.get(fact.rank, ())):
             return True
         own = [status.exit_code for status in self._ends(fact) if not status.alive]
         if own and not any(own) and not any(self.near(report, fact) for report in self.launchers):
             return True
         if fact.rank is None:
             return self._others_went_on(fact)
-        steps = self._steps.ranks.get(fact.rank, ())
+        steps = self.ledger.steps.ranks.get(fact.rank, ())
         for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
             step = steps[place]
             if step.time > fact.time + self.memory:
@@ -292,16 +272,16 @@ class Scene:
         """What else says that this very process ended badly: its launcher, its exit status, its container."""
         rank, pid = self.rank(fact), getattr(fact, "pid", None)
         if rank is not None:
-            for report in self._launched.get(rank, ()):
+            for report in self.ledger.launched.known.get(rank, ()):
                 if self._blames(report, fact):
                     return report
-        for report in self._launched.get(None, ()):
+        for report in self.ledger.launched.known.get(None, ()):
             if (pid is None or report.pid in (None, pid)) and self._blames(report, fact):
                 return report
         for status in self._ends(fact):
             if status is not fact and status.exit_code:
                 return status
-        for end in self._pods.get(fact.pod, ()) if fact.pod else ():
+        for end in self.ledger.pods.known.get(fact.pod, ()) if fact.pod else ():
             if end is not fact and end.exit_code and self.near(end, fact):
                 return end
         return None
@@ -315,49 +295,25 @@ class Scene:
     def _ends(self, fact: Fact) -> list[ExitStatus]:
         """The exit statuses of the process that this fact is about."""
         if fact.rank is None:
-            known = [status for statuses in self._ranks.values() for status in statuses if self.near(status, fact)]
+            known = [status for status in self.statuses if self.near(status, fact)]
             # One process, or one launcher for all of them.
             return known if self._alone(fact) else []
-        known = [status for status in self._ranks.get(fact.rank, ()) if self.near(status, fact)]
+        known = [status for status in self.ledger.statuses.known.get(fact.rank, ()) if self.near(status, fact)]
         if known:
             # A single status beside a launcher is the launcher's own, whatever it is called.
             launched = any(self.near(report, fact) for report in self.launchers)
             return [] if launched and self._alone(fact) else known
-        unnamed = [status for status in self._ranks.get(None, ()) if self.near(status, fact)]
+        unnamed = [status for status in self.ledger.statuses.known.get(None, ()) if self.near(status, fact)]
         return unnamed if unnamed and self._alone(fact) else []
 
     def _alone(self, fact: Fact) -> bool:
         """The exit statuses at hand are all of one process."""
         seen = 0
-        for statuses in self._ranks.values():
+        for statuses in self.ledger.statuses.known.values():
             seen += any(self.near(status, fact) for status in statuses)
             if seen > 1:
                 return False
         return True
-
-
-def _last_words(window: Window) -> dict[CudaError, WatchdogReport | FatalSignal]:
-    """CUDA errors that end their process: a watchdog's line says so, or its stream's where one was folded; or the
-    line by which the GPU's own runtime aborts it."""
-    words = window.digest(WatchdogReport, LastWords)
-    found: dict[CudaError, WatchdogReport | FatalSignal] = {}
-    ends = {place_of(fact): fact for fact in window.of(FatalSignal)} if window.of(CudaError) else {}
-    for fact in window.of(CudaError):
-        report_of = words.lines.get(place_of(fact))
-        for report in words.streams.get((fact.source.path, fact.rank), ()) if report_of is None else ():
-            if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
-                report_of = report
-                break
-        if report_of is not None:
-            found[fact] = report_of
-        elif place_of(fact) in ends:
-            found[fact] = ends[place_of(fact)]
-    return found
-
-
-def _by_rank(window: Window, kind: type[F]) -> dict[int | None, list[F]]:
-    known: ByRank[F] = window.digest(kind, ByRank)
-    return known.known
 
 
 def _hold(lines: Iterable[Lines[Any]], fact: Fact) -> bool:
@@ -381,10 +337,10 @@ def _one_place(stop: Fact, fact: Fact) -> bool:
 
 
 def arrange(facts: list[Fact]) -> None:
-    """Sort by time, then by uid: uids are made up only where times do not decide."""
+    """Sort by time, then by uid, then by type: uids are made up only where times do not decide."""
     facts.sort(key=_time)
     if any(one.time == other.time for one, other in pairwise(facts)):
-        facts.sort(key=order)
+        facts.sort(key=lambda fact: (fact.time, fact.uid, TYPES.index(type(fact))))
 
 
 def first_of(facts: Iterable[Fact]) -> Fact:
@@ -393,16 +349,6 @@ def first_of(facts: Iterable[Fact]) -> Fact:
     time = min(map(_time, known))
     known = [fact for fact in known if fact.time == time]
     return known[0] if len(known) == 1 else min(known, key=order)
-
-
-def _times(facts: Iterable[Fact]) -> dict[int | None, list[int]]:
-    """When facts were stated, by rank, sorted."""
-    times: dict[int | None, list[int]] = {}
-    for fact in facts:
-        times.setdefault(fact.rank, []).append(fact.time)
-    for known in times.values():
-        known.sort()
-    return times
 
 
 def _any(times: list[int], begin: int, end: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
@@ -13,36 +13,21 @@ from tracecore.facts.process import (
     FatalSignal,
     LauncherFailure,
     LoaderError,
-    signal_name,
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.facts.wording import quote
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.scope import job_keys, namespace, pod_name
-from tracecore.patterns.worker_crash.blame import Scene, arrange, first_of
-from tracecore.patterns.worker_crash.ledger import Waiting
+from tracecore.patterns.contract import Pattern
+from tracecore.patterns.scope import job_keys
+from tracecore.patterns.worker_crash.blame import first_of
+from tracecore.patterns.worker_crash.failures import Failures
+from tracecore.patterns.worker_crash.verdict import WorkerCrashVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import Key, Verdict, Window
+    from tracecore.patterns.worker_crash.blame import Scene
 
-#: What to look at after a signal, with where it happened put in.
-NEXT = {
-    "SIGSEGV": "it touched memory that is not its own: run it with `PYTHONFAULTHANDLER=1`, look at "
-    "`dmesg -T | grep -i segfault`{on} and open the core (`coredumpctl gdb`); native extensions come first",
-    "SIGBUS": "a mapped file or shared memory went away beneath it: look at `df -h /dev/shm` and `dmesg -T`{on}",
-    "SIGKILL": "somebody killed it: look for the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), then "
-    "for whoever sent the signal (`journalctl -k`, the scheduler's log)",
-    "SIGTERM": "somebody told this process to end, and no other: look for who did (the scheduler's log, "
-    "`journalctl`{on}, a script that stops processes by name)",
-    "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception",
-}
-#: Makes the GPU report an error at the call that caused it.
-BLOCKING = "`CUDA_LAUNCH_BLOCKING=1` (`AMD_SERIALIZE_KERNEL=3` on ROCm)"
 #: At most this many of those that followed are cited.
 CITED = 3
 
@@ -58,175 +43,6 @@ class Config(Settings, frozen=True, kw_only=True):
     window: Duration = 5 * MINUTE
     memory: Duration = 30 * MINUTE
     grace: Duration = 2 * MINUTE
-
-
-class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
-    """
-    Args:
-        failure: the first failure.
-        rank: whose it was; None where nobody says.
-        ranks: all that failed in the very same way, `rank` among them.
-        confirmation: what else says that this process ended badly.
-        followers: of the others' lost connections and aborts, the first few.
-        followed: how many other ranks those are.
-    """
-
-    pattern_id: ClassVar[str] = "17"
-    pattern_name: ClassVar[str] = "worker_crash"
-    role: ClassVar[Role] = "cause"
-
-    failure: Fact
-    rank: int | None = None
-    ranks: tuple[int, ...] = ()
-    confirmation: Fact | None = None
-    followers: tuple[Fact, ...] = ()
-    followed: int = 0
-
-    @property
-    def signal(self) -> str | None:
-        fact = self.failure
-        if isinstance(fact, ContainerTerminated):
-            return signal_name(fact.exit_code or 0)
-        found = getattr(fact, "signal", None)
-        return found if isinstance(found, str) and found.startswith("SIG") else None
-
-    @property
-    def crash(self) -> str:
-        return "signal" if self.signal else "exception"
-
-    @property
-    def exception(self) -> tuple[str, str] | None:
-        """Type and message of the exception that started it."""
-        fact = self.failure
-        if isinstance(fact, ExceptionRaised):
-            kind, message = (fact.root_type, fact.root_message) if fact.root_type else (fact.type, fact.message)
-            return kind, message or ""
-        if isinstance(fact, CudaError):
-            vendor = "CUDA" if "CUDA" in (fact.detail or "") else "GPU"
-            return f"{vendor} error", fact.error.replace("_", " ")
-        if isinstance(fact, LauncherFailure) and fact.exception_type:
-            return fact.exception_type, fact.exception_message or ""
-        return None
-
-    @property
-    def exit_code(self) -> int | None:
-        for fact in (self.failure, self.confirmation):
-            code = getattr(fact, "exit_code", None)
-            if isinstance(code, int) and code:
-                return code
-        return None
-
-    @property
-    def who(self) -> str:
-        if len(self.ranks) > 1:
-            shown = ", ".join(map(str, self.ranks[:8])) + (" …" if len(self.ranks) > 8 else "")
-            return f"Ranks {shown}"
-        if self.rank is not None:
-            return f"Rank {self.rank}"
-        for fact in (self.failure, self.confirmation):
-            if isinstance(fact, LauncherFailure) and fact.local_rank is not None:
-                return f"Local rank {fact.local_rank}"
-        return f"Pod {self.failure.pod}" if self.failure.pod else "The training process"
-
-    def headline(self) -> str:
-        on = f" on {self.failure.node}" if self.failure.node else ""
-        then = "" if not self.followed else f"; {_count(self.followed, 'other rank')} followed"
-        if isinstance(self.failure, LoaderError):
-            return f"{self.who}{on} lost a DataLoader worker{f' to {self.signal}' if self.signal else ''}{then}"
-        if self.signal:
-            return f"{self.who}{on} died of {self.signal}{then}"
-        if self.exception is None:
-            return f"{self.who}{on} failed with exit status {self.exit_code}{then}"
-        kind, message = self.exception
-        if isinstance(self.failure, CudaError):
-            return f"{self.who}{on} died of a {kind} ({message}){then}"
-        return f"{self.who}{on} raised {kind}{f': {quote(message, 120)}' if message else ''}{then}"
-
-    def remediation(self) -> str:
-        fact = self.failure
-        on = f" on {fact.node}" if fact.node else ""
-        whose = self.who[0].lower() + self.who[1:]
-        logs = f"the log of {whose}"
-        if fact.pod:
-            logs += f" (`kubectl logs --previous -n {namespace(fact.pod)} {pod_name(fact.pod)}`)"
-        again = "Restart from the last checkpoint once that is settled."
-        if self.signal:
-            advice = NEXT.get(self.signal, "the lines before it say what it was doing").format(on=on)
-            return f"{advice[0].upper()}{advice[1:]}. Read the end of {logs}. {again}"
-        if isinstance(fact, CudaError):
-            return (
-                f"Read the end of {logs}, then run one step with {BLOCKING}: the traceback then points at the call "
-                f"that failed. The GPU itself is most likely fine; its host's `dmesg` would say otherwise. {again}"
-            )
-        if not isinstance(fact, ExceptionRaised):
-            file = getattr(fact, "error_file", None)
-            error = f" and `{file}`" if file and file.startswith("/") else ""
-            return f"Read the end of {logs}{error}: what it printed before it ended is the cause. {again}"
-        place = f"`{fact.source.path}`" + (f", line {fact.source.line}" if fact.source.line else "")
-        where = ""
-        if fact.file and fact.line is not None:
-            where = f" at {fact.file}:{fact.line}{f' in {fact.function}' if fact.function else ''}"
-        follows = " What the others say after it (lost connections, watchdog, SIGTERM) follows from it."
-        follows = follows if self.followed else ""
-        late = f" GPU errors are told late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
-        return (
-            f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data "
-            f"before restarting.{late}{follows}"
-        )
-
-    def _on_gpu(self) -> bool:
-        """The exception reports an error of a kernel that was started some time before."""
-        return self.exception is not None and any(word in self.exception[1] for word in ("CUDA error", "HIP error"))
-
-    def evidence(self) -> Sequence[Fact]:
-        facts = [self.failure, *self.followers]
-        if self.confirmation is not None:
-            facts.append(self.confirmation)
-        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
-
-    def missing_layers(self) -> tuple[str, ...]:
-        return ("exit_status",) if self.confidence == "partial" else ()
-
-    def suspects(self) -> Suspects:
-        fact = self.failure
-        return Suspects(
-            ranks=self.ranks,
-            nodes=(fact.node,) if fact.node else (),
-            gpus=(fact.gpu,) if fact.gpu else (),
-            pods=(fact.pod,) if fact.pod else (),
-        )
-
-    def fields(self) -> dict[str, Any]:
-        fact = self.failure
-        fields: dict[str, Any] = {"kind": self.crash, "followed": self.followed, "ranks": list(self.ranks)}
-        if self.exception is not None:
-            fields["exception.type"] = quote(self.exception[0], 200) or "unknown"
-            if message := quote(self.exception[1], 200):
-                fields["exception.message"] = message
-        if isinstance(fact, ExceptionRaised) and fact.file and fact.line is not None:
-            fields["frame"] = f"{fact.file}:{fact.line}"
-        known: dict[str, Any] = {
-            "gen_ai.training.rank": self.rank,
-            "tracecore.process.signal": self.signal,
-            "tracecore.process.exit_code": self.exit_code,
-            "gen_ai.training.job_id": fact.job,
-            "k8s.node.name": fact.node,
-            "k8s.pod.name": pod_name(fact.pod) if fact.pod else None,
-            "k8s.namespace.name": namespace(fact.pod) if fact.pod else None,
-        }
-        fields.update({name: value for name, value in known.items() if value is not None and value != ""})
-        return fields
-
-    def promoted(self) -> dict[str, Any]:
-        return {
-            "tracecore.alert.worker_crash.kind": self.crash,
-            "tracecore.alert.worker_crash.followed": self.followed,
-            "gen_ai.training.rank": self.rank,
-            "gen_ai.training.job_id": self.failure.job,
-            "exception.type": self.exception[0] if self.exception else None,
-            "tracecore.process.signal": self.signal,
-            "k8s.node.name": self.failure.node,
-        }
 
 
 #: Of the failures of one rank that is cited which says most.
@@ -279,23 +95,24 @@ class WorkerCrash(Pattern[Config]):
 
     def matters(self, window: Window, fact: Fact) -> bool:
         """A step matters to a failure of its rank that no step came after, and to one whose rank is not known."""
-        ranks = window.digest(ExceptionRaised, Waiting).ranks
-        return ranks is None or fact.rank in ranks or None in ranks
+        failures: Failures | None = window.kept
+        return failures is None or failures.awaits(fact.rank)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        scene = Scene(window, self.config.memory, self.config.grace)
-        window.digest(ExceptionRaised, Waiting).ranks = scene.waits_for()
+        kept: Failures | None = window.kept
+        failures = Failures() if kept is None else kept
+        scene = failures.judge(window, self.config.memory, self.config.grace)
+        window.keep(failures)
         attempts: dict[int, list[Fact]] = {}
-        for fact in scene.failures():
+        for fact in failures.own():
             attempts.setdefault(fact.attempt, []).append(fact)
         found: list[Verdict] = []
-        for failures in attempts.values():
-            arrange(failures)
+        for own in attempts.values():
             begin = 0
-            for place in range(1, len(failures) + 1):
+            for place in range(1, len(own) + 1):
                 # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
-                if place == len(failures) or failures[place].time - failures[place - 1].time > self.config.window:
-                    found.append(self._verdict(window, scene, failures[begin:place]))
+                if place == len(own) or own[place].time - own[place - 1].time > self.config.window:
+                    found.append(self._verdict(window, scene, own[begin:place]))
                     begin = place
         found.sort(key=lambda verdict: (verdict.time, verdict.episode))
         return found
@@ -303,25 +120,23 @@ class WorkerCrash(Pattern[Config]):
     def _verdict(self, window: Window, scene: Scene, failures: list[Fact]) -> Verdict:
         start = failures[0]
         failures = [fact for fact in failures if fact.time - start.time <= self.config.window]
-        ranked = [fact for fact in failures if scene.rank(fact) is not None]
-        roots = {fact.rank for fact in failures if isinstance(fact, LauncherFailure) and fact.root} - {None}
+        whose = {id(fact): scene.rank(fact) for fact in failures}
+        ranked = [fact for fact in failures if whose[id(fact)] is not None]
+        roots = {fact.rank for fact in failures if type(fact) is LauncherFailure and fact.root} - {None}
         # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
-        named = ([fact for fact in ranked if scene.rank(fact) in roots] if roots else []) or failures
+        named = ([fact for fact in ranked if whose[id(fact)] in roots] if roots else []) or failures
         first = first_of(named)
-        rank = scene.rank(first)
+        rank = whose[id(first)]
         if rank is not None:
-            first = min((fact for fact in named if scene.rank(fact) == rank), key=_telling)
+            first = min((fact for fact in named if whose[id(fact)] == rank), key=_telling)
         elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
             first = first_of(ranked)
-            rank = scene.rank(first)
+            rank = whose[id(first)]
         elif isinstance(first, ExceptionRaised | FatalSignal):
             first = min((fact for fact in named if fact.source == first.source), key=_telling)
-        ranks = {scene.rank(fact) for fact in ranked if _alike(fact, first)} | ({rank} - {None})
+        ranks = {whose[id(fact)] for fact in ranked if _alike(fact, first)} | ({rank} - {None})
         confirmation = scene.confirmed(first)
-        followers: dict[int | None, Fact] = {}
-        for fact in scene.peers:
-            if fact.rank not in ranks and fact.attempt == first.attempt and scene.near(fact, first):
-                followers.setdefault(fact.rank, fact)
+        followers = scene.followers(first, ranks)
         certain = confirmation is not None or followers or not isinstance(first, ExceptionRaised)
         return WorkerCrashVerdict(
             key=window.key,
@@ -349,7 +164,3 @@ def _alike(fact: Fact, first: Fact) -> bool:
 
 def _telling(fact: Fact) -> tuple[int, int, str]:
     return TELLING.get(type(fact), len(TELLING)), fact.time, fact.uid
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -7,13 +7,16 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from tracecore.facts.fact import Fact
+from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import Progress, RunFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from tracecore.facts.process import ExceptionRaised
-    from tracecore.facts.training import Progress
+    from tracecore.patterns.contract import Digest
 
 F = TypeVar("F", bound=Fact)
 
@@ -73,16 +76,6 @@ class Steps:
                 insort(steps, report, key=_time)
 
 
-class Waiting:
-    """Whose further steps may matter, as it was found at the last look; unknown again after every exception."""
-
-    def __init__(self) -> None:
-        self.ranks: set[int | None] | None = None
-
-    def add(self, _: Sequence[ExceptionRaised]) -> None:
-        self.ranks = None
-
-
 class Peers(Generic[F]):
     """Facts by which a rank says that it lost a peer or that its watchdog ends it, in order, and when by rank."""
 
@@ -110,7 +103,7 @@ class Aborts(Peers[WatchdogReport]):
         return fact.report in ABORTING
 
 
-class LostCollectives(Peers["ExceptionRaised"]):
+class LostCollectives(Peers[ExceptionRaised]):
     def holds(self, fact: ExceptionRaised) -> bool:
         return last_name(fact.type) in COLLECTIVE
 
@@ -150,6 +143,30 @@ class OwnRendezvous(Lines[RendezvousFailure]):
         super().add([fact for fact in facts if fact.own])
 
 
+class Ends:
+    """Fatal signals by the line that says so, of several the last."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str, int, str], FatalSignal] = {}
+
+    def add(self, signals: Sequence[FatalSignal]) -> None:
+        for signal in signals:
+            last = self.lines.setdefault(place_of(signal), signal)
+            if order(signal) > order(last):
+                self.lines[place_of(signal)] = signal
+
+
+class Complaints:
+    """When a rank raised or died, by rank, sorted."""
+
+    def __init__(self) -> None:
+        self.times: dict[int | None, list[int]] = {}
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            insort(self.times.setdefault(fact.rank, []), fact.time)
+
+
 class LastWords:
     """Reports of watchdogs that end their process: by line, and by stream."""
 
@@ -166,6 +183,50 @@ class LastWords:
                 self.lines[place_of(report)] = report
             for rank in {report.rank, None}:
                 _keep(self.streams.setdefault((report.source.path, rank), []), report)
+
+
+class Ledger:
+    """All of these, kept together: each is given the facts it is made of."""
+
+    def __init__(self) -> None:
+        self.steps = Steps()
+        self.statuses: ByRank[ExitStatus] = ByRank()
+        self.launched: ByRank[LauncherFailure] = ByRank()
+        self.done: ByRank[RunFinished] = ByRank()
+        self.stopped: ByRank[PlannedStop] = ByRank()
+        self.pods: ByPod[ContainerTerminated] = ByPod()
+        self.words = LastWords()
+        self.ends = Ends()
+        self.complaints = Complaints()
+        lost, aborts, collectives = LostConnections(), Aborts(), LostCollectives()
+        self.peers: tuple[Peers[Any], ...] = (lost, aborts, collectives)
+        own, cuda, rendezvous = OwnLines(), Lines[CudaError](), OwnRendezvous()
+        self.own_lines: tuple[Lines[Any], ...] = (own, cuda, rendezvous)
+        errors, reports, failed = Lines[NcclError](), Lines[WatchdogReport](), Lines[RendezvousFailure]()
+        self.peer_lines: tuple[Lines[Any], ...] = (errors, reports, failed)
+        pids: tuple[ByPid[Any], ...] = (ByPid(), ByPid(), ByPid(), ByPid())
+        #: By process, of those who name it the one to be believed first.
+        self.pids: tuple[dict[int, list[Any]], ...] = tuple(known.known for known in pids)
+        self._parts: dict[type[Fact], tuple[Digest[Any], ...]] = {
+            Progress: (self.steps,),
+            ExitStatus: (self.statuses, pids[3]),
+            LauncherFailure: (self.launched, pids[0]),
+            RunFinished: (self.done,),
+            PlannedStop: (self.stopped,),
+            ContainerTerminated: (self.pods,),
+            NcclError: (lost, own, errors),
+            WatchdogReport: (aborts, reports, self.words),
+            RendezvousFailure: (rendezvous, failed),
+            CudaError: (cuda,),
+            FatalSignal: (self.ends, self.complaints, pids[1]),
+            ExceptionRaised: (collectives, self.complaints, pids[2]),
+        }
+
+    def take(self, new: Mapping[type[Fact], Sequence[Any]]) -> None:
+        """Take facts, by type."""
+        for kind, facts in new.items():
+            for part in self._parts.get(kind, ()):
+                part.add(facts)
 
 
 def place_of(fact: Fact) -> tuple[str, int, str]:

@@ -1,0 +1,116 @@
+"""The failures of a job, each judged again only when something new may bear on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+)
+from tracecore.facts.stop import PlannedStop
+from tracecore.facts.training import Progress
+from tracecore.patterns.worker_crash.blame import Scene, arrange
+from tracecore.patterns.worker_crash.ledger import Ledger, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Window
+
+#: Facts that may be a process's own failure.
+FAILURES = (
+    ExceptionRaised,
+    CudaError,
+    FatalSignal,
+    ExitStatus,
+    ContainerTerminated,
+    LauncherFailure,
+    LoaderError,
+)
+
+
+class Failures:
+    """What was concluded of each failure in a window, kept from one look to the next.
+
+    A fact bears on the failures of its rank and of its line, a container's end on those of its pod, and anything on
+    those whose rank nobody says. Exit statuses and reports of launchers bear on all: they tell who was alone. A step
+    bears only on those that wait for one.
+    """
+
+    def __init__(self) -> None:
+        self._ledger = Ledger()
+        self._all: list[Fact] = []
+        self._ranks: dict[int | None, list[Fact]] = {}
+        self._lines: dict[tuple[str, int, str], list[Fact]] = {}
+        self._pods: dict[str | None, list[Fact]] = {}
+        self._own: dict[int, Fact] = {}
+        self._waiting: dict[int, Fact] = {}
+        self._awaited: set[int | None] = set()
+
+    def judge(self, window: Window, memory: int, grace: int) -> Scene:
+        """Take what is new in the window, and judge the failures it bears on.
+
+        Args:
+            memory: how far from a failure its explanation may be.
+            grace: how long after a stop was asked for a death is part of it.
+        """
+        new = window.new()
+        self._ledger.take(new)
+        scene = Scene(window, self._ledger, memory, grace)
+        for kind in FAILURES:
+            for fact in new.get(kind, ()):
+                self._all.append(fact)
+                self._ranks.setdefault(fact.rank, []).append(fact)
+                self._lines.setdefault(place_of(fact), []).append(fact)
+                self._pods.setdefault(fact.pod, []).append(fact)
+        for fact in self._all if _bears_on_all(window, new) else self._touched(new):
+            if scene.own(fact):
+                self._own[id(fact)] = fact
+            else:
+                self._own.pop(id(fact), None)
+            if scene.waits(fact):
+                self._waiting[id(fact)] = fact
+            else:
+                self._waiting.pop(id(fact), None)
+        self._awaited = {fact.rank for fact in self._waiting.values()}
+        return scene
+
+    def own(self) -> list[Fact]:
+        """Every fact that says that a process failed of itself, in order."""
+        facts = list(self._own.values())
+        arrange(facts)
+        return facts
+
+    def awaits(self, rank: int | None) -> bool:
+        """Whether a further step of this rank may change how a failure is judged."""
+        return rank in self._awaited or None in self._awaited
+
+    def _touched(self, new: Mapping[type[Fact], Sequence[Any]]) -> Iterable[Fact]:
+        touched: list[Fact] = []
+        for kind, facts in new.items():
+            if kind is Progress:
+                ranks = {step.rank for step in facts}
+                touched += [fact for fact in self._waiting.values() if fact.rank is None or fact.rank in ranks]
+                continue
+            touched += self._ranks.get(None, ())
+            for fact in facts:
+                touched += self._ranks.get(fact.rank, ())
+                touched += self._lines.get(place_of(fact), ())
+                if kind is ContainerTerminated:
+                    touched += self._pods.get(fact.pod, ())
+        return {id(fact): fact for fact in touched}.values()
+
+
+def _bears_on_all(window: Window, new: Mapping[type[Fact], Sequence[Any]]) -> bool:
+    if ExitStatus in new or LauncherFailure in new:
+        return True
+    stops = new.get(PlannedStop, ())
+    # Where nobody was stopped, one who was told to end was told alone.
+    return bool(stops) and (len(stops) == len(window.of(PlannedStop)) or any(stop.rank is None for stop in stops))
