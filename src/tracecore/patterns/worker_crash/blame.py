@@ -7,12 +7,11 @@ is left. All of that is loud, and none of it is the cause.
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tracecore.facts.kubernetes import ContainerTerminated
-from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -24,7 +23,7 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress
-from tracecore.patterns.worker_crash.ledger import COLLECTIVE, last_name, order, place_of
+from tracecore.patterns.worker_crash.ledger import COLLECTIVE, last_name, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -44,18 +43,6 @@ MESSENGERS = frozenset(
         "WorkerCrashedError", "NodeDiedError", "BrokenProcessPool", "TrainingFailedError",
     }
 )  # fmt: skip
-#: Of facts that are read from one line, which comes first.
-TYPES: tuple[type[Fact], ...] = (
-    NcclError,
-    WatchdogReport,
-    ExceptionRaised,
-    CudaError,
-    FatalSignal,
-    ExitStatus,
-    ContainerTerminated,
-    LauncherFailure,
-    LoaderError,
-)
 WORKER_KILLED = "DataLoader worker killed"
 _time = attrgetter("time")
 
@@ -81,16 +68,13 @@ class Scene:
 
     def followers(self, first: Fact, ranks: Container[int | None]) -> dict[int | None, Fact]:
         """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
-        facts = [
-            fact
-            for peers in self.ledger.peers
-            for fact in peers.facts
-            if fact.attempt == first.attempt and fact.rank not in ranks and self.near(fact, first)
-        ]
-        arrange(facts)
+        attempt, latest = first.attempt, first.time + self.memory
         found: dict[int | None, Fact] = {}
-        for fact in facts:
-            found.setdefault(fact.rank, fact)
+        for fact in self.ledger.peers.facts:
+            if fact.time > latest:
+                break
+            if fact.rank not in found and fact.rank not in ranks and fact.attempt == attempt and self.near(fact, first):
+                found[fact.rank] = fact
         return found
 
     def _heard(self, rank: int | None, fact: Fact) -> bool:
@@ -215,13 +199,10 @@ class Scene:
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
         within = fact.approximate or isinstance(fact, LauncherFailure)
-        for peers in self.ledger.peers:
-            times = peers.times.get(rank)
-            if times is not None and _any(
-                times, fact.time - self.memory, fact.time + self.memory if within else fact.end
-            ):
-                return True
-        return False
+        times = self.ledger.peers.times.get(rank)
+        return times is not None and _any(
+            times, fact.time - self.memory, fact.time + self.memory if within else fact.end
+        )
 
     def _within(self, times: list[int] | None, fact: Fact) -> bool:
         return times is not None and _any(times, fact.time - self.memory, fact.time + self.memory)
@@ -334,21 +315,6 @@ def _one_place(stop: Fact, fact: Fact) -> bool:
     return (node is None or fact.node is None or node == fact.node) and (
         pod is None or fact.pod is None or pod == fact.pod
     )
-
-
-def arrange(facts: list[Fact]) -> None:
-    """Sort by time, then by uid, then by type: uids are made up only where times do not decide."""
-    facts.sort(key=_time)
-    if any(one.time == other.time for one, other in pairwise(facts)):
-        facts.sort(key=lambda fact: (fact.time, fact.uid, TYPES.index(type(fact))))
-
-
-def first_of(facts: Iterable[Fact]) -> Fact:
-    """The earliest, of several the one with the lowest uid."""
-    known = list(facts)
-    time = min(map(_time, known))
-    known = [fact for fact in known if fact.time == time]
-    return known[0] if len(known) == 1 else min(known, key=order)
 
 
 def _any(times: list[int], begin: int, end: int) -> bool:

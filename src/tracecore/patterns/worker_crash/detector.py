@@ -16,10 +16,9 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
+from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.worker_crash.blame import first_of
 from tracecore.patterns.worker_crash.failures import Failures
 from tracecore.patterns.worker_crash.verdict import WorkerCrashVerdict
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Verdict, Window
     from tracecore.patterns.worker_crash.blame import Scene
+    from tracecore.patterns.worker_crash.crash import Crash
 
 #: At most this many of those that followed are cited.
 CITED = 3
@@ -43,16 +43,6 @@ class Config(Settings, frozen=True, kw_only=True):
     window: Duration = 5 * MINUTE
     memory: Duration = 30 * MINUTE
     grace: Duration = 2 * MINUTE
-
-
-#: Of the failures of one rank that is cited which says most.
-TELLING: dict[type[Fact], int] = {
-    LoaderError: 0,
-    ExceptionRaised: 1,
-    CudaError: 2,
-    FatalSignal: 3,
-    LauncherFailure: 4,
-}
 
 
 class WorkerCrash(Pattern[Config]):
@@ -100,67 +90,26 @@ class WorkerCrash(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         kept: Failures | None = window.kept
-        failures = Failures() if kept is None else kept
+        failures = Failures(self.config.window) if kept is None else kept
         scene = failures.judge(window, self.config.memory, self.config.grace)
         window.keep(failures)
-        attempts: dict[int, list[Fact]] = {}
-        for fact in failures.own():
-            attempts.setdefault(fact.attempt, []).append(fact)
-        found: list[Verdict] = []
-        for own in attempts.values():
-            begin = 0
-            for place in range(1, len(own) + 1):
-                # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
-                if place == len(own) or own[place].time - own[place - 1].time > self.config.window:
-                    found.append(self._verdict(window, scene, own[begin:place]))
-                    begin = place
+        found = [self._verdict(window, scene, crash) for crash in failures.crashes()]
         found.sort(key=lambda verdict: (verdict.time, verdict.episode))
         return found
 
-    def _verdict(self, window: Window, scene: Scene, failures: list[Fact]) -> Verdict:
-        start = failures[0]
-        failures = [fact for fact in failures if fact.time - start.time <= self.config.window]
-        whose = {id(fact): scene.rank(fact) for fact in failures}
-        ranked = [fact for fact in failures if whose[id(fact)] is not None]
-        roots = {fact.rank for fact in failures if type(fact) is LauncherFailure and fact.root} - {None}
-        # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
-        named = ([fact for fact in ranked if whose[id(fact)] in roots] if roots else []) or failures
-        first = first_of(named)
-        rank = whose[id(first)]
-        if rank is not None:
-            first = min((fact for fact in named if whose[id(fact)] == rank), key=_telling)
-        elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
-            first = first_of(ranked)
-            rank = whose[id(first)]
-        elif isinstance(first, ExceptionRaised | FatalSignal):
-            first = min((fact for fact in named if fact.source == first.source), key=_telling)
-        ranks = {whose[id(fact)] for fact in ranked if _alike(fact, first)} | ({rank} - {None})
-        confirmation = scene.confirmed(first)
-        followers = scene.followers(first, ranks)
-        certain = confirmation is not None or followers or not isinstance(first, ExceptionRaised)
+    def _verdict(self, window: Window, scene: Scene, crash: Crash) -> Verdict:
+        confirmation = scene.confirmed(crash.first)
+        followers = scene.followers(crash.first, crash.ranks)
+        certain = confirmation is not None or followers or not isinstance(crash.first, ExceptionRaised)
         return WorkerCrashVerdict(
             key=window.key,
-            episode=f"{start.attempt}:{start.uid}",
-            time=first.time,
+            episode=f"{crash.start.attempt}:{crash.start.uid}",
+            time=crash.first.time,
             confidence="full" if certain else "partial",
-            failure=first,
-            rank=rank,
-            ranks=tuple(sorted(known for known in ranks if known is not None)),
+            failure=crash.first,
+            rank=crash.rank,
+            ranks=tuple(sorted(crash.ranks)),
             confirmation=confirmation,
             followers=tuple(list(followers.values())[:CITED]),
             followed=len(followers.keys() - {None}),
         )
-
-
-def _alike(fact: Fact, first: Fact) -> bool:
-    """The same failure of another rank: everybody fails to import it, everybody is killed at once."""
-    if isinstance(fact, ExceptionRaised) and isinstance(first, ExceptionRaised):
-        return (fact.type, fact.file, fact.line) == (first.type, first.file, first.line) and fact.file is not None
-    if type(fact) is not type(first) or not (fact.approximate or abs(fact.time - first.time) <= SECOND):
-        return False
-    signal = getattr(fact, "signal", None)
-    return signal is not None and signal == getattr(first, "signal", None)
-
-
-def _telling(fact: Fact) -> tuple[int, int, str]:
-    return TELLING.get(type(fact), len(TELLING)), fact.time, fact.uid

@@ -15,8 +15,9 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress
-from tracecore.patterns.worker_crash.blame import Scene, arrange
-from tracecore.patterns.worker_crash.ledger import Ledger, place_of
+from tracecore.patterns.worker_crash.blame import Scene
+from tracecore.patterns.worker_crash.crash import Crash, crashes
+from tracecore.patterns.worker_crash.ledger import Ledger, arrange, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,15 +43,21 @@ class Failures:
     A fact bears on the failures of its rank and of its line, a container's end on those of its pod, and anything on
     those whose rank nobody says. Exit statuses and reports of launchers bear on all: they tell who was alone. A step
     bears only on those that wait for one.
+
+    Args:
+        window: failures this close to each other are one crash.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: int) -> None:
+        self._window = window
         self._ledger = Ledger()
         self._all: list[Fact] = []
         self._ranks: dict[int | None, list[Fact]] = {}
         self._lines: dict[tuple[str, int, str], list[Fact]] = {}
         self._pods: dict[str | None, list[Fact]] = {}
         self._own: dict[int, Fact] = {}
+        self._whose: dict[int, int | None] = {}
+        self._crashes: list[Crash] | None = None
         self._waiting: dict[int, Fact] = {}
         self._awaited: set[int | None] = set()
 
@@ -71,22 +78,31 @@ class Failures:
                 self._lines.setdefault(place_of(fact), []).append(fact)
                 self._pods.setdefault(fact.pod, []).append(fact)
         for fact in self._all if _bears_on_all(window, new) else self._touched(new):
-            if scene.own(fact):
-                self._own[id(fact)] = fact
-            else:
-                self._own.pop(id(fact), None)
-            if scene.waits(fact):
-                self._waiting[id(fact)] = fact
-            else:
-                self._waiting.pop(id(fact), None)
+            self._conclude(fact, scene)
         self._awaited = {fact.rank for fact in self._waiting.values()}
         return scene
 
-    def own(self) -> list[Fact]:
-        """Every fact that says that a process failed of itself, in order."""
-        facts = list(self._own.values())
-        arrange(facts)
-        return facts
+    def crashes(self) -> list[Crash]:
+        """What the failures that are a process's own come to."""
+        if self._crashes is None:
+            own = list(self._own.values())
+            arrange(own)
+            self._crashes = list(crashes(own, self._whose, self._window))
+        return self._crashes
+
+    def _conclude(self, fact: Fact, scene: Scene) -> None:
+        name, own = id(fact), scene.own(fact)
+        rank = scene.rank(fact) if own else None
+        if own != (name in self._own) or rank != self._whose.get(name):
+            self._crashes = None
+            if own:
+                self._own[name], self._whose[name] = fact, rank
+            else:
+                del self._own[name], self._whose[name]
+        if scene.waits(fact):
+            self._waiting[name] = fact
+        else:
+            self._waiting.pop(name, None)
 
     def awaits(self, rank: int | None) -> bool:
         """Whether a further step of this rank may change how a failure is judged."""

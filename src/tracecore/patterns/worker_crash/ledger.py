@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from tracecore.facts.fact import Fact
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
-from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+)
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
 
@@ -28,6 +35,18 @@ OWN_COLLECTIVE = frozenset(
 )
 #: Lines of a watchdog that ends its own process.
 ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
+#: Of facts that are read from one line, which comes first.
+TYPES: tuple[type[Fact], ...] = (
+    NcclError,
+    WatchdogReport,
+    ExceptionRaised,
+    CudaError,
+    FatalSignal,
+    ExitStatus,
+    ContainerTerminated,
+    LauncherFailure,
+    LoaderError,
+)
 _time = attrgetter("time")
 
 
@@ -76,36 +95,28 @@ class Steps:
                 insort(steps, report, key=_time)
 
 
-class Peers(Generic[F]):
+class Peers:
     """Facts by which a rank says that it lost a peer or that its watchdog ends it, in order, and when by rank."""
 
     def __init__(self) -> None:
-        self.facts: list[F] = []
+        self.facts: list[Fact] = []
         self.times: dict[int | None, list[int]] = {}
 
-    def holds(self, fact: F) -> bool:
-        raise NotImplementedError
+    def add(self, facts: Sequence[Fact]) -> None:
+        new = [fact for fact in facts if _lost(fact)]
+        for fact in new:
+            insort(self.times.setdefault(fact.rank, []), fact.time)
+        if new:
+            self.facts += new
+            arrange(self.facts)
 
-    def add(self, facts: Sequence[F]) -> None:
-        for fact in facts:
-            if self.holds(fact):
-                _keep(self.facts, fact)
-                insort(self.times.setdefault(fact.rank, []), fact.time)
 
-
-class LostConnections(Peers[NcclError]):
-    def holds(self, fact: NcclError) -> bool:
+def _lost(fact: Fact) -> bool:
+    if isinstance(fact, NcclError):
         return fact.error not in OWN_COLLECTIVE
-
-
-class Aborts(Peers[WatchdogReport]):
-    def holds(self, fact: WatchdogReport) -> bool:
+    if isinstance(fact, WatchdogReport):
         return fact.report in ABORTING
-
-
-class LostCollectives(Peers[ExceptionRaised]):
-    def holds(self, fact: ExceptionRaised) -> bool:
-        return last_name(fact.type) in COLLECTIVE
+    return isinstance(fact, ExceptionRaised) and last_name(fact.type) in COLLECTIVE
 
 
 class Lines(Generic[F]):
@@ -198,8 +209,7 @@ class Ledger:
         self.words = LastWords()
         self.ends = Ends()
         self.complaints = Complaints()
-        lost, aborts, collectives = LostConnections(), Aborts(), LostCollectives()
-        self.peers: tuple[Peers[Any], ...] = (lost, aborts, collectives)
+        self.peers = Peers()
         own, cuda, rendezvous = OwnLines(), Lines[CudaError](), OwnRendezvous()
         self.own_lines: tuple[Lines[Any], ...] = (own, cuda, rendezvous)
         errors, reports, failed = Lines[NcclError](), Lines[WatchdogReport](), Lines[RendezvousFailure]()
@@ -214,12 +224,12 @@ class Ledger:
             RunFinished: (self.done,),
             PlannedStop: (self.stopped,),
             ContainerTerminated: (self.pods,),
-            NcclError: (lost, own, errors),
-            WatchdogReport: (aborts, reports, self.words),
+            NcclError: (self.peers, own, errors),
+            WatchdogReport: (self.peers, reports, self.words),
             RendezvousFailure: (rendezvous, failed),
             CudaError: (cuda,),
             FatalSignal: (self.ends, self.complaints, pids[1]),
-            ExceptionRaised: (collectives, self.complaints, pids[2]),
+            ExceptionRaised: (self.peers, self.complaints, pids[2]),
         }
 
     def take(self, new: Mapping[type[Fact], Sequence[Any]]) -> None:
@@ -243,6 +253,13 @@ def last_name(kind: str) -> str:
 def order(fact: Fact) -> tuple[int, str]:
     """By which facts are sorted."""
     return fact.time, fact.uid
+
+
+def arrange(facts: list[Fact]) -> None:
+    """Sort by time, then by uid, then by type: uids are made up only where times do not decide."""
+    facts.sort(key=_time)
+    if len(set(map(_time, facts))) < len(facts):
+        facts.sort(key=lambda fact: (fact.time, fact.uid, TYPES.index(type(fact))))
 
 
 def _keep(known: list[F], fact: F) -> None:

@@ -1,0 +1,100 @@
+"""Which of the failures that are close to each other was first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tracecore.facts.process import CudaError, ExceptionRaised, FatalSignal, LauncherFailure, LoaderError
+from tracecore.patterns.config import SECOND
+from tracecore.patterns.worker_crash.ledger import order
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tracecore.facts.fact import Fact
+
+#: Of the failures of one rank that is cited which says most.
+TELLING: dict[type[Fact], int] = {
+    LoaderError: 0,
+    ExceptionRaised: 1,
+    CudaError: 2,
+    FatalSignal: 3,
+    LauncherFailure: 4,
+}
+
+
+class Crash(NamedTuple):
+    """Failures that are close to each other.
+
+    Args:
+        start: the earliest of them.
+        first: the one that counts.
+        rank: whose that is; None where nobody says.
+        ranks: all that failed in the very same way, `rank` among them.
+    """
+
+    start: Fact
+    first: Fact
+    rank: int | None
+    ranks: frozenset[int]
+
+
+def crashes(failures: Sequence[Fact], whose: Mapping[int, int | None], window: int) -> Iterator[Crash]:
+    """The crashes that these failures are, by the times between them.
+
+    Args:
+        failures: in order of time.
+        whose: their ranks, by `id` of the failure.
+        window: failures this close to each other are one crash.
+    """
+    attempts: dict[int, list[Fact]] = {}
+    for fact in failures:
+        attempts.setdefault(fact.attempt, []).append(fact)
+    for own in attempts.values():
+        begin = 0
+        for place in range(1, len(own) + 1):
+            # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
+            if place == len(own) or own[place].time - own[place - 1].time > window:
+                start = own[begin].time
+                yield _crash([fact for fact in own[begin:place] if fact.time - start <= window], whose)
+                begin = place
+
+
+def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
+    ranked = [fact for fact in failures if whose[id(fact)] is not None]
+    roots = {fact.rank for fact in failures if isinstance(fact, LauncherFailure) and fact.root} - {None}
+    # What the launcher saw first, else what was said first; a rank's exception says more than its signal.
+    named = ([fact for fact in ranked if whose[id(fact)] in roots] if roots else []) or failures
+    first = _first_of(named)
+    rank = whose[id(first)]
+    if rank is not None:
+        first = min((fact for fact in named if whose[id(fact)] == rank), key=_telling)
+    elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
+        first = _first_of(ranked)
+        rank = whose[id(first)]
+    elif isinstance(first, ExceptionRaised | FatalSignal):
+        first = min((fact for fact in named if fact.source == first.source), key=_telling)
+    alike = {whose[id(fact)] for fact in ranked if _alike(fact, first)}
+    return Crash(failures[0], first, rank, frozenset(known for known in (rank, *alike) if known is not None))
+
+
+def _first_of(facts: Iterable[Fact]) -> Fact:
+    """The earliest, of several the one with the lowest uid."""
+    known = list(facts)
+    time = min(fact.time for fact in known)
+    known = [fact for fact in known if fact.time == time]
+    return known[0] if len(known) == 1 else min(known, key=order)
+
+
+def _alike(fact: Fact, first: Fact) -> bool:
+    """The same failure of another rank: everybody fails to import it, everybody is killed at once."""
+    if isinstance(fact, ExceptionRaised) and isinstance(first, ExceptionRaised):
+        return (fact.type, fact.file, fact.line) == (first.type, first.file, first.line) and fact.file is not None
+    if type(fact) is not type(first) or not (fact.approximate or abs(fact.time - first.time) <= SECOND):
+        return False
+    signal = getattr(fact, "signal", None)
+    return signal is not None and signal == getattr(first, "signal", None)
+
+
+def _telling(fact: Fact) -> tuple[int, int, str]:
+    return TELLING.get(type(fact), len(TELLING)), fact.time, fact.uid
