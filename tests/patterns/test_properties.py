@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import types
 import typing
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from tracecore.engine.emission import Emission, standing
 from tracecore.engine.engine import LATENESS, Engine
+from tracecore.engine.windows import FactWindow
 from tracecore.facts.catalog import TIME_FIELDS, TYPES
 from tracecore.facts.fact import Fact
 from tracecore.patterns import PATTERNS
@@ -40,6 +42,8 @@ IDENTITY: dict[str, list[Any]] = {
     "rank": [0, 1, 2, 3, None],
     "attempt": [0, 0, 1],
 }
+#: Patterns that leave something to their next look.
+KEEPING = {"worker_crash"}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
@@ -182,6 +186,72 @@ def test_any_order_and_batching_within_lateness_ends_the_same(kind: Kind, data: 
     assert documents(said) == offline(kind, facts)
     shuffled = data.draw(st.permutations(facts))
     assert offline(kind, shuffled) == offline(kind, facts)
+
+
+class ForgetfulWindow(FactWindow):
+    """Every look at it is the first."""
+
+    asked: ClassVar[bool] = False
+
+    def keep(self, conclusions: object) -> None:
+        ForgetfulWindow.asked = True
+
+    def digest(self, kind: type[Fact], make: Any) -> Any:
+        self.digests = None
+        return super().digest(kind, make)
+
+
+def crowd(kind: Kind, rng: random.Random) -> list[Fact]:
+    """Facts as in its cases, of so few processes and lines and so close together that everything bears on everything."""
+    identity: dict[str, list[Any]] = {
+        "node": ["n1"],
+        "pod": ["train/p1", "train/p1", "train/p2", None],
+        "job": ["j1"],
+        "gpu": ["0000:3b:00.0", "0000:5e:00.0", None],
+        "rank": [0, 0, 1, 1, 2, None],
+        "attempt": [0, 0, 0, 1],
+        "pid": [7, 8, None],
+    }
+    spread = rng.choice([10 * SECOND, 60 * SECOND, kind().horizon])
+    lines = [(START + rng.randrange(spread), Source(path="f", offset=number, ident=f"s{number}")) for number in range(4)]
+    facts: list[Fact] = []
+    kinds = rng.sample(kind.needs, min(len(kind.needs), rng.choice([2, 4, 13])))
+    for number in range(rng.choice([6, 12, 24])):
+        fact = rng.choice(kinds)
+        # Several facts may be read from one line.
+        place = Source(path=rng.choice(["f", "g"]), offset=rng.randrange(100), ident=f"u{number}")
+        time, source = rng.choice([(START + rng.randrange(spread), place), rng.choice(lines)])
+        values = {name: rng.choice(some) for name, some in identity.items() if name in fact.__struct_fields__}
+        template = rng.choice(seen(kind).get(fact) or [None])
+        if template is None:
+            continue
+        last = rng.choice([None, None, None, time + 5 * SECOND])
+        values |= {"time": time, "source": source, "last_time": last, "count": 1 if last is None else 3}
+        facts.append(msgspec.structs.replace(template, **values))
+    return facts
+
+
+@every_pattern
+def test_what_earlier_looks_left_changes_nothing_that_is_said(kind: Kind) -> None:
+    ForgetfulWindow.asked = False
+    for seed in range(int(__import__("os").environ.get("EX","0")) or (400 if kind.name in KEEPING else 8)):
+        rng = random.Random(seed)
+        facts = crowd(kind, rng)
+        arrivals = [(fact.time + rng.choice([0, 0, SECOND, 20 * SECOND]), fact) for fact in facts]
+        arrivals.sort(key=lambda arrival: arrival[0])
+        said: list[list[Emission]] = []
+        for window in (FactWindow, ForgetfulWindow):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("tracecore.engine.intake.FactWindow", window)
+                engine = Engine([kind()])
+                emissions: list[Emission] = []
+                for at, fact in arrivals:
+                    engine.add([fact])
+                    emissions += engine.advance(at)
+                said.append(emissions + engine.close(START + 3 * kind().horizon))
+        kept, anew = ([(e.id, e.revision, e.status, e.at, e.verdict.document()) for e in each] for each in said)
+        assert kept == anew, f"seed {seed}"
+    assert ForgetfulWindow.asked == (kind.name in KEEPING)
 
 
 @every_pattern
