@@ -53,6 +53,9 @@ class Conclusions:
             settled = max(settled, window.floor)
         # Nothing in the window is old enough to be settled: then no verdict on it is.
         fresh = window.oldest >= settled
+        if len(rest) > 1:
+            # Of several that say they are one episode the last counts, at every look alike.
+            rest = list({verdict.episode: verdict for verdict in rest}.values())
         whole = True
         for verdict in rest:
             episode = verdict.episode

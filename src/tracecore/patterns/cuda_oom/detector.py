@@ -11,7 +11,7 @@ from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
+from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Verdict
 from tracecore.patterns.scope import gpu_keys, namespace, pod_name
 
 if TYPE_CHECKING:
@@ -173,24 +173,31 @@ class CudaOomPattern(Pattern[Config]):
         return ((fact.node or "", fact.pod or "", "" if fact.rank is None else str(fact.rank)),)
 
     def matters(self, window: Window, fact: Fact) -> bool:
-        """A sample near a failure, and a step soon after one."""
-        time, sample = fact.time, isinstance(fact, FramebufferSample)
-        for kind in (CudaOom, CudaOomUnmeasured):
-            for oom in window.of(kind):
-                if sample and abs(time - oom.time) <= self.config.window:
+        """To a failure that was not survived: a sample near it whose numbers it lacks, and a step soon after it."""
+        standing: list[CudaOomVerdict] | None = window.kept
+        if standing is None:
+            return True
+        for verdict in standing:
+            oom = verdict.oom
+            if type(fact) is Progress:
+                if oom.end <= fact.time <= oom.end + self.config.recovery and _same_process(fact, oom):
                     return True
-                if not sample and oom.end <= time <= oom.end + self.config.recovery:
-                    return True
+            elif abs(fact.time - oom.time) <= self.config.window and not _measured(oom):
+                return True
         return False
 
     def heeds(self, window: Window) -> int:
-        ooms = (*window.of(CudaOom), *window.of(CudaOomUnmeasured))
-        return max((oom.end + self.horizon for oom in ooms), default=NEVER)
+        standing: list[CudaOomVerdict] | None = window.kept
+        if standing is None:
+            return FOREVER
+        return max((verdict.oom.end + self.horizon for verdict in standing), default=NEVER)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._judge(window))
+        standing = list(self._judge(window))
+        window.keep(standing)
+        return [*standing]
 
-    def _judge(self, window: Window) -> Iterator[Verdict]:
+    def _judge(self, window: Window) -> Iterator[CudaOomVerdict]:
         ooms: Sequence[Oom] = window.of(CudaOom)
         if unmeasured := window.of(CudaOomUnmeasured):
             ooms = sorted((*ooms, *unmeasured), key=lambda fact: (fact.time, fact.uid))
@@ -259,6 +266,11 @@ class CudaOomPattern(Pattern[Config]):
 def _said_here(window: Window, oom: Oom) -> bool:
     """A GPU known with its node is judged in the window of the two; the shared window is for what lacks a node."""
     return len(window.key) == 3 or window.key[0] == (oom.node or "")
+
+
+def _measured(oom: Oom) -> bool:
+    """Whether the line itself has the numbers that samples are asked for."""
+    return _line(oom, "free_bytes") is not None and _line(oom, "total_bytes") is not None
 
 
 def _same_process(step: Progress, oom: Oom) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid, XidGauge
@@ -147,6 +148,7 @@ class GpuFault(Pattern[Config]):
     maturity = "experimental"
     needs = (Xid, GpuLost, GpuDriverError, Sxid, CudaError, XidGauge)
     triggers = (Xid, GpuLost, GpuDriverError, Sxid, CudaError)
+    asides = (Xid, GpuLost, Sxid)
     Config = Config
 
     @property
@@ -168,6 +170,10 @@ class GpuFault(Pattern[Config]):
             return ()
         own = (node, fact.gpu or "")
         return (own, (node, PEERS)) if isinstance(fact, Xid | GpuLost) else (own,)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """Where the ends of links meet, the failure of a GPU matters to an error of a link and to what programs say."""
+        return window.key[1] != PEERS or bool(window.digest(Xid, Links).xids or window.of(CudaError))
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         if window.key[1] == PEERS:
@@ -191,7 +197,7 @@ class GpuFault(Pattern[Config]):
 
     def _links(self, window: Window) -> list[Verdict]:
         """Errors of links of which another GPU, or the switch, failed as well."""
-        links = [xid for xid in window.of(Xid) if xid.code == LINK]
+        links = window.digest(Xid, Links).xids
         if not links:
             return []
         others: tuple[Sequence[Fact], ...] = (window.of(Xid), window.of(GpuLost), window.of(Sxid))
@@ -234,6 +240,18 @@ class GpuFault(Pattern[Config]):
             codes=codes,
             reports=sum(max(fact.count, 1) for fact in chain),
         )
+
+
+class Links:
+    """Errors of links, in order."""
+
+    def __init__(self) -> None:
+        self.xids: list[Xid] = []
+
+    def add(self, xids: Sequence[Xid]) -> None:
+        for xid in xids:
+            if xid.code == LINK:
+                insort(self.xids, xid, key=_order)
 
 
 def _worst(chain: Sequence[Fact]) -> Fact:

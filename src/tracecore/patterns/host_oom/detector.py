@@ -196,6 +196,7 @@ class HostOom(Pattern[Config]):
     maturity = "stable"
     needs = (OomKill, MemoryKillReport, ContainerTerminated, LoaderError, PlannedStop, PodEvicted)
     triggers = (OomKill, MemoryKillReport, ContainerTerminated)
+    asides = (PlannedStop, PodEvicted)
     Config = Config
 
     @property
@@ -208,6 +209,12 @@ class HostOom(Pattern[Config]):
         if isinstance(fact, LoaderError) and fact.signal != "SIGKILL":
             return ()
         return ((fact.node or "", "" if fact.node else fact.pod or ""),)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A stop or an eviction matters to what is reported soon after it."""
+        latest = fact.time + self.config.window
+        reports: tuple[Report, ...] = (*window.of(MemoryKillReport), *window.of(ContainerTerminated))
+        return any(fact.time <= report.time <= latest and _by_status(report) for report in reports)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         episodes = self._kills(window)

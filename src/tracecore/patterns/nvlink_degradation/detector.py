@@ -141,6 +141,7 @@ class NvlinkDegradation(Pattern[Config]):
     maturity = "experimental"
     needs = (Xid, NvlinkRate, CollectiveEntry, WatchdogReport, StepStalled)
     triggers = (Xid, NvlinkRate)
+    asides = (CollectiveEntry,)
     Config = Config
 
     @property
@@ -157,6 +158,11 @@ class NvlinkDegradation(Pattern[Config]):
         if type(fact) is StepStalled and fact.step is None:
             return ()
         return ((fact.node or "",),)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A collective that has ended matters where it was not always so."""
+        assert isinstance(fact, CollectiveEntry)
+        return not fact.done or _call(fact) in window.digest(CollectiveEntry, Begun).calls
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         xids, lows = window.of(Xid), self._lows(window)
@@ -238,12 +244,29 @@ class NvlinkDegradation(Pattern[Config]):
         return [*late, *window.of(WatchdogReport)]
 
 
+class Begun:
+    """Collectives that were seen before they ended."""
+
+    def __init__(self) -> None:
+        self.calls: set[tuple[int | None, str, int]] = set()
+
+    def add(self, entries: Sequence[CollectiveEntry]) -> None:
+        self.calls.update(_call(entry) for entry in entries if not entry.done)
+
+
+def _call(entry: CollectiveEntry) -> tuple[int | None, str, int]:
+    return entry.rank, entry.pg, entry.seq
+
+
 def _unfinished(window: Window) -> list[CollectiveEntry]:
     """Collectives whose last word is not that they ended."""
+    begun = window.digest(CollectiveEntry, Begun).calls
+    if not begun:
+        return []
     last: dict[tuple[int | None, str, int], CollectiveEntry] = {}
     for entry in window.of(CollectiveEntry):
-        call = (entry.rank, entry.pg, entry.seq)
-        if call not in last or not last[call].done:
+        call = _call(entry)
+        if call in begun and (call not in last or not last[call].done):
             last[call] = entry
     return [entry for entry in last.values() if not entry.done]
 

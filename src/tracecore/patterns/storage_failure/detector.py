@@ -219,19 +219,19 @@ class StorageFailure(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if type(fact) is MountEvent and fact.reason not in MOUNT_REASONS:
             return ()
+        if type(fact) is CheckpointPhase and fact.event == "begin":
+            return ()
         if fact.node:
             return ((fact.node, ""),)
         return (("", fact.pod or ""),)
 
     def matters(self, window: Window, fact: Fact) -> bool:
-        """A step matters while there is an error that was not overcome."""
-        return window.digest(StorageError, Standing).any
+        """A step matters while there is an error that was not overcome; one from before an error always may."""
+        return window.digest(StorageError, Standing).any or fact.time <= _last_end(window)
 
     def heeds(self, window: Window) -> int:
-        if not window.digest(StorageError, Standing).any:
-            return NEVER
-        errors = (*window.of(StorageError), *window.of(MountEvent))
-        return max((error.end for error in errors), default=NEVER) + self.config.window
+        standing = window.digest(StorageError, Standing).any
+        return _last_end(window) + (self.config.window if standing else 0)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         outcomes = Outcomes(window, self.config.window)
@@ -282,6 +282,12 @@ class StorageFailure(Pattern[Config]):
                 chains.append(chain)
             chain.append(fact)
         return chains
+
+
+def _last_end(window: Window) -> int:
+    """When the last error was last stated."""
+    errors = (*window.of(StorageError), *window.of(MountEvent))
+    return max((error.end for error in errors), default=NEVER)
 
 
 def error_of(fact: Trouble) -> str:
