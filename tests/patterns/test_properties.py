@@ -46,7 +46,7 @@ IDENTITY: dict[str, list[Any]] = {
 #: How many random streams of a pattern whose looks depend on each other.
 SEEDS = int(os.environ.get("TRACECORE_SEEDS", "120"))
 #: Patterns that leave something to their next look.
-KEEPING = {"cuda_oom", "worker_crash"}
+KEEPING = {"checkpointer_hang", "cuda_oom", "nccl_hang", "worker_crash"}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 

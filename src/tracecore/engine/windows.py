@@ -135,7 +135,7 @@ class FactWindow:
 
     def keep(self, conclusions: object) -> None:
         self.kept = conclusions
-        self.marks = {kind: len(facts) for kind, facts in self.facts.items()}
+        self.marks = None if conclusions is None else {kind: len(facts) for kind, facts in self.facts.items()}
         self.early = None
 
     def __len__(self) -> int:

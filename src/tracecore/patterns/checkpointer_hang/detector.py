@@ -19,7 +19,7 @@ from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, Ste
 from tracecore.facts.wording import seconds
 from tracecore.patterns.checkpointer_hang.saving import after, first_begun, longest, unfinished
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import FOREVER, Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
 
 if TYPE_CHECKING:
@@ -202,6 +202,7 @@ class CheckpointerHang(Pattern[Config]):
     )
     triggers = (CheckpointPhase,)
     steady = (Progress,)
+    asides = tuple(kind for kind in needs if kind is not WatchdogReport)
     Config = Config
 
     @property
@@ -219,11 +220,22 @@ class CheckpointerHang(Pattern[Config]):
             return ()
         return job_keys(fact)
 
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """Nothing does while it is too early to say, but for a phase that began still earlier."""
+        deadline: int | None = window.kept
+        return deadline is None or (type(fact) is CheckpointPhase and fact.time + self.config.stall < deadline)
+
+    def heeds(self, window: Window) -> int:
+        deadline: int | None = window.kept
+        return FOREVER if deadline is None else deadline - self.config.stall
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         earliest, reports = first_begun(window), window.of(WatchdogReport)
         # Nearly always it is too early to say, and no collective has given up.
         if earliest is None or (not reports and now < earliest.time + self.config.stall):
+            window.keep(None if reports else self.due(window, now))
             return []
+        window.keep(None)
         begun = unfinished(window)
         for first in begun:
             if now < first.time + self.config.stall and not (reports and reports[-1].time >= first.time):

@@ -234,6 +234,7 @@ class NcclHang(Pattern[Config]):
     maturity = "stable"
     needs = (CollectiveEntry, GroupProgress, WatchdogReport)
     triggers = (CollectiveEntry, WatchdogReport)
+    asides = (CollectiveEntry, GroupProgress)
     Config = Config
 
     @property
@@ -256,6 +257,10 @@ class NcclHang(Pattern[Config]):
             return ((job, fact.pg), (job, "")) if fact.pg else ((job, ""),)
         return ()
 
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """While nobody waits for anything, only a collective that has not ended does."""
+        return not window.kept or (isinstance(fact, CollectiveEntry) and not fact.done)
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         reports = window.of(WatchdogReport)
         if not window.key[1]:
@@ -266,6 +271,10 @@ class NcclHang(Pattern[Config]):
                 # that it was one.
                 reports = [report for report in reports if _is_pairwise(report)]
         calls = window.digest(CollectiveEntry, Calls)
+        quiet = not calls.open and not calls.pairs and not reports
+        window.keep(quiet or None)
+        if quiet:
+            return []
         cohorts, pairwise = self._hanging(calls, reports, now)
         enough = self.config.min_ranks
         if len(pairwise) < enough and not any(len(cohort) >= enough for cohort in cohorts.values()) and not pairwise:
