@@ -164,7 +164,9 @@ class Engine:
         """
         self.add(facts)
         if until is None:
-            until = max((fact.end for fact in self._pending), default=self.clock or 0)
+            # Few facts stand for several: only those are asked when they end.
+            folded = [fact.last_time for fact in self._pending if fact.last_time is not None]
+            until = max((*map(_time, self._pending), *folded), default=self.clock or 0)
         return self.close(until)
 
     def _deadline(self, until: int) -> int:

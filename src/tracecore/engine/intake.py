@@ -9,7 +9,6 @@ its windows.
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tracecore.engine.routes import Group, Routes, identity
@@ -96,122 +95,79 @@ class Intake:
     def _sort(self, facts: Sequence[Fact], clock: int) -> None:
         # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
         hurry = clock - self._lateness + PAUSE
-        kinds: defaultdict[type[Fact], list[Fact]] = defaultdict(list)
+        routes_of, changed, ready = self._routes.get, self.changed, self._ready
+        held = unneeded = 0
         for fact in facts:
-            kinds[type(fact)].append(fact)
-        for kind, known in kinds.items():
-            routes = self._routes.get(kind)
+            kind, time = type(fact), fact.time
+            routes = routes_of(kind)
             if routes is None:
-                self._stats.unneeded += len(known)
+                unneeded += 1
                 continue
-            idle = [self._place(route, kind, known, hurry) for route in routes.others]
-            if len(routes.steady) == 1:
-                idle.append(self._gather_by_key(routes.way(*routes.steady), known, hurry))
-            elif routes.steady:
-                idle.append(self._gather(routes, known, hurry))
-            if all(idle):
-                common = set.intersection(*({id(fact) for fact in some} for some in idle))
-                self._stats.unneeded += sum(id(fact) in common for fact in known)
-
-    def _place(self, route: Route, kind: type[Fact], facts: list[Fact], hurry: int) -> list[Fact]:
-        """Put facts of one type into windows of one pattern; those it does not want."""
-        idle: list[Fact] = []
-        keys, window_of, arms, matters = route.keys, route.windows.get, route.arms, route.matters
-        held = 0
-        for fact in facts:
-            found = keys(fact)
-            if not found:
-                idle.append(fact)
-                continue
-            time = fact.time
-            for key in found:
-                window = window_of(key)
-                if window is None:
-                    window = self._open(route.shelf, key, time)
-                present = window.facts.get(kind)
-                if time < hurry or (present and time <= present[-1].time):
-                    if not self._join(window, route, fact, hurry):
-                        continue
-                else:
-                    # Nearly all facts come in order.
-                    if present is None:
-                        window.facts[kind] = [fact]
+            wanted = False
+            for route in routes.others:
+                for key in route.keys(fact):
+                    wanted = True
+                    window = route.windows.get(key)
+                    if window is None:
+                        window = self._open(route.shelf, key, time)
+                    present = window.facts.get(kind)
+                    if time < hurry or (present and time <= present[-1].time):
+                        if not self._join(window, route, fact, hurry):
+                            continue
                     else:
-                        present.append(fact)
-                    if time < window.oldest:
-                        window.oldest = time
-                    held += 1
-                state = window.state
-                if state == CHANGED or (state == ASLEEP and arms is False):
-                    continue
-                if (arms if state == ASLEEP else matters is None) or self._worth(window, route, (fact,)):
-                    window.state = CHANGED
-                    self.changed.append(window)
-        self._stats.held += held
-        return idle
-
-    def _gather_by_key(self, way: Way, facts: list[Fact], hurry: int) -> list[Fact]:
-        """Put facts of a type that one pattern wants into their groups; those that go to none."""
-        idle: list[Fact] = []
-        keys, counts, group_of, ready = way.routes[0].keys, way.counts, way.groups.get, self._ready
-        held = 0
-        for fact in facts:
-            found = keys(fact) if counts is None or counts(fact) else ()
-            if not found:
-                idle.append(fact)
-                continue
-            time = fact.time
-            for key in found:
-                group = group_of(key) or Group(key, way)
-                if time < hurry:
-                    self._hurry(group, fact, hurry)
-                    continue
-                group.batch.append(fact)
-                held += 1
-                if time <= group.until or (group.asks and group.wakes(fact)):
-                    ready.append(group)
-        self._stats.held += held
-        return idle
-
-    def _gather(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
-        """Put facts of one type into their groups; those that go to none."""
-        idle: list[Fact] = []
-        groups_of, ready = routes.identities.get, self._ready
-        held = 0
-        for fact, who in zip(facts, map(identity, facts), strict=True):
-            groups = groups_of(who)
-            if groups is None:
-                groups = self._remember(routes, fact, who)
-            time = fact.time
-            wanted = len(groups)
-            for group in groups:
-                if group.counts is not None and not group.counts(fact):
-                    wanted -= 1
-                elif time < hurry:
-                    self._hurry(group, fact, hurry)
-                else:
+                        # Nearly all facts come in order.
+                        if present is None:
+                            window.facts[kind] = [fact]
+                        else:
+                            present.append(fact)
+                        if time < window.oldest:
+                            window.oldest = time
+                        held += 1
+                    if window.state == CHANGED:
+                        continue
+                    if window.state == ASLEEP:
+                        worth = route.wakes(fact, key) if route.arms is None else route.arms
+                    else:
+                        worth = route.matters is None or (time <= window.heeds and route.matters(window, fact))
+                    if worth:
+                        window.state = CHANGED
+                        changed.append(window)
+            if routes.steady:
+                for group in self._groups(routes, fact):
+                    if group.counts is not None and not group.counts(fact):
+                        continue
+                    wanted = True
+                    if time < hurry:
+                        self._hurry(group, fact, hurry)
+                        continue
                     group.batch.append(fact)
                     held += 1
                     if time <= group.until or (group.asks and group.wakes(fact)):
                         ready.append(group)
             if not wanted:
-                idle.append(fact)
+                unneeded += 1
         self._stats.held += held
-        return idle
+        self._stats.unneeded += unneeded
+
+    def _groups(self, routes: Routes, fact: Fact) -> Sequence[Group]:
+        """The groups that a fact goes to."""
+        if routes.only is not None:
+            way = routes.only
+            return [way.groups.get(key) or Group(key, way) for key in way.routes[0].keys(fact)]
+        who = identity(fact)
+        groups = routes.identities.get(who)
+        if groups is None:
+            if len(routes.identities) >= REMEMBERED:
+                self._start_over(routes)
+            groups = [way.groups.get(key) or Group(key, way) for key, way in routes.parted(fact)]
+            routes.identities[who] = groups
+        return groups
 
     def _hurry(self, group: Group, fact: Fact, hurry: int) -> None:
         """A fact that cannot wait; what came before it goes first."""
         if group.batch:
             self._deliver(group)
         self._put(group, [fact], hurry)
-
-    def _remember(self, routes: Routes, fact: Fact, who: tuple[object, ...]) -> list[Group]:
-        """The groups that facts of this identity go to."""
-        if len(routes.identities) >= REMEMBERED:
-            self._start_over(routes)
-        groups = [way.groups.get(key) or Group(key, way) for key, way in routes.parted(fact)]
-        routes.identities[who] = groups
-        return groups
 
     # -- into windows -------------------------------------------------------------------------------------------------
 
@@ -248,12 +204,12 @@ class Intake:
         group.settle()
 
     def _worth(self, window: FactWindow, route: Route, new: Sequence[Fact]) -> bool:
-        """Whether facts that came into a window make it worth a look."""
+        """Whether facts that came into a window together make it worth a look."""
         if window.state == ASLEEP:
             if route.arms is not None:
                 return route.arms
-            arms, key = route.shelf.pattern.arms, window.key
-            return any(arms(fact, key) for fact in new)
+            wakes, key = route.wakes, window.key
+            return any(wakes(fact, key) for fact in new)
         if route.matters is None:
             return True
         matters, heeds = route.matters, window.heeds
@@ -311,10 +267,12 @@ class Intake:
         gone: list[Group] = []
         for group in way.groups.values():
             batch = group.batch
-            if batch and batch[0].time < cutoff:
-                group.batch = [fact for fact in batch if fact.end >= cutoff]
+            if batch:
+                if batch[0].time >= cutoff:
+                    continue
+                group.batch = [fact for fact in batch if fact.time >= cutoff or fact.end >= cutoff]
                 self._stats.held -= len(batch) - len(group.batch)
-            if not group.batch and not any(group.key in route.windows for route in way.routes):
+            if not group.batch and not any([group.key in route.windows for route in way.routes]):
                 gone.append(group)
         for group in gone:
             group.gone = True

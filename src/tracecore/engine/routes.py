@@ -59,9 +59,10 @@ class Route:
         arms: whether the type arms windows; None where each fact is to be asked about.
         counts: asked of each fact whether it counts; None where all do.
         matters: asked of each fact whether it changes anything; None where all do.
+        wakes: asked of each fact whether it arms a window.
     """
 
-    __slots__ = ("arms", "counts", "keys", "matters", "shelf", "windows")
+    __slots__ = ("arms", "counts", "keys", "matters", "shelf", "wakes", "windows")
 
     def __init__(self, shelf: Shelf, kind: type[Fact]) -> None:
         pattern = shelf.pattern
@@ -69,6 +70,7 @@ class Route:
         self.keys = pattern.keys
         self.windows = shelf.windows
         self.arms = None if shelf.asks else not shelf.triggers or kind in shelf.triggers
+        self.wakes = pattern.arms
         gated = kind in pattern.steady and type(pattern).counts is not Pattern.counts
         self.counts: Callable[[Fact], bool] | None = pattern.counts if gated else None
         self.matters: Callable[[Any, Fact], bool] | None = pattern.matters if kind in pattern.asides else None
@@ -88,7 +90,7 @@ class Way:
         self.routes = routes
         self.groups: dict[Key, Group] = {}
         self.counts = routes[0].counts if len(routes) == 1 else None
-        self.arms = [route.shelf.pattern.arms for route in routes if route.arms is None]
+        self.arms = [route.wakes for route in routes if route.arms is None]
         self.keeper = max((route.shelf for route in routes), key=lambda shelf: shelf.horizon)
         for route in routes:
             route.shelf.ways.append(self)
@@ -129,13 +131,19 @@ class Group:
         self.until = until
 
     def wakes(self, fact: Fact) -> bool:
-        return any(arms(fact, self.key) for arms in self.way.arms)
+        for arms in self.way.arms:  # noqa: SIM110: asked of every fact, and `any` would cost as much again
+            if arms(fact, self.key):
+                return True
+        return False
 
 
 class Routes:
-    """All ways of one fact type: those that follow from its identity, remembered by it, and the others."""
+    """All ways of one fact type: those that follow from its identity, remembered by it, and the others.
 
-    __slots__ = ("identities", "kind", "others", "steady", "ways")
+    Where only one pattern wants what is steady, there is one way (`only`), and keys are asked for.
+    """
+
+    __slots__ = ("_parts", "identities", "kind", "only", "others", "steady", "ways")
 
     def __init__(self, kind: type[Fact], shelves: Iterable[Shelf]) -> None:
         self.kind = kind
@@ -147,20 +155,24 @@ class Routes:
                 (self.steady if kind in shelf.pattern.steady else self.others).append(route)
         self.identities: dict[tuple[object, ...], list[Group]] = {}
         self.ways: dict[tuple[Route, ...], Way] = {}
+        self._parts: dict[tuple[Route, ...], list[Way]] = {}
+        self.only = self.way(*self.steady) if len(self.steady) == 1 else None
 
     def parted(self, fact: Fact) -> list[tuple[Key, Way]]:
         """The steady ways of this fact by key; where all of a key ask each fact whether it counts, each by itself."""
-        keys: dict[Key, list[Route]] = {}
+        keys: dict[Key, tuple[Route, ...]] = {}
         for route in self.steady:
             for key in route.keys(fact):
-                keys.setdefault(key, []).append(route)
-        parted: list[tuple[Key, Way]] = []
-        for key, routes in keys.items():
-            if all(route.counts is not None for route in routes):
-                parted += [(key, self.way(route)) for route in routes]
-            else:
-                parted.append((key, self.way(*routes)))
-        return parted
+                keys[key] = (*keys.get(key, ()), route)
+        return [(key, way) for key, routes in keys.items() for way in self._parts.get(routes) or self._part(routes)]
+
+    def _part(self, routes: tuple[Route, ...]) -> list[Way]:
+        if all(route.counts is not None for route in routes):
+            parts = [self.way(route) for route in routes]
+        else:
+            parts = [self.way(*routes)]
+        self._parts[routes] = parts
+        return parts
 
     def way(self, *routes: Route) -> Way:
         """The way that these routes have in common."""

@@ -6,6 +6,8 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
@@ -28,14 +30,11 @@ def _order(fact: Fact) -> tuple[int, str]:
     return fact.time, fact.uid
 
 
-class Known:
+class Known(msgspec.Struct, gc=False):
     """A verdict that was emitted and stands."""
 
-    __slots__ = ("revision", "verdict")
-
-    def __init__(self, verdict: Verdict, revision: int) -> None:
-        self.verdict = verdict
-        self.revision = revision
+    verdict: Verdict
+    revision: int
 
 
 class Kept:
@@ -48,59 +47,51 @@ class Kept:
         self.seen = 0
 
 
-class FactWindow:
+class FactWindow(msgspec.Struct, eq=False):
     """Implements `patterns.contract.Window`.
 
-    No fact is older than `oldest`. `floor` is the time before which facts were dropped for a limit: what depended on
-    them can no longer be judged. What the engine needs to know when to look: its `state`, whether its deadline `called`
-    or a fact came so late that it cannot wait (`urgent`), when it was `looked` at and at how many facts (`size`), and
-    until when asides may matter (`heeds`, see `patterns.contract.Pattern`). `said` are the verdicts of the last look,
-    where all of them stand as they are. While something is `kept`, `marks` says how many facts of each type the last
-    look had seen, always the first of them, but for those in `early`, which came later.
+    Args:
+        key: of the facts.
+        skew: see `patterns.contract.Window`.
+        shelf: the place of its pattern.
+        oldest: no fact is older than this.
+        facts: by type, each sorted by (time, uid).
+        digests: made so far.
+        known: verdicts that stand, by episode.
+        said: the verdicts of the last look, where all of them stand as they are.
+        kept: see `patterns.contract.Window`.
+        marks: while something is kept, how many facts of each type the last look had seen, always the first of them,
+            but for those in `early`, which came later.
+        early: see `marks`.
+        state: whether it is to be looked at.
+        called: its deadline has come.
+        urgent: a fact came so late that it cannot wait.
+        heeds: until when asides may matter, see `patterns.contract.Pattern`.
+        looked: when it was last looked at.
+        size: how many facts it had then.
+        due: its deadline.
+        floor: the time before which facts were dropped for a limit: what depended on them can no longer be judged.
     """
 
-    __slots__ = (
-        "called",
-        "digests",
-        "due",
-        "early",
-        "facts",
-        "floor",
-        "heeds",
-        "kept",
-        "key",
-        "known",
-        "looked",
-        "marks",
-        "oldest",
-        "said",
-        "shelf",
-        "size",
-        "skew",
-        "state",
-        "urgent",
-    )
-
-    def __init__(self, key: Key, skew: int, shelf: int = 0, oldest: int = 0) -> None:
-        self.key = key
-        self.skew = skew
-        self.shelf = shelf
-        self.facts: dict[type[Fact], list[Any]] = {}
-        self.digests: dict[tuple[type[Fact], Callable[[], Digest[Any]]], Kept] | None = None
-        self.known: dict[str | Source, Known] | None = None
-        self.said: Sequence[Verdict] = ()
-        self.kept: Any = None
-        self.marks: dict[type[Fact], int] | None = None
-        self.early: list[Fact] | None = None
-        self.state = ASLEEP
-        self.called = False
-        self.urgent = False
-        self.oldest = oldest
-        self.heeds = NEVER
-        self.looked = 0
-        self.size = 0
-        self.due: int | None = None
-        self.floor: int | None = None
+    key: Key
+    skew: int
+    shelf: int = 0
+    oldest: int = 0
+    facts: dict[type[Fact], list[Any]] = msgspec.field(default_factory=dict)
+    digests: dict[tuple[type[Fact], Callable[[], Digest[Any]]], Kept] | None = None
+    known: dict[str | Source, Known] | None = None
+    said: Sequence[Verdict] = ()
+    kept: Any = None
+    marks: dict[type[Fact], int] | None = None
+    early: list[Fact] | None = None
+    state: int = ASLEEP
+    called: bool = False
+    urgent: bool = False
+    heeds: int = NEVER
+    looked: int = 0
+    size: int = 0
+    due: int | None = None
+    floor: int | None = None
 
     def of(self, kind: type[F]) -> Sequence[F]:
         return self.facts.get(kind, ())

@@ -94,13 +94,19 @@ class Steps:
     def add(self, reports: Sequence[Progress]) -> None:
         if not self.last:
             self.furthest, self.since = _step(reports[0]), reports[0].time
+        last = self.last
         for report in reports:
             step, time = _step(report), report.time
             if step > self.furthest:
                 self.furthest, self.since = step, time
             elif step == self.furthest and time < self.since:
                 self.since = time
-            _keep_last(self.last, _who(report), report)
+            who = (report.rank, report.pod, report.node)
+            known = last.get(who)
+            if known is None or time > known.time:
+                last[who] = report
+            else:
+                _keep_last(last, who, report)
 
 
 def _advanced(begin: CheckpointPhase, steps: Steps, reports: Sequence[Progress]) -> bool:
