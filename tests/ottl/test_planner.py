@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,8 +12,9 @@ import re2
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from tracecore.ottl.functions.regex import Pattern
+from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse_condition
+from tracecore.ottl.planner import schedule
 from tracecore.ottl.planner.database import compiled, search
 from tracecore.ottl.planner.guards import guard
 from tracecore.ottl.planner.plan import Plan, outline
@@ -86,8 +88,13 @@ def test_what_is_searched_for_is_found_wherever_a_pattern_matches(found: list[st
 def _conditions() -> st.SearchStrategy[str]:
     matches = patterns.filter(_valid).map(lambda pattern: f"IsMatch(body, {_quoted(pattern)})")
     others = st.sampled_from(
-        ['attributes["a"] == nil', 'attributes["a"] != "x"', 'cache["n"] == 1', "true", "Int(body) == 1", "body == nil"]
-    )
+        (
+            'attributes["a"] == nil', 'attributes["a"] != nil', 'attributes["a"] != "x"', 'attributes["a"] == true',
+            'cache["n"] == nil', 'cache["n"] != nil', 'cache["n"] == "ss"', 'cache["n"] != "ss"', 'cache["n"] == 1',
+            'cache["n"] == true', 'IsMatch(cache["n"], "s")', 'resource.attributes["r"] == nil', "true", "false",
+            "Int(body) == 1", "body == nil", 'log.attributes["b"] != nil',
+        )
+    )  # fmt: skip
     return st.recursive(
         st.one_of(matches, matches, others),
         lambda inner: st.one_of(
@@ -103,7 +110,18 @@ EDITORS = (
     'set(attributes["a"], "x")', 'set(attributes["b"], body)', 'set(cache["n"], 1)', 'set(body, "step 42 CUDA error")',
     'set(resource.attributes["r"], "x")', 'delete_key(attributes, "a")',
     'merge_maps(cache, ExtractPatterns(body, "(?P<n>s+)"), "upsert")',
-    'set(attributes["c"], cache["n"]) ', 'replace_pattern(body, "loss", "gain")', 'set(attributes["i"], Int(body))',
+    'merge_maps(cache, ExtractPatterns(body, "(?P<m>é?)(x)?(?P<n>\\\\d+|[^7]s)"), "upsert")',
+    'merge_maps(log.cache, ExtractPatterns(cache["n"], "(?P<n>s)"), "upsert")',
+    'merge_maps(cache, ExtractPatterns(body, "(?P<n>s+)"), "insert")',
+    'set(attributes["c"], cache["n"]) ', 'set(attributes["c"], cache["n"]) where cache["n"] != nil',
+    'set(log.attributes["i"], Int(cache["n"])) where cache["n"] != nil', 'set(attributes["i"], Int(cache["n"]))',
+    'set(attributes["d"], Double(cache["n"])) where cache["m"] != nil', 'set(attributes["d"], Double(cache["n"]))',
+    'set(cache["n"], true)', 'set(cache["n"], attributes["a"])', 'set(cache["n"], "42")', 'set(cache["n"], "")',
+    'set(attributes["e"], 1.5)', 'set(attributes["e"], 0x00)', 'set(attributes, {"a": "x"})',
+    'replace_pattern(body, "loss", "gain")', 'set(attributes["i"], Int(body))',
+)  # fmt: skip
+ATTRIBUTES: tuple[dict[str, Any] | None, ...] = (
+    {}, {}, {"a": "x"}, {"a": b""}, {"a": None}, {"a": True}, {"a": 1}, {"a": ["s"]}, {"a": "ſ", "b": 2.5}, None
 )  # fmt: skip
 
 
@@ -111,13 +129,16 @@ EDITORS = (
 def processors(draw: st.DrawFn) -> dict[str, Any]:
     groups = []
     for _ in range(draw(st.integers(1, 3))):
+        statements = [draw(st.sampled_from(EDITORS)) for _ in range(draw(st.integers(1, 3)))]
         statements = [
-            draw(st.sampled_from(EDITORS)) + (f" where {draw(_conditions())}" if draw(st.booleans()) else "")
-            for _ in range(draw(st.integers(1, 3)))
+            f"{text} where {draw(_conditions())}" if " where " not in text and draw(st.booleans()) else text
+            for text in statements
         ]
         group: dict[str, Any] = {"context": "log", "statements": statements}
         if draw(st.booleans()):
             group["conditions"] = draw(st.lists(_conditions(), min_size=1, max_size=2))
+        if draw(st.integers(0, 4)) == 0:
+            group["shared_cache"] = True
         groups.append(group)
     return {"error_mode": "silent", "log_statements": groups}
 
@@ -126,17 +147,27 @@ bodies = st.one_of(texts, texts, texts, st.integers(), st.none(), st.just({"a": 
 
 
 @QUICK
-@given(st.lists(processors(), min_size=1, max_size=2), st.lists(bodies, min_size=1, max_size=4))
-def test_a_plan_does_what_the_processors_do(configs: list[dict[str, Any]], found: list[Any]) -> None:
+@given(
+    st.lists(processors(), min_size=1, max_size=2),
+    st.lists(st.tuples(bodies, st.sampled_from(ATTRIBUTES)), min_size=1, max_size=4),
+)
+def test_a_plan_does_what_the_processors_do(
+    configs: list[dict[str, Any]], found: list[tuple[Any, dict[str, Any] | None]]
+) -> None:
     naive = [Processor(config) for config in configs]
     plan = Plan(outline(configs))
-    for body in found:
-        mine: Any = {"resource": {"attributes": {}}, "scope": {}, "log": {"body": body, "attributes": {}}}
+    for body, attributes in found:
+        mine: Any = {"resource": {"attributes": {}}, "scope": {}, "log": {"body": body}}
+        if attributes is not None:
+            mine["log"]["attributes"] = copy.deepcopy(attributes)
         theirs = copy.deepcopy(mine)
         plan.run(mine)
         for processor in naive:
             processor.process_signals([theirs])
         assert mine == theirs
+        assert [type(value) for value in mine["log"].get("attributes", {}).values()] == [
+            type(value) for value in theirs["log"].get("attributes", {}).values()
+        ]
     assert plan.failures == sum(processor.failures for processor in naive)
 
 
@@ -236,13 +267,18 @@ def test_an_expression_is_asked_of_a_body_once_and_not_at_all_where_the_scan_say
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []
-    matches = Pattern.matches
+    together = regex.together
 
-    def counting(self: Pattern, text: str) -> bool:
-        asked.append(self.text)
-        return matches(self, text)
+    def counting(function: str, patterns: Sequence[str]) -> Callable[[bytes], list[int]]:
+        test = together(function, patterns)
 
-    monkeypatch.setattr(Pattern, "matches", counting)
+        def noted(data: bytes) -> list[int]:
+            asked.extend(patterns)
+            return test(data)
+
+        return noted
+
+    monkeypatch.setattr(regex, "together", counting)
     statements = [
         'set(attributes["a"], 1) where IsMatch(body, "sto+d")',
         'set(attributes["b"], 1) where IsMatch(body, "sto+d") and not IsMatch(body, "fell +down")',
@@ -269,3 +305,17 @@ def test_what_is_known_of_a_body_is_not_taken_for_known_of_another() -> None:
     Processor(config).process_signals([theirs])
     assert mine == theirs
     assert mine["log"]["attributes"] == {"a": 1}
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "MAX_STEPS", 3)
+    monkeypatch.setattr(schedule, "MAX_TESTS", 2)
+    words = ["loss", "step", "gain", "nan"]
+    statements = [f'set(attributes["{word}"], 1) where IsMatch(body, "{word[0]}+{word[1:]}")' for word in words]
+    groups = [{"context": "log", "statements": [statement]} for statement in statements]
+    plan = Plan(outline([{"log_statements": groups}]))
+    for number in range(64):
+        present = {word for place, word in enumerate(words) if number >> place & 1}
+        signal: Any = {"resource": {}, "log": {"body": " ".join(sorted(present)), "attributes": {}}}
+        plan.run(signal)
+        assert set(signal["log"]["attributes"]) == present

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 from tracecore.ottl import tree
 from tracecore.ottl.context import Context
@@ -17,6 +18,9 @@ from tracecore.ottl.errors import OttlError, OttlRuntimeError
 from tracecore.ottl.expressions import Compiler
 from tracecore.ottl.parser import parse, parse_condition, parse_value_expression
 from tracecore.ottl.signature import Function, RawGetter, constant_value, declared
+
+#: What is said of a value that Python cannot follow to its end.
+NESTED: Final = "a value is nested too deep"
 
 
 @cache
@@ -68,7 +72,7 @@ class Program:
         except OttlError as error:
             raise error.locate(self.tree.source, self._offset(guarding))  # noqa: B904
         except RecursionError as error:
-            raise OttlRuntimeError("a value is nested too deep", self.tree.source, self._offset(guarding)) from error
+            raise OttlRuntimeError(NESTED, self.tree.source, self._offset(guarding)) from error
         return True
 
     def _offset(self, guarding: bool) -> int:

@@ -21,7 +21,7 @@ class Context:
         siblings: the list that `item` is in, where functions may add to it (new metrics); None for a lone record.
     """
 
-    __slots__ = ("answers", "cache", "item", "locals", "parent", "resource", "scope", "siblings")
+    __slots__ = ("cache", "item", "locals", "parent", "resource", "scope", "siblings")
 
     def __init__(
         self,
@@ -40,6 +40,3 @@ class Context:
         self.cache: dict[str, Any] = {} if cache is None else cache
         # Values of lambda parameters, by name, while a lambda runs. Replaced then, and never changed in place.
         self.locals: dict[str, Any] = _NO_LOCALS
-        #: Which expressions match the body, as far as that is known, for statements that leave the body alone; None
-        #: where nobody keeps account.
-        self.answers: dict[str, bool] | None = None

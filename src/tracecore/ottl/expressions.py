@@ -203,17 +203,14 @@ class Compiler:
             case tree.Comparison(op, left, right):
                 return self.comparison(op, left, right)
             case tree.Not(operand):
-                return _inverted(self.condition(operand))
+                return inverted(self.condition(operand))
             case tree.And(operands):
-                return _joined([self.condition(operand) for operand in operands], until=False)
+                return joined([self.condition(operand) for operand in operands], until=False)
             case tree.Or(operands):
-                return _joined([self.condition(operand) for operand in operands], until=True)
+                return joined([self.condition(operand) for operand in operands], until=True)
 
     def predicate(self, node: tree.Call) -> Callable[[Context], bool]:
         getter = self.calls.call(node)
-        pattern = tree.body_pattern(node)
-        if pattern is not None and self.context.name == "log" and not any("body" in names for names in self.scopes):
-            return _remembered(pattern, getter)
 
         def run(ctx: Context) -> bool:
             result = getter(ctx)
@@ -250,27 +247,13 @@ def _map_value(value: Value) -> Value:
     raise OttlTypeError(f"<Invalid value type {go_type(value)}>")
 
 
-def _remembered(pattern: str, matches: RawGetter) -> Callable[[Context], bool]:
-    """`IsMatch(body, pattern)`, asked once of a body where somebody keeps account."""
-
-    def run(ctx: Context) -> bool:
-        answers = ctx.answers
-        if answers is None:
-            return matches(ctx) is True
-        answer = answers.get(pattern)
-        if answer is None:
-            answer = answers[pattern] = matches(ctx) is True
-        return answer
-
-    return run
-
-
-def _inverted(condition: Callable[[Context], bool]) -> Callable[[Context], bool]:
+def inverted(condition: Callable[[Context], bool]) -> Callable[[Context], bool]:
+    """`not`"""
     value = constant_value(condition)
     return constant(not value) if value is not MISSING else lambda ctx: not condition(ctx)
 
 
-def _joined(conditions: list[Callable[[Context], bool]], *, until: bool) -> Callable[[Context], bool]:
+def joined(conditions: list[Callable[[Context], bool]], *, until: bool) -> Callable[[Context], bool]:
     """`and` (until one is false) and `or` (until one is true), written constants left out."""
     open_ended: list[Callable[[Context], bool]] = []
     for condition in conditions:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from tracecore.ottl.compile import Program, compile_statement, compile_value_expression
+from tracecore.ottl.compile import NESTED, Program, compile_statement, compile_value_expression
 from tracecore.ottl.context import Context
 from tracecore.ottl.contexts import context_type
 from tracecore.ottl.errors import OttlError, OttlRuntimeError
@@ -109,9 +109,15 @@ def run_programs(programs: Iterable[Program], ctx: Context, mode: ErrorMode) -> 
             if mode == "propagate":
                 raise
             failed += 1
-            if mode == "ignore":
-                log.warning("failed to execute statement: %s: %s", program.tree.source, error.message)
+            pass_over(program, error, mode)
     return failed
+
+
+def pass_over(program: Program, error: OttlError | RecursionError, mode: ErrorMode) -> None:
+    """Say that a statement failed, where that is wanted."""
+    if mode == "ignore":
+        message = error.message if isinstance(error, OttlError) else NESTED
+        log.warning("failed to execute statement: %s: %s", program.tree.source, message)
 
 
 def evaluate(record: Mapping[str, Any], expression: str, context: str = "log") -> Value:

@@ -39,26 +39,15 @@ def extract_patterns(target: StringGetter, pattern: StringGetter) -> Getter:
     if constant_value(pattern) is not MISSING:
         fixed = compiled(None)  # type: ignore[arg-type]
         if any(fixed.names):
-            return lambda ctx: _extracted(fixed, target(ctx))
+            return lambda ctx: fixed.captures(target(ctx))
 
     def run(ctx: Context) -> dict[str, str]:
         expression = compiled(ctx)
         if not any(expression.names):
             raise OttlRuntimeError(_NO_GROUP)
-        return _extracted(expression, target(ctx))
+        return expression.captures(target(ctx))
 
     return run
-
-
-def _extracted(expression: regex.Pattern, text: str) -> dict[str, str]:
-    spans = expression.search(text)
-    if spans is None:
-        return {}
-    return {
-        name: text[start:end] if start >= 0 else ""
-        for name, (start, end) in zip(expression.names, spans, strict=True)
-        if name
-    }
 
 
 @converter("ExtractGrokPatterns")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,22 +16,29 @@ from tracecore.ottl.values import quote
 #: Longer patterns are refused: compiling costs time and memory in proportion, and patterns may come from the record.
 MAX_PATTERN = 64 * 1024
 
+#: Bytes that the automaton of several expressions may take.
+MAX_SET = 1 << 20
+
 _ANYWHERE = re2._re2.RE2.Anchor.UNANCHORED
 _NOWHERE = (-1, -1)
 _SURROGATES = dict.fromkeys(range(0xDC80, 0xDD00), "\ufffd")
 
 
-def _options(*, capture: bool = True) -> Any:
+def _options(*, capture: bool = True, ascii: bool = False, memory: int = 0) -> Any:
     options = re2.Options()
     options.log_errors = False
     options.never_capture = not capture
+    if memory:
+        options.max_mem = memory
+    if ascii:
+        options.encoding = re2.Options.Encoding.LATIN1
     return options
 
 
 class Pattern:
     """A compiled expression. Texts may hold undecodable bytes as lone surrogates (`surrogateescape`)."""
 
-    __slots__ = ("_compiled", "_find", "_test", "names", "text")
+    __slots__ = ("_compiled", "_find", "_find_in_ascii", "_test", "names", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -49,25 +56,68 @@ class Pattern:
             raise ValueError("invalid UTF-8") from None
         #: The name of each group, by number; empty for a group without one. Index 0 is the whole match.
         self.names: tuple[str, ...] = ("", *group_names(text))
-        self._test = self._find if len(self.names) == 1 else None
+        self._test: Callable[[bytes], object] | None = None
+        self._find_in_ascii: Callable[..., list[tuple[int, int]]] | None = None
 
     def matches(self, text: str) -> bool:
         """Whether the expression matches anywhere in the text."""
-        data = _data(text)
         test = self._test
-        if test is None:
-            # To ask only whether it matches is cheaper without groups.
-            test = self._test = re2.compile(self.text, options=_options(capture=False))._regexp.Match
-        return bool(test(_ANYWHERE, data, 0, len(data))[0] != _NOWHERE)
+        return bool((self.test if test is None else test)(_data(text)))
+
+    @property
+    def test(self) -> Callable[[bytes], object]:
+        """What gives something true for a text, encoded as UTF-8, in which the expression matches anywhere."""
+        if self._test is None:
+            # A set, be it of one expression, finds out whether it matches and not where.
+            alone = re2._re2.Set(_ANYWHERE, _options(capture=False))
+            alone.Add(self.text.encode())
+            # Its automaton is all it has: where there is too little memory for that it must not be asked.
+            self._test = alone.Match if alone.Compile() else self._found
+        return self._test
+
+    def _found(self, data: bytes) -> bool:
+        return bool(self._find(_ANYWHERE, data, 0, len(data))[0] != _NOWHERE)
 
     def search(self, text: str) -> list[tuple[int, int]] | None:
         """The spans of the first match and of its groups; (-1, -1) for a group that took no part."""
-        subject = _subject(text)
-        if type(subject) is bytes:
-            spans: list[tuple[int, int]] = self._find(_ANYWHERE, subject, 0, len(subject))
+        if text.isascii():
+            data = text.encode()
+            spans = (self._find_in_ascii or self._narrowed())(_ANYWHERE, data, 0, len(data))
             return None if spans[0] == _NOWHERE else spans
-        found = self._compiled.search(subject)
+        found = self._compiled.search(_subject(text))
         return None if found is None else _spans(found)
+
+    def captures(self, text: str) -> dict[str, str]:
+        """What the named groups of the first match captured; nothing where it does not match.
+
+        Of two groups of one name the later one counts. A group that took no part captured the empty text.
+        """
+        # The empty text is also what lies between -1 and -1.
+        if text.isascii():
+            data = text.encode()
+            spans = (self._find_in_ascii or self._narrowed())(_ANYWHERE, data, 0, len(data))
+            if spans[0] == _NOWHERE:
+                return {}
+            return {name: text[start:end] for name, (start, end) in zip(self.names, spans, strict=True) if name}
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            found = self.search(text) or ()
+            return {name: text[start:end] for name, (start, end) in zip(self.names, found, strict=False) if name}
+        spans = self._find(_ANYWHERE, data, 0, len(data))
+        if spans[0] == _NOWHERE:
+            return {}
+        return {name: data[start:end].decode() for name, (start, end) in zip(self.names, spans, strict=True) if name}
+
+    def _narrowed(self) -> Callable[..., list[tuple[int, int]]]:
+        # Where a character is a byte, `[^x]{1,300}` is a tenth as long, and short enough for RE2's faster ways. What
+        # an expression says of ASCII does not depend on that, as long as it says it in ASCII.
+        self._find_in_ascii = self._find
+        if self.text.isascii():
+            narrow = re2._re2.RE2(self.text.encode(), _options(ascii=True))
+            if narrow.ok():
+                self._find_in_ascii = narrow.Match
+        return self._find_in_ascii
 
     def all(self, text: str) -> Iterator[list[tuple[int, int]]]:
         """Every match, without the empty ones that abut the match before them."""
@@ -133,7 +183,7 @@ def _data(text: str) -> bytes:
 
 
 def _subject(text: str) -> str | bytes:
-    """What RE2 is given so that its offsets are those of the text. Bytes are cheaper, and the same for ASCII."""
+    """What RE2's Python layer is given so that its offsets are those of the text. Bytes are cheaper."""
     if text.isascii():
         return text.encode()
     try:
@@ -234,6 +284,20 @@ def compile_for(function: str, text: str) -> Pattern:
         raise OttlRuntimeError(
             f"the regex pattern supplied to {function} '{quote(text)}' is not a valid pattern: {error}"
         ) from error
+
+
+def together(function: str, texts: Sequence[str]) -> Callable[[bytes], list[int]]:
+    """What gives the places of those of several expressions that match a text, encoded as UTF-8.
+
+    Args:
+        function: what they were given to, for messages.
+        texts: the expressions.
+    """
+    several = re2._re2.Set(_ANYWHERE, _options(capture=False, memory=MAX_SET))
+    if all(_only_in_cpp(text) is None and several.Add(text.encode()) >= 0 for text in texts) and several.Compile():
+        return several.Match  # type: ignore[no-any-return]
+    tests = [compile_for(function, text).test for text in texts]
+    return lambda data: [place for place, test in enumerate(tests) if test(data)]
 
 
 def dynamic(function: str, getter: StringGetter) -> Callable[[Context], Pattern]:

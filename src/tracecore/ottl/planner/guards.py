@@ -28,7 +28,7 @@ def guard(condition: tree.Condition | None) -> Guard:
                 found = guard(operand)
                 if found is not None:
                     return found
-                if not _quiet(operand):
+                if not quiet(operand):
                     return None
         case tree.Or(operands):
             guards = [guard(operand) for operand in operands]
@@ -42,7 +42,7 @@ def statement_guard(statement: tree.Statement) -> Guard:
     found = guard(statement.where)
     if found is not None:
         return found
-    if statement.where is not None and not _quiet(statement.where):
+    if statement.where is not None and not quiet(statement.where):
         return None
     match statement.editor:
         case tree.Call(
@@ -72,7 +72,7 @@ def stays_inside(statement: tree.Statement) -> bool:
     return target.segments[0].name not in ("resource", "scope", "instrumentation_scope")
 
 
-def _quiet(condition: tree.Condition) -> bool:
+def quiet(condition: tree.Condition) -> bool:
     """Whether a condition cannot fail on a log whose body is a string and whose attributes are a map."""
     match condition:
         case tree.Call():
@@ -81,9 +81,9 @@ def _quiet(condition: tree.Condition) -> bool:
             literal = isinstance(left, tree.Literal) or isinstance(right, tree.Literal)
             return op in ("==", "!=") and literal and _readable(left) and _readable(right)
         case tree.Not(operand):
-            return _quiet(operand)
+            return quiet(operand)
         case tree.And(operands) | tree.Or(operands):
-            return all(_quiet(operand) for operand in operands)
+            return all(quiet(operand) for operand in operands)
     return isinstance(condition, tree.Literal)
 
 

@@ -10,18 +10,16 @@ they are first needed. Where the same ones run again and again, texts that diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.ottl.context import Context
 from tracecore.ottl.planner.database import FOLDING, Database, Search, compiled, search
 
 if TYPE_CHECKING:
     from tracecore.ottl.planner.repetition import Repetition, Script
-    from tracecore.ottl.processor import Group
-    from tracecore.ottl.tree import Node
+    from tracecore.ottl.planner.schedule import Caches, Schedule, Stock
     from tracecore.signals.record import LogSignal
 
 #: Sets of guards that records were seen to match, with the statements to run for each. Forgotten when so many.
@@ -110,33 +108,27 @@ class Plan:
         self._always = frozenset(wanted.open)
         self._everything = frozenset(range(len(outlined.patterns)))
         self._stages = _stages(outlined.groups)
-        self._schedules: tuple[dict[frozenset[int], _Schedule], ...] = tuple({} for _ in self._stages)
-        #: Statements, and under -1 conditions, by group; and the patterns that these ask the body for.
-        self._compiled: dict[tuple[int, int], Any] = {}
-        self._asked: dict[tuple[int, int], frozenset[int]] = {}
-        self._numbers = {pattern: number for number, pattern in enumerate(outlined.patterns)}
+        self._schedules: tuple[dict[frozenset[int], Schedule], ...] = tuple({} for _ in self._stages)
+        self._stock: Stock | None = None
         self._repetition: Repetition | None = None
 
     def run(self, signal: LogSignal) -> None:
         """Run all statements that can do something on this record, in their order."""
         log: dict[str, Any] = signal["log"]  # type: ignore[assignment]
-        caches: dict[tuple[int, str], dict[str, Any]] = {}
-        for number in range(len(self._stages)):
+        caches: Caches = {}
+        for stage, schedules in enumerate(self._schedules):
             body = log.get("body")
-            data: bytes | None = None
-            if type(body) is str and type(log.get("attributes")) is dict:
-                data = _encoded(body)
-            schedule = self._schedule(number, None if data is None else self.matching(data))
-            if data is not None and len(data) <= MAX_REPEATED and self._repeated(schedule, data, signal):
-                continue
-            answers = dict(schedule.answers)
-            for group, contextual, entry in schedule.groups:
-                ctx = contextual(signal)
-                if data is not None and not entry.changes_body:
-                    ctx.answers = answers
-                if entry.shared_cache:
-                    ctx.cache = caches.setdefault((entry.processor, entry.context), {})
-                self.failures += group.run(ctx)
+            data = _encoded(body) if type(body) is str and type(log.get("attributes")) is dict else None
+            if data is None:
+                found = _UNKNOWN
+            else:
+                hits: list[int] = []
+                self.database.scan(data, _collect, hits)
+                found = frozenset(hits)
+            schedule = schedules.get(found) or self._scheduled(stage, found)
+            schedule.runs += 1
+            if schedule.runs <= WORTH or data is None or not self._repeated(schedule, data, signal):
+                self.failures += schedule.rest(data).run(signal, caches)
 
     def run_all(self, signals: Sequence[LogSignal]) -> None:
         """Run on several records as on one payload; record by record where that is the same."""
@@ -149,44 +141,44 @@ class Plan:
         self.database.scan(data, _collect, found)
         return frozenset(found)
 
-    def _repeated(self, schedule: _Schedule, data: bytes, signal: LogSignal) -> bool:
+    def _repeated(self, schedule: Schedule, data: bytes, signal: LogSignal) -> bool:
         """Does what was done to a text like this one before; False where that is not known."""
-        schedule.runs += 1
-        if schedule.runs <= WORTH:
+        if len(data) > MAX_REPEATED:
             return False
-        if schedule.script is _NOT_TRIED:
+        if not schedule.tried:
+            schedule.tried = True
             schedule.script = self._script(schedule)
         script, repetition = schedule.script, self._repetition
         return script is not None and repetition is not None and repetition.run(script, data, signal)
 
-    def _script(self, schedule: _Schedule) -> Script | None:
+    def _script(self, schedule: Schedule) -> Script | None:
         from tracecore.ottl.planner.repetition import Repetition, Script, Unforeseen
 
         if self._repetition is None:
             self._repetition = Repetition()
         try:
-            return Script([group for group, _, _ in schedule.groups])
+            return Script(schedule.groups())
         except Unforeseen:
             return None
 
-    def _schedule(self, stage: int, found: frozenset[int] | None) -> _Schedule:
-        known = self._schedules[stage]
-        key = _UNKNOWN if found is None else found
-        schedule = known.get(key)
-        if schedule is None:
-            if len(known) >= MAX_SCHEDULES:
-                known.clear()
-            schedule = known[key] = self._planned(stage, found)
-        return schedule
+    def _forget(self) -> None:
+        for known in self._schedules:
+            known.clear()
 
-    def _planned(self, stage: int, found: frozenset[int] | None) -> _Schedule:
+    def _scheduled(self, stage: int, found: frozenset[int]) -> Schedule:
+        """A new schedule for a stage."""
+        from tracecore.ottl.planner.schedule import Schedule, Stock
+
+        if self._stock is None:
+            self._stock = Stock(self.outline, self._forget)
+        if len(self._schedules[stage]) >= MAX_SCHEDULES:
+            self._schedules[stage].clear()
         entries = self._patterns
-        if found is None or any(not entries[number] for number in found):
+        if found is _UNKNOWN or any(not entries[number] for number in found):
             matched = self._everything
         else:
             matched = self._always.union(*(entries[number] for number in found))
-        planned = []
-        asked: set[int] = set()
+        candidates = []
         for number in self._stages[stage]:
             entry = self.outline.groups[number]
             if entry.guard is not None and matched.isdisjoint(entry.guard):
@@ -195,68 +187,10 @@ class Plan:
                 place for place, guard in enumerate(entry.guards) if guard is None or not matched.isdisjoint(guard)
             )
             if places or entry.conditions:
-                planned.append((self._group(number, places), _CONTEXTUAL[entry.context], entry))
-                for place in (*places, -1):
-                    asked.update(self._asked[number, place])
-        no = {self.outline.patterns[number]: False for number in asked if number not in matched}
-        return _Schedule(tuple(planned), no)
-
-    def _group(self, number: int, places: tuple[int, ...]) -> Group:
-        from tracecore.ottl.compile import compile_condition, compile_statement
-        from tracecore.ottl.parser import parse_condition
-        from tracecore.ottl.processor import Group
-        from tracecore.ottl.runner import check_error_mode
-
-        entry = self.outline.groups[number]
-        programs = []
-        for place in places:
-            program = self._compiled.get((number, place))
-            if program is None:
-                program = compile_statement(entry.statements[place], entry.context, qualified=entry.qualified)
-                self._compiled[number, place] = program
-                self._asked[number, place] = self._patterns_of(program.tree)
-            programs.append(program)
-        conditions = self._compiled.get((number, -1))
-        if conditions is None:
-            conditions = tuple(
-                (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
-            )
-            self._compiled[number, -1] = conditions
-            self._asked[number, -1] = self._patterns_of(*map(parse_condition, entry.conditions))
-        return Group(entry.context, tuple(programs), conditions, check_error_mode(entry.error_mode), entry.shared_cache)
-
-    def _patterns_of(self, *nodes: Node) -> frozenset[int]:
-        """Numbers of the patterns that statements or conditions ask the body for, of those that are searched for."""
-        from tracecore.ottl.tree import Call, body_pattern, walk
-
-        calls = (node for top in nodes for node in walk(top) if isinstance(node, Call))
-        numbers = (self._numbers.get(pattern) for call in calls if (pattern := body_pattern(call)) is not None)
-        return frozenset(number for number in numbers if number is not None)
-
-
-_NOT_TRIED: Final[Any] = object()
-
-
-class _Schedule:
-    """What runs where certain guards match.
-
-    Args:
-        groups: with what makes their context.
-        answers: patterns they ask for that do not match.
-    """
-
-    __slots__ = ("answers", "groups", "runs", "script")
-
-    def __init__(
-        self,
-        groups: tuple[tuple[Group, Callable[[LogSignal], Context], PlannedGroup], ...],
-        answers: dict[str, bool],
-    ) -> None:
-        self.groups = groups
-        self.answers = answers
-        self.runs = 0
-        #: What is known of their repetition; None where nothing can be known.
-        self.script: Script | None = _NOT_TRIED
+                candidates.append((number, places))
+        schedule = Schedule(self._stock, tuple(candidates), None if found is _UNKNOWN else matched)
+        self._schedules[stage][found] = schedule
+        return schedule
 
 
 def _encoded(body: str) -> bytes | None:
@@ -282,23 +216,3 @@ def _stages(groups: Sequence[PlannedGroup]) -> tuple[tuple[int, ...], ...]:
         if group.changes_body:
             stages.append([])
     return tuple(tuple(stage) for stage in stages if stage)
-
-
-def _log_context(signal: LogSignal) -> Context:
-    return Context(signal["resource"], signal.get("scope", {}), signal["log"])  # type: ignore[arg-type]
-
-
-def _scope_context(signal: LogSignal) -> Context:
-    scope: Any = signal.get("scope", {})
-    return Context(signal["resource"], scope, scope)  # type: ignore[arg-type]
-
-
-def _resource_context(signal: LogSignal) -> Context:
-    return Context(signal["resource"], {}, signal["resource"])  # type: ignore[arg-type]
-
-
-_CONTEXTUAL: Final[dict[str, Callable[[LogSignal], Context]]] = {
-    "log": _log_context,
-    "scope": _scope_context,
-    "resource": _resource_context,
-}

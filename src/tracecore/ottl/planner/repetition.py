@@ -23,6 +23,8 @@ from tracecore.ottl.errors import OttlError
 from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse_condition
 from tracecore.ottl.planner import expressions
+from tracecore.ottl.planner.places import Place, extraction, is_body, place_of
+from tracecore.ottl.planner.shortcuts import editing
 
 if TYPE_CHECKING:
     from tracecore.ottl.processor import Group
@@ -35,8 +37,6 @@ MAX_STATEMENTS: Final = 256
 
 Step: TypeAlias = Callable[[Context], Any]
 Asked: TypeAlias = Callable[[Context], bool]
-#: The map and the name of something a statement reads or writes: `("cache", "step")`.
-Place: TypeAlias = tuple[str, str]
 
 _DIGITS: Final = bytes.maketrans(b"0123456789", b"0000000000")
 _DIGIT_MASK: Final = sum(1 << byte for byte in b"0123456789")
@@ -264,12 +264,12 @@ class _Knowledge:
         if any(argument.name for argument in editor.arguments) or not arguments:
             raise Unforeseen
         match editor.name, arguments:
-            case "set", [tree.Path() as path, value] if (target := _place(path)) is not None and target[1]:
+            case "set", [tree.Path() as path, value] if (target := place_of(path)) is not None and target[1]:
                 self._write(target, follows=self.follows(value), text=self._text(value))
-            case "delete_key", [tree.Path() as path, tree.Literal()] if _place(path) is not None:
+            case "delete_key", [tree.Path() as path, tree.Literal()] if place_of(path) is not None:
                 pass
             case "replace_pattern", [tree.Path() as path, tree.Literal(str() as pattern), tree.Literal()] if (
-                target := _place(path)
+                target := place_of(path)
             ) is not None and target[0] == "cache":
                 self._write(target, follows=True, text=blind(pattern))
             case "merge_maps", _ if (taken := extraction(editor)) is not None:
@@ -293,9 +293,9 @@ class _Knowledge:
             case tree.Literal():
                 return True
             case tree.Path():
-                if tree.path_text(value) in _BODY:
+                if is_body(value):
                     return True
-                place = _place(value)
+                place = place_of(value)
                 if place is None or not place[1]:
                     return False
                 if place[0] != "cache":
@@ -321,10 +321,10 @@ class _Knowledge:
             case tree.Literal(literal):
                 return isinstance(literal, str)
             case tree.Path():
-                place = _place(value)
+                place = place_of(value)
                 if place is not None and place[0] == "cache" and place[1]:
                     return place not in self._open and place not in self._numbers
-                return tree.path_text(value) in _BODY
+                return is_body(value)
         return False
 
     def sure(self, condition: tree.Condition) -> bool:
@@ -341,7 +341,7 @@ class _Knowledge:
             ):
                 return self.captures(subject, pattern)
             case tree.Comparison(("==" | "!="), tree.Path() as path, tree.Literal(value)):
-                place = _place(path)
+                place = place_of(path)
                 if place is None or not place[1]:
                     return False
                 if value is None:
@@ -350,45 +350,6 @@ class _Knowledge:
                 digits = isinstance(value, str) and any(char in "0123456789" for char in value)
                 return place[0] == "cache" and isinstance(value, (str, bool)) and not digits and self.follows(path)
         return False
-
-
-_BODY: Final = ("body", "log.body")
-
-
-def extraction(editor: tree.Call) -> tuple[tree.Path, str] | None:
-    """Subject and pattern of `merge_maps(cache, ExtractPatterns(subject, "pattern"), "upsert")`."""
-    match editor.arguments:
-        case (
-            tree.Argument("", tree.Path() as target),
-            tree.Argument(
-                "",
-                tree.Call(
-                    "ExtractPatterns",
-                    (tree.Argument("", tree.Path() as subject), tree.Argument("", tree.Literal(str() as pattern))),
-                    (),
-                ),
-            ),
-            tree.Argument("", tree.Literal("upsert")),
-        ) if _place(target) == ("cache", "") and any(regex.group_names(pattern)):
-            return subject, pattern
-    return None
-
-
-def _place(path: tree.Path) -> Place | None:
-    """Where a path leads that is one of the maps or an entry of it (else the name is empty); None for all others."""
-    *before, last = path.segments
-    names = [segment.name for segment in path.segments]
-    if names[0] == "log":
-        names = names[1:]
-    root = ".".join(names)
-    if root not in ("cache", "attributes", "resource.attributes") or any(segment.keys for segment in before):
-        return None
-    match last.keys:
-        case ():
-            return root, ""
-        case (tree.Literal(str() as key),) if key:
-            return root, key
-    return None
 
 
 def _part(group: Group, known: _Knowledge) -> _Part:
@@ -403,8 +364,9 @@ def _part(group: Group, known: _Knowledge) -> _Part:
         cut = None
         if (taken := extraction(program.tree.editor)) is not None and known.captures(*taken):
             subject, pattern = taken
-            place = _place(subject)
+            place = place_of(subject)
             cut = _Cut("" if place is None else place[1], regex.compiled(pattern))
         where = program.tree.where
-        statements.append(_Statement(program.where, where is None or known.sure(where), program.editor, cut))
+        editor = editing(program.tree.editor, program.editor)
+        statements.append(_Statement(program.where, where is None or known.sure(where), editor, cut))
     return _Part(entered if conditions else None, sure, tuple(statements))

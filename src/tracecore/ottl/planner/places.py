@@ -1,0 +1,52 @@
+"""What statements of a log read and write, as far as it is one of its maps."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from tracecore.ottl import tree
+from tracecore.ottl.functions import regex
+
+#: A map and the name of an entry of it: `("cache", "step")`; the name is empty for the map itself.
+Place: TypeAlias = tuple[str, str]
+
+
+def is_body(path: tree.Path) -> bool:
+    """Whether a path is the body as a whole."""
+    return tree.path_text(path) in ("body", "log.body")
+
+
+def extraction(editor: tree.Call) -> tuple[tree.Path, str] | None:
+    """Subject and pattern of `merge_maps(cache, ExtractPatterns(subject, "pattern"), "upsert")`."""
+    match editor.arguments:
+        case (
+            tree.Argument("", tree.Path() as target),
+            tree.Argument(
+                "",
+                tree.Call(
+                    "ExtractPatterns",
+                    (tree.Argument("", tree.Path() as subject), tree.Argument("", tree.Literal(str() as pattern))),
+                    (),
+                ),
+            ),
+            tree.Argument("", tree.Literal("upsert")),
+        ) if place_of(target) == ("cache", "") and any(regex.group_names(pattern)):
+            return subject, pattern
+    return None
+
+
+def place_of(path: tree.Path) -> Place | None:
+    """Where a path leads that is one of the maps or an entry of it (else the name is empty); None for all others."""
+    *before, last = path.segments
+    names = [segment.name for segment in path.segments]
+    if names[0] == "log":
+        names = names[1:]
+    root = ".".join(names)
+    if root not in ("cache", "attributes", "resource.attributes") or any(segment.keys for segment in before):
+        return None
+    match last.keys:
+        case ():
+            return root, ""
+        case (tree.Literal(str() as key),) if key:
+            return root, key
+    return None

@@ -1,0 +1,364 @@
+"""What runs on a record: first questions about its body, then what their answers leave of the statements.
+
+Where the scan found certain guards, certain statements can do something (`Schedule`). What their conditions ask the
+body is asked first, all expressions of a group at once (`Question`). A statement whose condition cannot hold then is
+gone, and so is a group; what is left is compiled once for all records with the same answers (`Rest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from tracecore.ottl import tree
+from tracecore.ottl.compile import Program, compile_condition, compile_statement
+from tracecore.ottl.context import Context
+from tracecore.ottl.errors import OttlError
+from tracecore.ottl.functions import regex
+from tracecore.ottl.parser import parse, parse_condition
+from tracecore.ottl.planner.guards import quiet
+from tracecore.ottl.planner.questions import Answer, questions, reduced
+from tracecore.ottl.planner.shortcuts import Asked, asking, editing, editing_where
+from tracecore.ottl.processor import Group
+from tracecore.ottl.runner import check_error_mode, pass_over
+from tracecore.ottl.signature import RawGetter
+
+if TYPE_CHECKING:
+    from tracecore.ottl.planner.plan import Outline, PlannedGroup
+    from tracecore.ottl.planner.repetition import Script
+    from tracecore.signals.record import LogSignal
+
+#: Questions and rests that are remembered; all are forgotten when there are so many.
+MAX_STEPS: Final = 8192
+#: Sets of expressions that are asked for together, likewise.
+MAX_TESTS: Final = 1024
+
+#: The caches that groups of a processor share, by processor and context.
+Caches: TypeAlias = dict[tuple[int, str], dict[str, Any]]
+
+
+class Part(NamedTuple):
+    """A group of statements in a rest.
+
+    Args:
+        group: as it runs on any record.
+        entry: where it comes from.
+        simple: its context is a log, its cache its own, its conditions cannot fail and what fails is passed over.
+        entered: whether it is entered, where that is simple; None for always.
+        steps: its statements.
+    """
+
+    group: Group
+    entry: PlannedGroup
+    simple: bool = False
+    entered: Asked | None = None
+    steps: tuple[tuple[Asked | None, RawGetter, Program], ...] = ()
+
+
+class Rest:
+    """What runs when nothing is left to ask.
+
+    Args:
+        parts: in order.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = tuple(parts)
+
+    def run(self, signal: LogSignal, caches: Caches) -> int:
+        """Run on a record, and give how many statements and conditions failed."""
+        failed = 0
+        ctx = _log_context(signal)
+        for group, entry, simple, entered, steps in self._parts:
+            if not simple:
+                failed += _run_any(group, entry, signal, caches)
+                continue
+            ctx.cache = {}
+            if entered is not None and not entered(ctx):
+                continue
+            left = iter(steps)
+            while True:
+                try:
+                    for where, editor, program in left:  # noqa: B007
+                        if where is None or where(ctx):
+                            editor(ctx)
+                    break
+                except (OttlError, RecursionError) as error:
+                    failed += 1
+                    pass_over(program, error, group.error_mode)
+        return failed
+
+
+def _run_any(group: Group, entry: PlannedGroup, signal: LogSignal, caches: Caches) -> int:
+    ctx = _CONTEXTUAL[entry.context](signal)
+    if entry.shared_cache:
+        ctx.cache = caches.setdefault((entry.processor, entry.context), {})
+    return group.run(ctx)
+
+
+class Question:
+    """Which of some expressions match the body.
+
+    Args:
+        patterns: the expressions.
+        test: gives the places of those that match a text, encoded as UTF-8.
+        before: the answers to the questions before this one.
+    """
+
+    __slots__ = ("before", "next", "patterns", "test")
+
+    def __init__(
+        self, patterns: tuple[str, ...], test: Callable[[bytes], list[int]], before: Mapping[str, bool]
+    ) -> None:
+        self.patterns = patterns
+        self.test = test
+        self.before = before
+        #: What comes after an answer, as far as there was such an answer.
+        self.next: dict[tuple[int, ...], Next] = {}
+
+
+Next: TypeAlias = Question | Rest
+
+
+class Schedule:
+    """What runs where certain guards match.
+
+    Args:
+        candidates: groups by their number, with the places of the statements of each that can do something.
+        matched: numbers of the patterns that can match; None where nothing is known of the body.
+    """
+
+    __slots__ = ("_first", "_stock", "candidates", "matched", "runs", "script", "tried")
+
+    def __init__(
+        self, stock: Stock, candidates: tuple[tuple[int, tuple[int, ...]], ...], matched: frozenset[int] | None
+    ) -> None:
+        self._stock = stock
+        self.candidates = candidates
+        self.matched = matched
+        self.runs = 0
+        #: What is known of their repetition, once that was tried; None where nothing can be known.
+        self.script: Script | None = None
+        self.tried = False
+        self._first: Next | None = None
+
+    def rest(self, data: bytes | None) -> Rest:
+        """What runs on a record whose body is this text, encoded as UTF-8; None for a body that is no text."""
+        step = self._first
+        if step is None:
+            step = self._first = self._next({})
+        while type(step) is Question:
+            assert data is not None
+            found = tuple(step.test(data))
+            step = step.next.get(found) or self._grown(step, found)
+        assert type(step) is Rest
+        return step
+
+    def groups(self) -> list[Group]:
+        """The groups as they are written, without the statements that cannot do anything."""
+        return [self._stock.group(number, places) for number, places in self.candidates]
+
+    def _grown(self, asked: Question, found: tuple[int, ...]) -> Next:
+        self._stock.count_step()
+        answers = {pattern: place in found for place, pattern in enumerate(asked.patterns)}
+        asked.next[found] = step = self._next({**asked.before, **answers})
+        return step
+
+    def _next(self, answers: Mapping[str, bool]) -> Next:
+        stock, matched = self._stock, self.matched
+        if matched is None:
+            return Rest([stock.whole(number, places) for number, places in self.candidates])
+
+        def answer(pattern: str) -> bool | None:
+            number = stock.numbers.get(pattern)
+            return False if number is not None and number not in matched else answers.get(pattern)
+
+        left: list[Part] = []
+        for number, places in self.candidates:
+            if patterns := stock.questions(number, places, answer):
+                return Question(patterns, stock.test(patterns), answers)
+            found = stock.left(number, places, answer)
+            if found is not None:
+                left.append(found)
+        return Rest(left)
+
+
+class Stock:
+    """The statements of a plan, read and compiled when they are first needed.
+
+    Args:
+        outline: the plan.
+        forget: called when too much is remembered of what runs when.
+    """
+
+    def __init__(self, outline: Outline, forget: Callable[[], None]) -> None:
+        self._forget = forget
+        self._steps = 0
+        self._groups = outline.groups
+        self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
+        self._statements: dict[tuple[int, int], tree.Statement] = {}
+        self._programs: dict[tuple[int, int], Program] = {}
+        self._editors: dict[tuple[int, int], RawGetter] = {}
+        self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
+        self._conditions: dict[int, tuple[tree.Condition, ...]] = {}
+        self._compiled: dict[tuple[int, str], Asked] = {}
+
+    def count_step(self) -> None:
+        """One more is remembered."""
+        self._steps += 1
+        if self._steps >= MAX_STEPS:
+            self._steps = 0
+            self._forget()
+
+    def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
+        """What asks for these expressions, compiled once for all that do."""
+        test = self._tests.get(patterns)
+        if test is None:
+            if len(self._tests) >= MAX_TESTS:
+                self._tests.clear()
+                self._forget()
+            test = self._tests[patterns] = regex.together("IsMatch", patterns)
+        return test
+
+    def group(self, number: int, places: Sequence[int]) -> Group:
+        """A group of some of its statements, for any record."""
+        entry = self._groups[number]
+        programs = []
+        for place in places:
+            if (number, place) not in self._programs:
+                node = self._statement(number, place)
+                self._programs[number, place] = compile_statement(node, entry.context, qualified=entry.qualified)
+            programs.append(self._programs[number, place])
+        conditions = (
+            (text, compile_condition(text, entry.context, qualified=entry.qualified)) for text in entry.conditions
+        )
+        return self._made(number, tuple(conditions), programs)
+
+    def whole(self, number: int, places: Sequence[int]) -> Part:
+        """The same, to be run."""
+        return Part(self.group(number, places), self._groups[number])
+
+    def _told(self, number: int) -> bool:
+        """Whether what is known of the body is true for all statements of a group."""
+        return self._groups[number].context == "log" and not self._groups[number].changes_body
+
+    def questions(self, number: int, places: Sequence[int], answer: Answer) -> tuple[str, ...]:
+        """The expressions of a group of which it has to be known whether they match the body."""
+        if not self._told(number):
+            return ()
+        statements = (self._statement(number, place).where for place in places)
+        conditions = (*self._conditions_of(number), *(where for where in statements if where is not None))
+        # A dictionary for a set in order.
+        return tuple(
+            {pattern: None for condition in conditions for pattern in questions(reduced(condition, answer), answer)}
+        )
+
+    def left(self, number: int, places: Sequence[int], answer: Answer) -> Part | None:
+        """What is left of a group when its questions are answered; None where nothing is.
+
+        It is for records whose body is text and whose attributes are a map.
+        """
+        if not self._told(number):
+            return self.whole(number, places)
+        conditions = self._conditions_left(number, answer)
+        if conditions is None:
+            return None
+        programs: list[Program] = []
+        for place in places:
+            where = self._statement(number, place).where
+            rest = tree.Literal(True) if where is None else reduced(where, answer)
+            if not isinstance(rest, tree.Literal) or rest.value:
+                programs.append(self._program(number, place, rest))
+        silent = all(quiet(node) for _, node in conditions)
+        if not programs and silent:
+            return None
+        entry = self._groups[number]
+        asked = tuple((text, self._condition(number, node)) for text, node in conditions)
+        group = self._made(number, asked, programs)
+        if not silent or entry.shared_cache or group.error_mode == "propagate":
+            return Part(group, entry)
+        steps = tuple((program.where, program.editor, program) for program in programs)
+        return Part(group, entry, True, _any([condition for _, condition in asked]), steps)
+
+    def _conditions_left(self, number: int, answer: Answer) -> list[tuple[str, tree.Condition]] | None:
+        """What is left of a group's conditions, each with its text; None where none of them can hold."""
+        conditions: list[tuple[str, tree.Condition]] = []
+        for text, condition in zip(self._groups[number].conditions, self._conditions_of(number), strict=True):
+            found = reduced(condition, answer)
+            if not isinstance(found, tree.Literal):
+                conditions.append((text, found))
+            elif found.value:
+                # One that holds is enough, unless another is to fail before it.
+                return [] if all(quiet(node) for _, node in conditions) else [*conditions, (text, found)]
+        return conditions if conditions or not self._groups[number].conditions else None
+
+    def _made(self, number: int, conditions: tuple[tuple[str, Asked], ...], programs: Sequence[Program]) -> Group:
+        entry = self._groups[number]
+        return Group(entry.context, tuple(programs), conditions, check_error_mode(entry.error_mode), entry.shared_cache)
+
+    def _statement(self, number: int, place: int) -> tree.Statement:
+        key = number, place
+        if key not in self._statements:
+            self._statements[key] = parse(self._groups[number].statements[place])
+        return self._statements[key]
+
+    def _conditions_of(self, number: int) -> tuple[tree.Condition, ...]:
+        if number not in self._conditions:
+            self._conditions[number] = tuple(map(parse_condition, self._groups[number].conditions))
+        return self._conditions[number]
+
+    def _program(self, number: int, place: int, where: tree.Condition) -> Program:
+        """A statement under what is left of its condition."""
+        entry = self._groups[number]
+        node = self._statement(number, place)
+        editor = self._editors.get((number, place))
+        if editor is None:
+            editor = compile_statement(replace(node, where=None), entry.context, qualified=entry.qualified).editor
+            self._editors[number, place] = editor
+        if isinstance(where, tree.Literal):
+            return Program(node, entry.context, None, editing(node.editor, editor))
+        holds = self._condition(number, where)
+        both = editing_where(node.editor, where, lambda ctx: holds(ctx) and editor(ctx))
+        if both is not None:
+            return Program(node, entry.context, None, both)
+        return Program(node, entry.context, holds, editing(node.editor, editor))
+
+    def _condition(self, number: int, node: tree.Condition) -> Asked:
+        key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true
+        if key not in self._compiled:
+            entry = self._groups[number]
+
+            def compiled(inner: tree.Condition) -> Asked:
+                return compile_condition(inner, entry.context, qualified=entry.qualified)
+
+            self._compiled[key] = asking(node, compiled)
+        return self._compiled[key]
+
+
+def _any(conditions: list[Asked]) -> Asked | None:
+    if len(conditions) < 2:
+        return conditions[0] if conditions else None
+    return lambda ctx: any(condition(ctx) for condition in conditions)
+
+
+def _log_context(signal: LogSignal) -> Context:
+    return Context(signal["resource"], signal.get("scope", {}), signal["log"])  # type: ignore[arg-type]
+
+
+def _scope_context(signal: LogSignal) -> Context:
+    scope: Any = signal.get("scope", {})
+    return Context(signal["resource"], scope, scope)  # type: ignore[arg-type]
+
+
+def _resource_context(signal: LogSignal) -> Context:
+    return Context(signal["resource"], {}, signal["resource"])  # type: ignore[arg-type]
+
+
+_CONTEXTUAL: Final[dict[str, Callable[[LogSignal], Context]]] = {
+    "log": _log_context,
+    "scope": _scope_context,
+    "resource": _resource_context,
+}

@@ -1,0 +1,174 @@
+"""The commonest statements and conditions in one step each.
+
+A closure of the language is made of others, each of which expects any value. A plan knows that a record's body is text
+and its attributes are a map, and most of its statements do one of a few things: they give an attribute or an entry
+of the cache a constant, or what was captured, as it is or as a number; they capture; they ask whether something is
+there. Those are said here in one function each. Where a value is not what it nearly always is, the closure of the
+language is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from tracecore.ottl import tree
+from tracecore.ottl.context import Context
+from tracecore.ottl.expressions import inverted, joined
+from tracecore.ottl.functions import regex
+from tracecore.ottl.planner.places import Place, extraction, is_body, place_of
+from tracecore.ottl.signature import RawGetter
+from tracecore.ottl.values import parse_float, parse_int
+
+Asked: TypeAlias = Callable[[Context], bool]
+
+#: Converters of text to what an attribute may hold.
+_NUMBERS: Final[dict[str, Callable[[str], Any]]] = {"Int": parse_int, "Double": parse_float}
+_PLAIN: Final = (str, int, float, bool)
+
+
+def editing(call: tree.Call, general: RawGetter) -> RawGetter:
+    """What an editor does, in one step where it is one of the common ones.
+
+    Args:
+        call: the editor, in a log's context.
+        general: its closure.
+    """
+    match call.name, [argument.value for argument in call.arguments if not argument.name]:
+        case "set", [tree.Path() as target, tree.Literal(value)] if type(value) in _PLAIN:
+            return _given(place_of(target), value) or general
+        case "set", [tree.Path() as target, tree.Path() as source]:
+            return _copied(place_of(target), place_of(source), general) or general
+        case "set", [tree.Path() as target, tree.Call(name, (tree.Argument("", tree.Path() as source),), ())]:
+            return _converted(place_of(target), place_of(source), _NUMBERS.get(name), general) or general
+        case "merge_maps", _ if (extracted := extraction(call)) is not None:
+            return _captured(*extracted, general) or general
+    return general
+
+
+def editing_where(call: tree.Call, where: tree.Condition, general: RawGetter) -> RawGetter | None:
+    """What an editor does where it has something to set; None where its condition asks for anything else.
+
+    Args:
+        call: the editor, in a log's context.
+        where: its condition.
+        general: the closure of both.
+    """
+    match where:
+        case tree.Comparison("!=", tree.Path() as needed, tree.Literal(None)):
+            match [argument.value for argument in call.arguments]:
+                case [_, tree.Path() as source] | [_, tree.Call(_, (tree.Argument("", tree.Path() as source),), ())]:
+                    if source == needed and place_of(source) is not None:
+                        found = editing(call, general)
+                        return None if found is general else found
+    return None
+
+
+def _given(target: Place | None, value: Any) -> RawGetter | None:
+    match target:
+        case ("attributes", key) if key:
+
+            def stamp(ctx: Context) -> None:
+                ctx.item["attributes"][key] = value
+
+            return stamp
+        case ("cache", key) if key:
+
+            def note(ctx: Context) -> None:
+                ctx.cache[key] = value
+
+            return note
+    return None
+
+
+def _copied(target: Place | None, source: Place | None, general: RawGetter) -> RawGetter | None:
+    match target, source:
+        case ("attributes", key), ("cache", name) if key and name:
+
+            def copy(ctx: Context) -> None:
+                value = ctx.cache.get(name)
+                if type(value) is str:
+                    ctx.item["attributes"][key] = value
+                elif value is not None:
+                    general(ctx)
+
+            return copy
+    return None
+
+
+def _converted(
+    target: Place | None, source: Place | None, convert: Callable[[str], Any] | None, general: RawGetter
+) -> RawGetter | None:
+    match target, source:
+        case ("attributes", key), ("cache", name) if key and name and convert is not None:
+
+            def put(ctx: Context) -> None:
+                value = ctx.cache.get(name)
+                if type(value) is str:
+                    ctx.item["attributes"][key] = convert(value)
+                elif value is not None:
+                    general(ctx)
+
+            return put
+    return None
+
+
+def _captured(subject: tree.Path, pattern: str, general: RawGetter) -> RawGetter | None:
+    place = place_of(subject)
+    captures = regex.compiled(pattern).captures
+    if is_body(subject):
+
+        def capture(ctx: Context) -> None:
+            ctx.cache.update(captures(ctx.item["body"]))
+
+        return capture
+    if place is not None and place[0] == "cache" and place[1]:
+        name = place[1]
+
+        def capture_further(ctx: Context) -> None:
+            text = ctx.cache.get(name)
+            if type(text) is str:
+                ctx.cache.update(captures(text))
+            else:
+                general(ctx)
+
+        return capture_further
+    return None
+
+
+def asking(condition: tree.Condition, compiled: Callable[[tree.Condition], Asked]) -> Asked:
+    """The answer to a condition, in one step where it is one of the common ones.
+
+    Args:
+        condition: in a log's context.
+        compiled: gives the closure of a condition.
+    """
+    match condition:
+        case tree.Comparison(("==" | "!=") as op, tree.Path() as path, tree.Literal(value)):
+            return _compared(place_of(path), op == "==", value) or compiled(condition)
+        case tree.Not(operand):
+            return inverted(asking(operand, compiled))
+        case tree.And(operands):
+            return joined([asking(operand, compiled) for operand in operands], until=False)
+        case tree.Or(operands):
+            return joined([asking(operand, compiled) for operand in operands], until=True)
+    return compiled(condition)
+
+
+def _compared(place: Place | None, equal: bool, value: object) -> Asked | None:
+    match place, equal, value:
+        case ("cache", key), True, None if key:
+            return lambda ctx: (found := ctx.cache.get(key)) is None or found == b""
+        case ("cache", key), False, None if key:
+            return lambda ctx: (found := ctx.cache.get(key)) is not None and found != b""
+        case ("cache", key), True, str() if key:
+            return lambda ctx: bool(ctx.cache.get(key) == value)
+        case ("cache", key), False, str() if key:
+            return lambda ctx: bool(ctx.cache.get(key) != value)
+        case ("cache", key), True, True if key:
+            return lambda ctx: ctx.cache.get(key) is True
+        case ("attributes", key), True, None if key:
+            return lambda ctx: (found := ctx.item["attributes"].get(key)) is None or found == b""
+        case ("attributes", key), False, None if key:
+            return lambda ctx: (found := ctx.item["attributes"].get(key)) is not None and found != b""
+    return None
