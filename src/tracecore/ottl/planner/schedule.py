@@ -201,16 +201,19 @@ class Stock:
         self.numbers = {pattern: number for number, pattern in enumerate(outline.patterns)}
         self._statements: dict[tuple[int, int], tree.Statement] = {}
         self._programs: dict[tuple[int, int], Program] = {}
-        self._editors: dict[tuple[int, int], RawGetter] = {}
+        #: Editors as the language has them, and as they run here.
+        self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._conditions: dict[int, tuple[tree.Condition, ...]] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
+        self._parts: dict[tuple[int, tuple[int, ...], tuple[bool | None, ...]], Part | None] = {}
 
     def count_step(self) -> None:
         """One more is remembered."""
         self._steps += 1
         if self._steps >= MAX_STEPS:
             self._steps = 0
+            self._parts.clear()
             self._forget()
 
     def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
@@ -245,7 +248,7 @@ class Stock:
         """Whether what is known of the body is true for all statements of a group."""
         return self._groups[number].context == "log" and not self._groups[number].changes_body
 
-    def questions(self, number: int, places: Sequence[int], answer: Answer) -> tuple[str, ...]:
+    def questions(self, number: int, places: tuple[int, ...], answer: Answer) -> tuple[str, ...]:
         """The expressions of a group of which it has to be known whether they match the body."""
         if not self._told(number):
             return ()
@@ -256,13 +259,20 @@ class Stock:
             {pattern: None for condition in conditions for pattern in questions(reduced(condition, answer), answer)}
         )
 
-    def left(self, number: int, places: Sequence[int], answer: Answer) -> Part | None:
+    def left(self, number: int, places: tuple[int, ...], answer: Answer) -> Part | None:
         """What is left of a group when its questions are answered; None where nothing is.
 
         It is for records whose body is text and whose attributes are a map.
         """
         if not self._told(number):
             return self.whole(number, places)
+        # The same answers leave the same, whatever else was asked.
+        key = number, places, tuple(map(answer, self.questions(number, places, _unknown)))
+        if key not in self._parts:
+            self._parts[key] = self._part(number, places, answer)
+        return self._parts[key]
+
+    def _part(self, number: int, places: tuple[int, ...], answer: Answer) -> Part | None:
         conditions = self._conditions_left(number, answer)
         if conditions is None:
             return None
@@ -314,17 +324,15 @@ class Stock:
         """A statement under what is left of its condition."""
         entry = self._groups[number]
         node = self._statement(number, place)
-        editor = self._editors.get((number, place))
-        if editor is None:
-            editor = compile_statement(replace(node, where=None), entry.context, qualified=entry.qualified).editor
-            self._editors[number, place] = editor
+        if (number, place) not in self._editors:
+            alone = compile_statement(replace(node, where=None), entry.context, qualified=entry.qualified)
+            self._editors[number, place] = alone.editor, editing(node.editor, alone.editor)
+        editor, edit = self._editors[number, place]
         if isinstance(where, tree.Literal):
-            return Program(node, entry.context, None, editing(node.editor, editor))
+            return Program(node, entry.context, None, edit)
         holds = self._condition(number, where)
         both = editing_where(node.editor, where, lambda ctx: holds(ctx) and editor(ctx))
-        if both is not None:
-            return Program(node, entry.context, None, both)
-        return Program(node, entry.context, holds, editing(node.editor, editor))
+        return Program(node, entry.context, holds, edit) if both is None else Program(node, entry.context, None, both)
 
     def _condition(self, number: int, node: tree.Condition) -> Asked:
         key = number, tree.unparse(node)  # not the tree itself, whose 1 is equal to its true
@@ -336,6 +344,10 @@ class Stock:
 
             self._compiled[key] = asking(node, compiled)
         return self._compiled[key]
+
+
+def _unknown(pattern: str) -> None:
+    return None
 
 
 def _any(conditions: list[Asked]) -> Asked | None:

@@ -38,7 +38,8 @@ def editing(call: tree.Call, general: RawGetter) -> RawGetter:
         case "set", [tree.Path() as target, tree.Literal(value)] if type(value) in _PLAIN:
             return _given(place_of(target), value) or general
         case "set", [tree.Path() as target, tree.Path() as source]:
-            return _copied(place_of(target), place_of(source), general) or general
+            found = _body_kept(place_of(target)) if is_body(source) else None
+            return found or _copied(place_of(target), place_of(source), general) or general
         case "set", [tree.Path() as target, tree.Call(name, (tree.Argument("", tree.Path() as source),), ())]:
             return _converted(place_of(target), place_of(source), _NUMBERS.get(name), general) or general
         case "merge_maps", _ if (extracted := extraction(call)) is not None:
@@ -93,6 +94,17 @@ def _copied(target: Place | None, source: Place | None, general: RawGetter) -> R
                     general(ctx)
 
             return copy
+    return None
+
+
+def _body_kept(target: Place | None) -> RawGetter | None:
+    match target:
+        case ("cache", key) if key:
+
+            def keep(ctx: Context) -> None:
+                ctx.cache[key] = ctx.item["body"]
+
+            return keep
     return None
 
 
