@@ -210,7 +210,7 @@ setting = Setting("k8sattributes", meter, time.time_ns, {}.__getitem__, Path(), 
 before = resident_bytes()
 processor = K8sAttributes(Options(auth_type="none"), setting)
 processor.start()
-assert processor._pods.synced.wait(300), meter.degraded_reason
+assert processor._pods.following.synced.wait(300), meter.degraded_reason
 after = resident_bytes()
 json.dump({"known": len(processor._pods), "before": before, "after": after, "lookup": lookups(processor)}, sys.stdout)
 processor.stop()

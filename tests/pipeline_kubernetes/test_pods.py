@@ -50,23 +50,23 @@ def _nowhere() -> api.Way:
 
 def test_a_pod_that_is_gone_is_known_for_a_while_and_its_address_is_not() -> None:
     cache = Cache(grace=60)
-    cache.pods.apply(told("ADDED", pod(status={"podIP": "10.0.0.1"})))
-    cache.pods.apply(told("DELETED", pod()))
+    cache.pods.following.apply(told("ADDED", pod(status={"podIP": "10.0.0.1"})))
+    cache.pods.following.apply(told("DELETED", pod()))
     assert "uid-w-0" in cache.pods.by_uid
     assert cache.pods.by_address == {}
     cache.now = 61
-    cache.pods.apply(Change("BOOKMARK", "2"))
+    cache.pods.following.apply(Change("BOOKMARK", "2"))
     assert len(cache.pods) == 0
     assert cache.pods.by_name == {}
 
 
 def test_a_pod_of_the_same_name_takes_its_place() -> None:
     cache = Cache(grace=60)
-    cache.pods.apply(told("ADDED", pod(metadata={"uid": "first"}, status={"podIP": "10.0.0.1"})))
-    cache.pods.apply(told("DELETED", pod(metadata={"uid": "first"})))
-    cache.pods.apply(told("ADDED", pod(metadata={"uid": "second"}, status={"podIP": "10.0.0.1"})))
+    cache.pods.following.apply(told("ADDED", pod(metadata={"uid": "first"}, status={"podIP": "10.0.0.1"})))
+    cache.pods.following.apply(told("DELETED", pod(metadata={"uid": "first"})))
+    cache.pods.following.apply(told("ADDED", pod(metadata={"uid": "second"}, status={"podIP": "10.0.0.1"})))
     cache.now = 61
-    cache.pods.apply(Change("BOOKMARK", "2"))
+    cache.pods.following.apply(Change("BOOKMARK", "2"))
     assert cache.pods.by_name["ml", "w-0"].uid == "second"
     assert cache.pods.by_address["10.0.0.1"].uid == "second"
     assert list(cache.pods.by_uid) == ["second"]
@@ -74,27 +74,27 @@ def test_a_pod_of_the_same_name_takes_its_place() -> None:
 
 def test_an_address_belongs_to_the_pod_that_has_it_now() -> None:
     cache = Cache()
-    cache.pods.apply(told("ADDED", pod("a", status={"podIP": "10.0.0.1", "phase": "Running"})))
-    cache.pods.apply(told("MODIFIED", pod("a", status={"podIP": "10.0.0.1", "phase": "Succeeded"})))
+    cache.pods.following.apply(told("ADDED", pod("a", status={"podIP": "10.0.0.1", "phase": "Running"})))
+    cache.pods.following.apply(told("MODIFIED", pod("a", status={"podIP": "10.0.0.1", "phase": "Succeeded"})))
     assert "10.0.0.1" not in cache.pods.by_address
-    cache.pods.apply(told("ADDED", pod("b", status={"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]})))
+    cache.pods.following.apply(told("ADDED", pod("b", status={"podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]})))
     assert {address: known.uid for address, known in cache.pods.by_address.items()} == {
         "10.0.0.1": "uid-b",
         "fd00::1": "uid-b",
     }
     host = pod("host", spec={"hostNetwork": True}, status={"podIP": "192.168.0.1"})
-    cache.pods.apply(told("ADDED", host))
+    cache.pods.following.apply(told("ADDED", host))
     assert "192.168.0.1" not in cache.pods.by_address
 
 
 def test_a_new_list_tells_which_pods_are_gone() -> None:
     cache = Cache(grace=0)
     for name in "ab":
-        cache.pods.apply(told("ITEM", pod(name)))
-    cache.pods.apply(Change("SYNCED", "5"))
-    cache.pods.apply(told("ITEM", pod("b")))
-    cache.pods.apply(Change("SYNCED", "9"))
-    cache.pods.apply(Change("BOOKMARK", "9"))
+        cache.pods.following.apply(told("ITEM", pod(name)))
+    cache.pods.following.apply(Change("SYNCED", "5"))
+    cache.pods.following.apply(told("ITEM", pod("b")))
+    cache.pods.following.apply(Change("SYNCED", "9"))
+    cache.pods.following.apply(Change("BOOKMARK", "9"))
     assert list(cache.pods.by_uid) == ["uid-b"]
 
 
@@ -102,18 +102,18 @@ def test_there_is_a_bound_and_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("tracecore.pipeline.processors.pods.MOST", 2)
     cache = Cache()
     for name in "abc":
-        cache.pods.apply(told("ADDED", pod(name)))
-    cache.pods.apply(told("MODIFIED", pod("a", spec={"nodeName": "node-2"})))
+        cache.pods.following.apply(told("ADDED", pod(name)))
+    cache.pods.following.apply(told("MODIFIED", pod("a", spec={"nodeName": "node-2"})))
     assert sorted(cache.pods.by_uid) == ["uid-a", "uid-b"]
     assert cache.pods.by_uid["uid-a"].attributes["k8s.node.name"] == "node-2"
-    assert cache.pods.overflow == 1
+    assert cache.pods.following.overflow == 1
 
 
 @pytest.mark.parametrize("raw", [b"[]", b"{}", b'{"metadata":null}', b"not", b'{"metadata":{"uid":"u"},"spec":7}'])
 def test_what_is_no_pod_is_counted(raw: bytes) -> None:
     cache = Cache()
-    cache.pods.apply(Change("ADDED", "1", raw))
-    assert cache.pods.malformed == 1
+    cache.pods.following.apply(Change("ADDED", "1", raw))
+    assert cache.pods.following.malformed == 1
     assert len(cache.pods) == 0
 
 
@@ -192,8 +192,8 @@ def test_the_owner_is_known_without_a_guess_where_the_pod_says_its_hash() -> Non
 def test_containers_differ_and_a_single_one_speaks_for_its_pod() -> None:
     cache = Cache(Extract(metadata=("k8s.container.name", "container.image.name", "container.image.tag")))
     two = [{"name": "a", "image": "x/a"}, {"name": "b", "image": "x/b:7"}]
-    cache.pods.apply(told("ADDED", pod("one")))
-    cache.pods.apply(told("ADDED", pod("two", spec={"containers": two})))
+    cache.pods.following.apply(told("ADDED", pod("one")))
+    cache.pods.following.apply(told("ADDED", pod("two", spec={"containers": two})))
     one, both = cache.pods.by_uid["uid-one"], cache.pods.by_uid["uid-two"]
     assert (
         one.of(None)
@@ -248,7 +248,7 @@ class Naming:
         setting = Setting("k8sattributes", self.meter, self.clock, {}.__getitem__, Path(), lambda: (True, {}))
         self.processor = K8sAttributes(Options(auth_type="none", **options), setting)
         self.pods = self.processor._pods
-        self.pods.apply(Change("SYNCED", "1"))
+        self.pods.following.apply(Change("SYNCED", "1"))
 
     def send(self, *resources: dict[str, Any], acks: tuple[Ack, ...] = (), peer: str = "") -> list[dict[str, Any]]:
         entries = [
@@ -274,13 +274,13 @@ KNOWN, UNKNOWN = {"k8s.pod.uid": "uid-w-0"}, {"k8s.pod.uid": "uid-late"}
 
 def test_records_wait_for_their_pod_and_others_do_not_wait_for_them() -> None:
     one = Naming()
-    one.pods.apply(told("ADDED", pod()))
+    one.pods.following.apply(told("ADDED", pod()))
     arrived: list[str] = []
     came = one.send(KNOWN, UNKNOWN, acks=(Ack(lambda: arrived.append("all")),))
     assert [own["k8s.pod.uid"] for own in came] == ["uid-w-0"]
     assert arrived == [], "the source hears when everything has left"
     assert one.tick() == []
-    one.pods.apply(told("ADDED", pod("late")))
+    one.pods.following.apply(told("ADDED", pod("late")))
     (late,) = one.tick()
     assert late["k8s.pod.name"] == "late"
     assert arrived == ["all"]
@@ -311,7 +311,7 @@ def test_records_that_name_no_pod_never_wait() -> None:
 
 def test_the_sender_s_address_is_the_last_resort() -> None:
     one = Naming()
-    one.pods.apply(told("ADDED", pod(status={"podIP": "10.0.0.1"})))
+    one.pods.following.apply(told("ADDED", pod(status={"podIP": "10.0.0.1"})))
     (found,) = one.send({}, peer="::ffff:10.0.0.1")
     assert found["k8s.pod.name"] == "w-0"
     assert found["k8s.pod.ip"] == "10.0.0.1"

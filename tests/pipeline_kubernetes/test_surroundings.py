@@ -159,16 +159,16 @@ def test_what_a_list_does_not_have_any_more_is_forgotten_and_there_is_a_bound(mo
     one = Surroundings(_nowhere, Collection("nodes"), Surrounding(WIDE, "node"), print)
 
     def told(kind: Any, body: Any) -> None:
-        one.apply(Change(kind, "1", json.dumps(body).encode()))
+        one.following.apply(Change(kind, "1", json.dumps(body).encode()))
 
     for name in "abc":
         told("ITEM", thing(name))
-    one.apply(Change("SYNCED", "1"))
-    assert (sorted(one.by_name), one.overflow) == (["a", "b"], 1)
+    one.following.apply(Change("SYNCED", "1"))
+    assert (sorted(one.by_name), one.following.overflow) == (["a", "b"], 1)
     told("ITEM", thing("b", labels={"topology.kubernetes.io/zone": "z"}))
-    one.apply(Change("SYNCED", "2"))
+    one.following.apply(Change("SYNCED", "2"))
     assert one.by_name == {"b": {"k8s.node.uid": "uid-b", "place.zone": "z"}}
     told("DELETED", thing("b"))
     told("ADDED", {"metadata": "nonsense"})
     told("ADDED", [1])
-    assert (one.by_name, one.malformed) == ({}, 2)
+    assert (one.by_name, one.following.malformed) == ({}, 2)

@@ -51,39 +51,39 @@ class Cluster:
             nodes = Collection("nodes", fields=f"metadata.name={node}" if node else "")
             self._nodes = Surroundings(way, nodes, Surrounding(wanted, "node"), partial(self._told, "nodes"))
         around = [one for one in (self._spaces, self._nodes) if one is not None]
-        self._parts: list[Pods | Surroundings] = [self.pods, *around]
+        self._followed = [self.pods.following, *(one.following for one in around)]
         #: Whether records get something of more than their pod.
         self.wide = bool(around)
 
     def start(self) -> None:
-        for one in self._parts:
-            one.following.start()
+        for one in self._followed:
+            one.start()
 
     def stop(self) -> None:
-        for one in self._parts:
-            one.following.stop()
+        for one in self._followed:
+            one.stop()
 
     @property
     def running(self) -> bool:
-        return any(one.following.running for one in self._parts)
+        return any(one.running for one in self._followed)
 
     def wait(self, seconds: float) -> None:
         """Until everything is known, for at most so long."""
-        for one in self._parts:
+        for one in self._followed:
             one.synced.wait(seconds)
 
     @property
     def awaited(self) -> bool:
         """Whether a pod that is not known yet may still come: one that cannot be asked for is not waited for."""
-        return self.pods.synced.is_set() or "pods" not in self._wrong
+        return self.pods.following.synced.is_set() or "pods" not in self._wrong
 
     @property
     def overflow(self) -> int:
-        return sum(one.overflow for one in self._parts)
+        return sum(one.overflow for one in self._followed)
 
     @property
     def malformed(self) -> int:
-        return sum(one.malformed for one in self._parts)
+        return sum(one.malformed for one in self._followed)
 
     def around(self, known: Known | None, own: dict[str, Any]) -> dict[str, Any]:
         """What a resource gets of its namespace and its node: those of its pod, else those it names itself."""

@@ -364,8 +364,8 @@ class K8sAttributes:
         self._count()
         if not self._held:
             return None
-        if self._pods.learned != self._learned:
-            self._learned = self._pods.learned
+        if self._pods.following.learned != self._learned:
+            self._learned = self._pods.following.learned
             return 0
         return min(self._clock() + LOOK, *(held.until for held in self._held))
 

@@ -6,17 +6,14 @@ of a pod is kept.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgspec
-
-from tracecore.pipeline.processors.following import Following
+from tracecore.pipeline.following import Following
 from tracecore.signals.kubernetes.api import Way
-from tracecore.signals.kubernetes.watch import Change, Collection
+from tracecore.signals.kubernetes.watch import Collection
 
 #: Pods remembered; a larger cluster wants a filter by node.
 MOST: Final = 50_000
@@ -91,55 +88,34 @@ class Pods:
         self._extract = extract
         self._grace = grace
         self._now = now
-        self.synced = threading.Event()
-        #: How often something was learned.
-        self.learned = 0
         self.by_uid: dict[str, Known] = {}
         self.by_name: dict[tuple[str, str], Known] = {}
         self.by_address: dict[str, Known] = {}
         self._gone: deque[tuple[float, Known]] = deque()
-        self._listed: set[str] = set()
-        #: Pods that found no room, and objects that were none.
-        self.overflow = self.malformed = 0
-        self.following = Following(way, collection, self.apply, state)
+        self.following = Following(way, collection, self, state, self._forget)
 
     def __len__(self) -> int:
         return len(self.by_uid)
 
-    def apply(self, change: Change) -> None:
-        """Take in what was told."""
-        self._forget()
-        if change.kind == "SYNCED":
-            for uid in [uid for uid in self.by_uid if uid not in self._listed]:
-                self._leave(self.by_uid[uid])
-            self._listed = set()
-            self.synced.set()
-            self.learned += 1
-            return
-        if change.kind == "BOOKMARK":
-            return
-        try:
-            pod = msgspec.json.decode(change.object)
-            uid = str(pod["metadata"]["uid"])
-            made = None if change.kind == "DELETED" else self._known(uid, pod)
-        except (msgspec.DecodeError, RecursionError, LookupError, TypeError, AttributeError, ValueError):
-            self.malformed += 1
-            return
-        if change.kind == "ITEM":
-            self._listed.add(uid)
-        else:
-            self.synced.set()  # without the right to list, the watch is all there is
-        if change.kind == "DELETED":
-            if (known := self.by_uid.get(uid)) is not None:
-                self._leave(known)
-        elif made is not None:
+    def key(self, found: Pod) -> str:
+        return str(found["metadata"]["uid"])
+
+    def kept(self) -> Iterable[str]:
+        return self.by_uid
+
+    def put(self, key: str, found: Pod) -> bool:
+        if key not in self.by_uid and len(self.by_uid) >= MOST:
+            return False
+        made = self._known(key, found)
+        if made is not None:
             self._place(made)
-        self.learned += 1
+        return True
+
+    def drop(self, key: str) -> None:
+        if (known := self.by_uid.get(key)) is not None:
+            self._leave(known)
 
     def _known(self, uid: str, pod: Pod) -> Known | None:
-        if uid not in self.by_uid and len(self.by_uid) >= MOST:
-            self.overflow += 1
-            return None
         extracted = self._extract(pod)
         if extracted is None:
             return None

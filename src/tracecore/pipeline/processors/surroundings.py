@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgspec
-
-from tracecore.pipeline.processors.following import Following
+from tracecore.pipeline.following import Following
 from tracecore.signals.kubernetes.api import Way
-from tracecore.signals.kubernetes.watch import Change, Collection
+from tracecore.signals.kubernetes.watch import Collection
 
 #: Namespaces, or nodes, remembered.
 MOST: Final = 50_000
@@ -37,36 +34,19 @@ class Surroundings:
     ) -> None:
         self._extract = extract
         self.by_name: dict[str, Attributes] = {}
-        self.synced = threading.Event()
-        #: Objects that found no room, and objects that were none.
-        self.overflow = self.malformed = 0
-        self._listed: set[str] = set()
-        self.following = Following(way, collection, self.apply, state)
+        self.following = Following(way, collection, self, state)
 
-    def apply(self, change: Change) -> None:
-        """Take in what was told."""
-        if change.kind == "SYNCED":
-            for name in self.by_name.keys() - self._listed:
-                del self.by_name[name]
-            self._listed = set()
-            self.synced.set()
-            return
-        if change.kind == "BOOKMARK":
-            return
-        try:
-            told = msgspec.json.decode(change.object)
-            name = str(told["metadata"]["name"])
-            given = self._extract(told)
-        except (msgspec.DecodeError, RecursionError, LookupError, TypeError, AttributeError, ValueError):
-            self.malformed += 1
-            return
-        if change.kind == "ITEM":
-            self._listed.add(name)
-        else:
-            self.synced.set()  # without the right to list, the watch is all there is
-        if change.kind == "DELETED":
-            self.by_name.pop(name, None)
-        elif name in self.by_name or len(self.by_name) < MOST:
-            self.by_name[name] = given
-        else:
-            self.overflow += 1
+    def key(self, found: dict[str, Any]) -> str:
+        return str(found["metadata"]["name"])
+
+    def kept(self) -> Iterable[str]:
+        return self.by_name
+
+    def put(self, key: str, found: dict[str, Any]) -> bool:
+        if key not in self.by_name and len(self.by_name) >= MOST:
+            return False
+        self.by_name[key] = self._extract(found)
+        return True
+
+    def drop(self, key: str) -> None:
+        self.by_name.pop(key, None)

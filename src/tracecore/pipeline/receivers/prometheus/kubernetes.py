@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import msgspec
 import re2
 
+from tracecore.pipeline.following import Following
 from tracecore.pipeline.receivers.prometheus.options import KubernetesSd
 from tracecore.signals.kubernetes import api
-from tracecore.signals.kubernetes.watch import Collection, Follower
+from tracecore.signals.kubernetes.watch import Collection
 
 log = logging.getLogger("tracecore.agent.prometheus")
 
@@ -42,25 +41,23 @@ class Kubernetes:
 
     def __init__(self, config: KubernetesSd) -> None:
         self._config = config
-        self._stop = threading.Event()
         self._followed = {
-            resource: [Objects(collection, self._way, self._stop) for collection in _collections(config, resource)]
+            resource: [Objects(collection, self._way) for collection in _collections(config, resource)]
             for resource in _FOLLOWED[config.role]
         }
 
     def start(self) -> None:
         for many in self._followed.values():
             for one in many:
-                one.start()
+                one.following.start()
 
     def stop(self) -> None:
-        self._stop.set()
         for many in self._followed.values():
             for one in many:
-                one.wake()
+                one.following.stop()
 
     def version(self) -> int:
-        return sum(one.version for many in self._followed.values() for one in many)
+        return sum(one.following.settled for many in self._followed.values() for one in many)
 
     def wrong(self) -> str:
         return next((one.wrong for many in self._followed.values() for one in many if one.wrong), "")
@@ -133,53 +130,31 @@ def _collections(config: KubernetesSd, resource: str) -> Iterator[Collection]:
 class Objects:
     """The objects of one collection, as they are now."""
 
-    def __init__(self, collection: Collection, way: Callable[[], api.Way], stop: threading.Event) -> None:
-        self._stop = stop
-        self._follower = Follower(way, collection, stop=stop, state=self._state)
-        self._thread = threading.Thread(target=self._run, name=f"targets {collection.name}", daemon=True)
+    def __init__(self, collection: Collection, way: Callable[[], api.Way]) -> None:
         self._known: dict[str, Object] = {}
-        #: Grows with every change.
-        self.version = 0
         self.wrong = ""
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def wake(self) -> None:
-        self._follower.wake()
+        self.following = Following(way, collection, self, self._state)
 
     def all(self) -> list[Object]:
         return list(self._known.values())
 
+    def key(self, found: Object) -> str:
+        return str(found["metadata"]["uid"])
+
+    def kept(self) -> Iterable[str]:
+        return self._known
+
+    def put(self, key: str, found: Object) -> bool:
+        if key not in self._known and len(self._known) >= MOST:
+            return False
+        self._known[key] = found
+        return True
+
+    def drop(self, key: str) -> None:
+        self._known.pop(key, None)
+
     def _state(self, wrong: str) -> None:
         self.wrong = wrong
-
-    def _run(self) -> None:
-        listed: set[str] = set()
-        for change in self._follower.changes():
-            if self._stop.is_set():
-                return
-            if change.kind == "BOOKMARK":
-                continue
-            if change.kind == "SYNCED":
-                for uid in [uid for uid in self._known if uid not in listed]:
-                    del self._known[uid]
-                listed = set()
-                self.version += 1
-                continue
-            try:
-                found = msgspec.json.decode(change.object)
-                uid = str(found["metadata"]["uid"])
-            except (msgspec.DecodeError, KeyError, TypeError, RecursionError):
-                continue
-            if change.kind == "ITEM":
-                listed.add(uid)
-            if change.kind == "DELETED":
-                self._known.pop(uid, None)
-            elif uid in self._known or len(self._known) < MOST:
-                self._known[uid] = found
-            if change.kind != "ITEM":
-                self.version += 1
 
 
 # -- what Prometheus calls things --------------------------------------------------------------------------------------
