@@ -21,7 +21,7 @@ from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, Fata
 from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 #: finished: it says so, or every process ended well; failed: something ended badly; unended: processes were alive
 #: when last looked at; unknown: nothing tells.
@@ -127,11 +127,12 @@ class Run(msgspec.Struct, kw_only=True):
         return attempts[-1] if attempts else None
 
 
-def look(facts: Iterable[Fact], end: int) -> Run:
+def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
     """What these facts say about the run.
 
     Args:
         end: end of the recording.
+        logs: ranks that left a log, whatever it says.
     """
     # Within a second, the order of lines in their file counts.
     facts = sorted(facts, key=lambda fact: (fact.time, fact.source.path, fact.source.offset))
@@ -156,6 +157,8 @@ def look(facts: Iterable[Fact], end: int) -> Run:
         number = max(mine, default=0) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), Attempt(job=job, number=number)), fact)
     for attempt in attempts.values():
+        if len(names) <= 1:
+            attempt.ranks.update(logs)
         _settle(attempt)
     progress = max((attempt.progress for attempt in attempts.values()), default=0)
     steps: dict[str, list[int]] = {}

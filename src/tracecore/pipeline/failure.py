@@ -24,6 +24,8 @@ AFTER: Final = 4 * 1024
 _REACH: Final = 256 << 20
 
 NOTHING_FAILED: Final = "none"
+#: What makes a run slow. That alone ends none.
+SLOW: Final = frozenset({"straggler"})
 
 
 def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> dict[str, Any]:
@@ -33,15 +35,17 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
         attempt: how its processes ended.
         bundle: to read the suspect's last words from.
     """
-    if attempt is not None and attempt.state == "finished":
-        reason = "the run ended well"
+    verdict = incident.root.verdict if incident.root is not None else None
+    state = "unknown" if attempt is None else attempt.state
+    slow = state != "failed" and verdict is not None and verdict.pattern_name in SLOW
+    if state == "finished" or slow:
+        reason = "the run ended well" if state == "finished" else "nothing says that the run failed"
         return {
             "class": NOTHING_FAILED,
             "suggestion": incident.advice,
             "retry": {"decision": "none", "reason": reason},
         }
     status = _status(incident, attempt)
-    verdict = incident.root.verdict if incident.root is not None else None
     # A verdict decides by itself, but for a crash: that says who, and the log what was wrong.
     words = _words(incident, bundle) if verdict is None or verdict.pattern_name == "worker_crash" else b""
     info = classify(

@@ -23,7 +23,7 @@ from tracecore.patterns import catalogue
 from tracecore.pipeline import dumps, metrics
 from tracecore.pipeline import facts as reading
 from tracecore.pipeline.failure import failure_of
-from tracecore.signals.bundle.discovery import discover
+from tracecore.signals.bundle.discovery import Bundle, discover
 from tracecore.signals.stream import Clock
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def diagnose(
     engine = Engine(patterns, strict=False)
     verdicts = standing(engine.replay(facts, until=end + _watched(facts)))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
-    run = runs.look(facts, end)
+    run = runs.look(facts, end, _ranks(bundle))
     finding = arbitrate(verdicts, run, bundle.layers())
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
@@ -92,6 +92,12 @@ def diagnose(
         facts=facts,
         bundle=bundle,
     )
+
+
+def _ranks(bundle: Bundle) -> set[int]:
+    """Ranks that files are named after."""
+    named = (stream.resource.get("gen_ai.training.rank") for stream in bundle.streams if stream.layer == "stdout")
+    return {rank for rank in named if isinstance(rank, int)}
 
 
 def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:
