@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -150,13 +150,18 @@ class Standing:
 
         Args:
             picked: these, and whether the step stands still after them.
+            keep: so many of the last lines are handed on for themselves where something else follows; 1 for none.
         """
         counted = first
         for place, alone in picked:
             if self.report is not None:
                 self.count += place - counted
-                last = row(place - 1) if place > first else self.tail[-1]
-                reports.append(self._until(last))
+                if keep == 1:
+                    reports.append(self._until(row(place - 1) if place > first else self.tail[-1]))
+                else:
+                    # Near the end, what led to this matters as much as what follows it.
+                    before = [row(number) for number in range(max(place - keep, first), place)]
+                    reports += self._with([*self.tail, *before][-keep:])
             self.report, self.alone, self.count, counted = row(place), alone, 0, place
         self.count += final + 1 - counted
         if len(self.tail) > keep or self.tail.maxlen != keep:
@@ -181,7 +186,10 @@ class Standing:
 
     def ended(self) -> list[Report]:
         """The same with all that is known of the last ones."""
-        if self.report is None:
-            return []
-        last = [row for row in self.tail if row.offset > self.report.offset]
+        return [] if self.report is None else self._with(self.tail)
+
+    def _with(self, rows: Iterable[Report]) -> list[Report]:
+        """The line that stands for others, and those of the last ones that follow it, for themselves."""
+        assert self.report is not None
+        last = [row for row in rows if row.offset > self.report.offset]
         return [self._until(last[0], len(last)), *last] if last else [self.report]
