@@ -144,24 +144,25 @@ class Standing:
         picked: Sequence[tuple[int, bool]],
         row: Callable[[int], Report],
         keep: int,
+        lead: int,
         reports: list[Report],
     ) -> None:
         """Takes the lines of a block from `first` to `final`, of which some are handed on for themselves.
 
         Args:
             picked: these, and whether the step stands still after them.
-            keep: so many of the last lines are handed on for themselves where something else follows; 1 for none.
+            keep: so many of the last lines are remembered.
+            lead: so many lines before one that is handed on are handed on as well; 1 for none.
         """
         counted = first
         for place, alone in picked:
             if self.report is not None:
                 self.count += place - counted
-                if keep == 1:
+                if lead == 1:
                     reports.append(self._until(row(place - 1) if place > first else self.tail[-1]))
                 else:
-                    # Near the end, what led to this matters as much as what follows it.
-                    before = [row(number) for number in range(max(place - keep, first), place)]
-                    reports += self._with([*self.tail, *before][-keep:])
+                    before = [row(number) for number in range(max(place - lead, first), place)]
+                    reports += self._with([*self.tail, *before][-lead:])
             self.report, self.alone, self.count, counted = row(place), alone, 0, place
         self.count += final + 1 - counted
         if len(self.tail) > keep or self.tail.maxlen != keep:

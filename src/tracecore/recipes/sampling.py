@@ -378,6 +378,8 @@ class Sampler:
         keep = min(max(TAIL // len(lanes.spans), LEAST_TAIL), MOST_TAIL)
         if self._size is not None and base + size < self._size - RECENT:
             keep = 1  # the end is far away
+        # What led to something that is no progress matters near the end.
+        lead = keep if len(beside) else 1
         for who, first, final, broken in lanes.spans:
             standing = self._standing.get(who)
             if standing is None:
@@ -398,7 +400,7 @@ class Sampler:
             picked = followed[begin:at]
             if picked and picked[-1][0] == final:
                 picked[-1] = (final, self._lanes.stands(who))
-            self._standing[who].follow(first, final, picked, row, keep, reports)
+            self._standing[who].follow(first, final, picked, row, keep, lead, reports)
         reports.sort(key=_offset)
         if len(self._standing) > MAX_LANES:
             reports += self._close()
