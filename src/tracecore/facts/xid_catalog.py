@@ -7,7 +7,6 @@ another operator's catalogue recommends something else, `other_action` says what
 from __future__ import annotations
 
 from functools import cache
-from importlib import resources
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -120,6 +119,8 @@ class _Catalog(msgspec.Struct, frozen=True):
 
 @cache
 def _catalog() -> _Catalog:
+    from importlib import resources  # slow to load, and most runs have no Xid
+
     data = resources.files("tracecore.recipes").joinpath("xid.json").read_bytes()
     return msgspec.json.decode(data, type=_Catalog)
 

@@ -1,149 +1,145 @@
 """The syntax tree: what a statement says, before anything is known about functions, paths and symbols.
 
-Nodes are frozen and compare by content; `offset` is where a node starts in the text and takes no part in comparison.
+Nodes are frozen and compare by content; `offset` is where a node starts in the text and takes no part in comparison,
+nor does the text itself.
 `walk` visits a node and all below it; `unparse` gives text that parses to the same tree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TypeAlias
+
+import msgspec
 
 from tracecore.ottl.values import Value
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class _Node(msgspec.Struct, frozen=True, eq=False):
+    def _content(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in ("offset", "source"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Node) and type(self) is type(other) and self._content() == other._content()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._content()))
+
+
+class Literal(_Node, frozen=True, eq=False):
     """nil, a boolean, a number, a string or bytes."""
 
     value: Value
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
+class Symbol(_Node, frozen=True, eq=False):
     """An enum symbol such as `SEVERITY_NUMBER_ERROR`; also the name of a converter written in capitals only."""
 
     name: str
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionName:
+class FunctionName(_Node, frozen=True, eq=False):
     """A converter passed by its name."""
 
     name: str
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ListLiteral:
+class ListLiteral(_Node, frozen=True, eq=False):
     items: tuple[Expression, ...]
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MapLiteral:
+class MapLiteral(_Node, frozen=True, eq=False):
     entries: tuple[tuple[str, Expression], ...]
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(_Node, frozen=True, eq=False):
     """One name of a path and the keys that index it."""
 
     name: str
     keys: tuple[Expression, ...] = ()
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(_Node, frozen=True, eq=False):
     """Names joined by dots. Whether the first names a context is for the compiler to know."""
 
     segments: tuple[Segment, ...]
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(_Node, frozen=True, eq=False):
     """An argument of a call; `name` is empty for a positional one."""
 
     name: str
     value: Expression | FunctionName | Lambda
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(_Node, frozen=True, eq=False):
     """A call of a converter, with the keys that index its result; or the editor of a statement."""
 
     name: str
     arguments: tuple[Argument, ...]
     keys: tuple[Expression, ...] = ()
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(_Node, frozen=True, eq=False):
     op: str
     operand: Expression
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(_Node, frozen=True, eq=False):
     """Arithmetic: `+`, `-`, `*` or `/`."""
 
     op: str
     left: Expression
     right: Expression
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Lambda:
+class Lambda(_Node, frozen=True, eq=False):
     """`(a, b) => body`; a parameter named `_` is ignored."""
 
     parameters: tuple[str, ...]
     body: Expression | Condition | Lambda
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(_Node, frozen=True, eq=False):
     op: str
     left: Expression
     right: Expression
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
+class Not(_Node, frozen=True, eq=False):
     operand: Condition
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(_Node, frozen=True, eq=False):
     operands: tuple[Condition, ...]
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(_Node, frozen=True, eq=False):
     operands: tuple[Condition, ...]
-    offset: int = field(default=0, compare=False)
+    offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(_Node, frozen=True, eq=False):
     """An editor and the condition it runs under."""
 
     editor: Call
     where: Condition | None
-    source: str = field(default="", compare=False)
+    source: str = ""
 
 
 Expression: TypeAlias = Literal | Symbol | ListLiteral | MapLiteral | Path | Call | Unary | Binary
@@ -283,12 +279,19 @@ def _boolean(node: Condition, *looser: type) -> str:
     return f"({unparse(node)})" if isinstance(node, looser) else unparse(node)
 
 
+def is_body(path: Path) -> bool:
+    """Whether a path of a log is its body as a whole."""
+    *before, last = path.segments
+    prefixed = len(before) == 1 and before[0].name == "log" and not before[0].keys
+    return last.name == "body" and not last.keys and (prefixed or not before)
+
+
 def body_pattern(call: Call, name: str = "IsMatch") -> str | None:
     """The pattern of `IsMatch(body, "…")`, or of another function with these arguments."""
     if call.name != name or call.keys or len(call.arguments) != 2 or any(a.name for a in call.arguments):
         return None
     subject, pattern = call.arguments[0].value, call.arguments[1].value
-    if not isinstance(subject, Path) or path_text(subject) not in ("body", "log.body"):
+    if not isinstance(subject, Path) or not is_body(subject):
         return None
     return pattern.value if isinstance(pattern, Literal) and isinstance(pattern.value, str) else None
 

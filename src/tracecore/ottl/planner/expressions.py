@@ -8,9 +8,10 @@ to look for them too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
+
+import msgspec
 
 #: U+017F and U+212A, which are `s` and `k` to an expression that ignores case.
 FOLDING: Final = ("ſ".encode(), "\u212a".encode())
@@ -21,39 +22,33 @@ HIGH: Final = ((1 << 256) - 1) ^ ASCII
 MAX_DEPTH: Final = 50
 
 
-@dataclass(frozen=True, slots=True)
-class Byte:
+class Byte(msgspec.Struct, frozen=True):
     """One byte of a set, as a mask of 256 bits."""
 
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wide:
+class Wide(msgspec.Struct, frozen=True):
     """One character that may lie outside ASCII; `mask` are those within."""
 
     mask: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sequence:
+class Sequence(msgspec.Struct, frozen=True):
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     parts: tuple[Node, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(msgspec.Struct, frozen=True):
     part: Node
     least: int
     most: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """A position, not a character."""
 
     kind: Literal["text start", "text end", "line start", "line end", "word", "inside"]

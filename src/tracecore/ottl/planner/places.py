@@ -11,11 +11,6 @@ from tracecore.ottl.functions import regex
 Place: TypeAlias = tuple[str, str]
 
 
-def is_body(path: tree.Path) -> bool:
-    """Whether a path is the body as a whole."""
-    return tree.path_text(path) in ("body", "log.body")
-
-
 def extraction(editor: tree.Call) -> tuple[tree.Path, str] | None:
     """Subject and pattern of `merge_maps(cache, ExtractPatterns(subject, "pattern"), "upsert")`."""
     match editor.arguments:

@@ -23,7 +23,7 @@ from tracecore.ottl.errors import OttlError
 from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse_condition
 from tracecore.ottl.planner import expressions
-from tracecore.ottl.planner.places import Place, extraction, is_body, place_of
+from tracecore.ottl.planner.places import Place, extraction, place_of
 from tracecore.ottl.planner.shortcuts import editing
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class _Knowledge:
             case tree.Literal():
                 return True
             case tree.Path():
-                if is_body(value):
+                if tree.is_body(value):
                     return True
                 place = place_of(value)
                 if place is None or not place[1]:
@@ -324,7 +324,7 @@ class _Knowledge:
                 place = place_of(value)
                 if place is not None and place[0] == "cache" and place[1]:
                     return place not in self._open and place not in self._numbers
-                return is_body(value)
+                return tree.is_body(value)
         return False
 
     def sure(self, condition: tree.Condition) -> bool:

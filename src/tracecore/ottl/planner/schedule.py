@@ -8,7 +8,6 @@ gone, and so is a group; what is left is compiled once for all records with the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tracecore.ottl import tree
@@ -325,7 +324,9 @@ class Stock:
         entry = self._groups[number]
         node = self._statement(number, place)
         if (number, place) not in self._editors:
-            alone = compile_statement(replace(node, where=None), entry.context, qualified=entry.qualified)
+            alone = compile_statement(
+                tree.Statement(node.editor, None, node.source), entry.context, qualified=entry.qualified
+            )
             self._editors[number, place] = alone.editor, editing(node.editor, alone.editor)
         editor, edit = self._editors[number, place]
         if isinstance(where, tree.Literal):

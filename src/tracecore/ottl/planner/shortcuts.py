@@ -16,7 +16,7 @@ from tracecore.ottl import tree
 from tracecore.ottl.context import Context
 from tracecore.ottl.expressions import inverted, joined
 from tracecore.ottl.functions import regex
-from tracecore.ottl.planner.places import Place, extraction, is_body, place_of
+from tracecore.ottl.planner.places import Place, extraction, place_of
 from tracecore.ottl.signature import RawGetter
 from tracecore.ottl.values import parse_float, parse_int
 
@@ -38,7 +38,7 @@ def editing(call: tree.Call, general: RawGetter) -> RawGetter:
         case "set", [tree.Path() as target, tree.Literal(value)] if type(value) in _PLAIN:
             return _given(place_of(target), value) or general
         case "set", [tree.Path() as target, tree.Path() as source]:
-            found = _body_kept(place_of(target)) if is_body(source) else None
+            found = _body_kept(place_of(target)) if tree.is_body(source) else None
             return found or _copied(place_of(target), place_of(source), general) or general
         case "set", [tree.Path() as target, tree.Call(name, (tree.Argument("", tree.Path() as source),), ())]:
             return _converted(place_of(target), place_of(source), _NUMBERS.get(name), general) or general
@@ -128,7 +128,7 @@ def _converted(
 def _captured(subject: tree.Path, pattern: str, general: RawGetter) -> RawGetter | None:
     place = place_of(subject)
     captures = regex.compiled(pattern).captures
-    if is_body(subject):
+    if tree.is_body(subject):
 
         def capture(ctx: Context) -> None:
             ctx.cache.update(captures(ctx.item["body"]))

@@ -347,7 +347,7 @@ def notable_positions(columns: Columns, p2p_limit: int = 64) -> list[int]:
     positions: set[int] = set()
     collective = (columns.flags & P2P) == 0
     done = (columns.flags & DONE) != 0
-    for number in np.unique(columns.group):
+    for number in sorted(set(columns.group.tolist())):  # not `np.unique`, which loads masked arrays for nothing
         every = np.flatnonzero(columns.group == number)
         positions.add(int(every[-1]))
         mine = every[collective[every]]
