@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         partial_verdicts: whether a verdict that misses a layer of evidence is told.
         forward: `all` records and verdicts, or `verdicts` only.
         recipes: whether the built-in recipes stamp records; without them, records must arrive stamped.
-        evaluation_interval: how often the engine looks.
+        evaluation_interval: how often the engine looks while something comes; else it is once a second.
         block_timeout: how long a line waits for the lines that complete its block. Not given: 100ms for files that are
             read here and hardly grow, else 250ms. A block that says itself that it goes on waits for a second.
         lateness: how late a record may arrive and still count fully.
