@@ -19,7 +19,7 @@ from tracecore.ottl.planner.database import FOLDING, Database, Search, compiled,
 
 if TYPE_CHECKING:
     from tracecore.ottl.planner.repetition import Repetition, Script
-    from tracecore.ottl.planner.schedule import Caches, Schedule, Stock
+    from tracecore.ottl.planner.schedule import Caches, Candidates, Schedule, Stock
     from tracecore.signals.record import LogSignal
 
 #: Sets of guards that records were seen to match, with the statements to run for each. Forgotten when so many.
@@ -109,6 +109,8 @@ class Plan:
         self._everything = frozenset(range(len(outlined.patterns)))
         self._stages = _stages(outlined.groups)
         self._schedules: tuple[dict[frozenset[int], Schedule], ...] = tuple({} for _ in self._stages)
+        #: The same by what tells them apart.
+        self._shared: dict[tuple[Candidates, frozenset[int] | None], Schedule] = {}
         self._stock: Stock | None = None
         self._repetition: Repetition | None = None
 
@@ -162,17 +164,18 @@ class Plan:
             return None
 
     def _forget(self) -> None:
+        self._shared.clear()
         for known in self._schedules:
             known.clear()
 
     def _scheduled(self, stage: int, found: frozenset[int]) -> Schedule:
-        """A new schedule for a stage."""
+        """The schedule of a stage for guards that were not found together before."""
         from tracecore.ottl.planner.schedule import Schedule, Stock
 
         if self._stock is None:
             self._stock = Stock(self.outline, self._forget)
         if len(self._schedules[stage]) >= MAX_SCHEDULES:
-            self._schedules[stage].clear()
+            self._forget()
         entries = self._patterns
         if found is _UNKNOWN or any(not entries[number] for number in found):
             matched = self._everything
@@ -188,7 +191,12 @@ class Plan:
             )
             if places or entry.conditions:
                 candidates.append((number, places))
-        schedule = Schedule(self._stock, tuple(candidates), None if found is _UNKNOWN else matched)
+        chosen = tuple(candidates)
+        known = None if found is _UNKNOWN else matched & self._stock.asked(chosen)
+        # Much of what is found matters to no statement that can run: a comma, where only progress is asked for one.
+        schedule = self._shared.get((chosen, known))
+        if schedule is None:
+            schedule = self._shared[chosen, known] = Schedule(self._stock, chosen, known)
         self._schedules[stage][found] = schedule
         return schedule
 

@@ -33,6 +33,8 @@ MAX_STEPS: Final = 8192
 #: Sets of expressions that are asked for together, likewise.
 MAX_TESTS: Final = 1024
 
+#: Groups by their number, with the places of the statements of each that can do something.
+Candidates: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 #: The caches that groups of a processor share, by processor and context.
 Caches: TypeAlias = dict[tuple[int, str], dict[str, Any]]
 
@@ -126,15 +128,14 @@ class Schedule:
     """What runs where certain guards match.
 
     Args:
-        candidates: groups by their number, with the places of the statements of each that can do something.
-        matched: numbers of the patterns that can match; None where nothing is known of the body.
+        stock: the statements.
+        candidates: what can do something.
+        matched: numbers of the patterns they ask for that can match; None where nothing is known of the body.
     """
 
     __slots__ = ("_first", "_stock", "candidates", "matched", "runs", "script", "tried")
 
-    def __init__(
-        self, stock: Stock, candidates: tuple[tuple[int, tuple[int, ...]], ...], matched: frozenset[int] | None
-    ) -> None:
+    def __init__(self, stock: Stock, candidates: Candidates, matched: frozenset[int] | None) -> None:
         self._stock = stock
         self.candidates = candidates
         self.matched = matched
@@ -214,6 +215,11 @@ class Stock:
             self._steps = 0
             self._parts.clear()
             self._forget()
+
+    def asked(self, candidates: Candidates) -> frozenset[int]:
+        """Numbers of the patterns that statements and their groups ask the body for, of those that are searched for."""
+        found = (pattern for number, places in candidates for pattern in self.questions(number, places, _unknown))
+        return frozenset(self.numbers[pattern] for pattern in found if pattern in self.numbers)
 
     def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
         """What asks for these expressions, compiled once for all that do."""
