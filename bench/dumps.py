@@ -88,7 +88,7 @@ class Writer:
 
     def document(self, root: dict[str, Any]) -> bytes:
         """A whole dump. A frame is numbered where it is used again."""
-        self.uses.update(tuple(frame.values()) for entry in root["entries"] for frame in entry["frames"])
+        self.uses.update(tuple(frame.values()) for entry in root["entries"] for frame in entry.get("frames", ()))
         self.write(root)
         self.put("")
         return bytes(self.out) + b"."

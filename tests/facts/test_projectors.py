@@ -44,7 +44,15 @@ from tracecore.facts.kubernetes import (
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
-from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+    StackPrinted,
+)
 from tracecore.facts.projection import PROJECTORS, TRIGGERS, project, project_point
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
@@ -228,6 +236,11 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         ExceptionRaised,
         {"exception.type": "ValueError", "exception.message": "bad batch", "exception.stacktrace": TRACE},
         {"type": "ValueError", "message": "bad batch", "file": "train.py", "line": 7, "function": "step"},
+    ),
+    (
+        StackPrinted,
+        {"code.stacktrace": 'Thread 0x1f (most recent call first):\n  File "train.py", line 7 in step'},
+        {"inner": "step", "file": "train.py", "line": 7, "function": "step"},
     ),
     (FatalSignal, {"tracecore.process.signal": "SIGSEGV", "process.pid": 9}, {"signal": "SIGSEGV", "pid": 9}),
     (ExitStatus, {"tracecore.process.exit_code": -9}, {"exit_code": -9, "alive": False, "signal": "SIGKILL"}),

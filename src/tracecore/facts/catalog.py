@@ -40,7 +40,15 @@ from tracecore.facts.kubernetes import (
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
-from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+    StackPrinted,
+)
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import (
@@ -80,6 +88,7 @@ TYPES: tuple[type[Fact], ...] = (
     EvalAccuracy,
     RunFinished,
     ExceptionRaised,
+    StackPrinted,
     FatalSignal,
     ExitStatus,
     LauncherFailure,

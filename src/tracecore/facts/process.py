@@ -54,6 +54,35 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         return sentence(self, f"{self.type}{root}{where}", self.message)
 
 
+class StackPrinted(Fact, frozen=True, kw_only=True):
+    """The stack of a process that went on was printed: by itself now and then, or by whoever looked at it.
+
+    Args:
+        inner: the function it was in.
+        file, line, function: innermost frame in user code.
+    """
+
+    kind: ClassVar[str] = "stack"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    inner: str
+    file: str | None = None
+    line: int | None = None
+    function: str | None = None
+
+    @property
+    def frame(self) -> str:
+        """`train.py:88 in main`, and what was called from there."""
+        if self.file is None:
+            return self.inner
+        own = f"{self.file}:{self.line} in {self.function}"
+        return own if self.inner == self.function else f"{own}, which called {self.inner}"
+
+    def describe(self) -> str:
+        return sentence(self, f"printed its stack, at {self.frame}")
+
+
 class FatalSignal(Fact, frozen=True, kw_only=True):
     """A crash handler or a launcher says that a process died of a signal.
 

@@ -297,7 +297,7 @@ def _incident(
         first=min(t.first for t in timed),
         last=max(t.last for t in timed),
         timed=any(t.timed for t in whole),
-        evidence=root.evidence,
+        evidence=root.evidence if said is root.verdict else tuple(said.evidence()),
     )
 
 
@@ -309,6 +309,7 @@ def _rest(symptoms: Sequence[Touch], attempt: Attempt | None) -> Rest:
         ranks=frozenset(attempt.ranks if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
+        stacks=attempt.stacks if attempt is not None else {},
     )
 
 

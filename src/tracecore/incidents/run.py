@@ -17,7 +17,15 @@ from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
-from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+    StackPrinted,
+)
 from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
 
 if TYPE_CHECKING:
@@ -56,6 +64,7 @@ class Attempt(msgspec.Struct, kw_only=True):
         last_steps: the last report of each rank.
         saving: ranks that began a phase of a checkpoint and have not said that it ended.
         exceptions: what was printed as a traceback, survived or not.
+        stacks: the last stack of each rank that was printed, where no step followed it.
         lost: ranks that lost a connection to another one.
         unseen: ranks that must exist and left nothing to read.
         places: ranks seen in each pod and on each node, by its name.
@@ -76,6 +85,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     last_steps: dict[int, Progress] = msgspec.field(default_factory=dict)
     saving: dict[int, CheckpointPhase] = msgspec.field(default_factory=dict)
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
+    stacks: dict[int, StackPrinted] = msgspec.field(default_factory=dict)
     lost: dict[int, NcclError] = msgspec.field(default_factory=dict)
     unseen: set[int] = msgspec.field(default_factory=set)
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
@@ -223,6 +233,10 @@ def _take(attempt: Attempt, fact: Fact) -> None:
     elif isinstance(fact, NcclError):
         if fact.rank is not None and fact.error in _LOST:
             attempt.lost.setdefault(fact.rank, fact)
+    elif isinstance(fact, StackPrinted):
+        before = attempt.stacks.get(-1 if fact.rank is None else fact.rank)
+        if before is None or (fact.end, fact.source.offset) >= (before.end, before.source.offset):
+            attempt.stacks[-1 if fact.rank is None else fact.rank] = fact
     elif isinstance(fact, ExceptionRaised):
         attempt.exceptions.append(fact)
     elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure):
@@ -257,11 +271,23 @@ def _settle(attempt: Attempt) -> None:
         # A gap in the numbering is a rank, where the set is nearly whole.
         attempt.unseen |= numbered
     attempt.unseen -= attempt.ranks
+    # Who made a step after it has left the place.
+    attempt.stacks = {rank: stack for rank, stack in attempt.stacks.items() if not _left(attempt, rank, stack)}
     # A stall that a later step ended was only slow.
     attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact)]
     if not attempt.ended and not attempt.bad and not attempt.finished and not attempt.completed:
         # A traceback by itself is no end: it may have been survived. The last word of a log it is.
         attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]
+
+
+def _left(attempt: Attempt, rank: int, stack: StackPrinted) -> bool:
+    """Whether a rank reported a step after its stack was printed."""
+    last = attempt.last_steps.get(rank)
+    if last is None:
+        return False
+    if last.source.path == stack.source.path and (last.approximate or stack.approximate):
+        return stack.count == 1 and last.source.offset > stack.source.offset
+    return last.end > stack.end
 
 
 def _went_on(attempt: Attempt, stall: Fact) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import msgspec
 
 from tracecore.facts.fact import Fact
+from tracecore.facts.process import StackPrinted
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
@@ -191,11 +192,13 @@ class Rest(msgspec.Struct, frozen=True):
         ranks: all that left a log.
         awaited: those that a hang which the verdict explains waits for.
         ended: how each rank ended, in words, where that is known.
+        stacks: where each rank stood, where that was printed and no step followed.
     """
 
     ranks: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
+    stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)
 
 
 class Suspects(msgspec.Struct, frozen=True, gc=False):

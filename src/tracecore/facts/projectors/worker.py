@@ -5,12 +5,20 @@ from __future__ import annotations
 import signal as posix
 from typing import Any
 
-from tracecore.facts import tracebacks
+from tracecore.facts import stacks, tracebacks
 from tracecore.facts.coerce import flag, integer, magnitude, name, natural, positive, text, word
 from tracecore.facts.identity import Stamped
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
-from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.process import (
+    CudaError,
+    ExceptionRaised,
+    ExitStatus,
+    FatalSignal,
+    LauncherFailure,
+    LoaderError,
+    StackPrinted,
+)
 from tracecore.facts.projectors.projector import Projection
 from tracecore.facts.storage import StorageError
 
@@ -112,6 +120,18 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
     return ExceptionRaised(
         **record.identity(), type=kind, message=message, pid=positive(record.get("process.pid")), **fields
     )
+
+
+def stack_printed(record: Stamped) -> StackPrinted | None:
+    stack = record.get("code.stacktrace")
+    standing = stacks.parse(stack) if isinstance(stack, str) else None
+    if standing is None:
+        return None
+    frame = standing.frame
+    own: dict[str, Any] = {}
+    if frame is not None:
+        own = {"file": text(frame.file), "line": frame.line, "function": text(frame.function)}
+    return StackPrinted(**record.identity(), inner=text(standing.inner) or "?", **own)
 
 
 def _reported(record: Stamped) -> dict[str, Any]:
@@ -243,6 +263,7 @@ def storage_error(record: Stamped) -> StorageError | None:
 
 WORKER = (
     Projection(exception_raised, either=("exception.type", "exception.stacktrace")),
+    Projection(stack_printed, gate=("code.stacktrace",)),
     Projection(fatal_signal, gate=("tracecore.process.signal",)),
     Projection(exit_status, either=("tracecore.process.exit_code", "tracecore.process.alive")),
     Projection(launcher_failure, gate=("tracecore.launcher",)),

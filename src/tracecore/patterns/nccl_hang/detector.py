@@ -8,6 +8,7 @@ import msgspec
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress, named
 from tracecore.facts.nccl import GLOO, WatchdogReport
+from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_hang.waiting import Calls, Culprit, Known, culprits_of, document_of
@@ -47,6 +48,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
         size: members of the group, where known.
         ended: of those that left nothing, (rank, how it ended in words), where that is known.
+        stacks: where those that the others wait for stood, where that was printed.
     """
 
     pattern_id: ClassVar[str] = "8"
@@ -64,6 +66,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     origin: tuple[str, int] | None = None
     size: int | None = None
     ended: tuple[tuple[int, str], ...] = ()
+    stacks: tuple[StackPrinted, ...] = ()
 
     @property
     def hanging_ranks(self) -> list[int]:
@@ -115,7 +118,10 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         steps = []
         for culprit in self.culprits[:3]:
             where = f"; its last call was {culprit.what or 'a collective'} at {culprit.frame}" if culprit.frame else ""
-            if culprit.why == "called_different":
+            stack = next((stack for stack in self.stacks if stack.rank == culprit.rank), None)
+            if stack is not None and culprit.why == "never_entered":
+                steps.append(_stood(stack))
+            elif culprit.why == "called_different":
                 steps.append(f"Compare what rank {culprit.rank} called with the others{where}")
             else:
                 steps.append(
@@ -128,6 +134,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 f"Find out why {ended} while the others went on: the last lines of its log, `dmesg` of its host, and "
                 f"who may have sent a signal"
             )
+        if not steps:
+            steps += map(_stood, self.stacks)
         if not steps and self.looked_for:
             steps.append(
                 f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
@@ -156,7 +164,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     def evidence(self) -> Sequence[Fact]:
         stuck = set(map(id, self.hanging))
         proof = [c.fact for c in self.culprits if c.fact is not None and id(c.fact) not in stuck]
-        return sorted((*self.hanging, *proof), key=lambda fact: (fact.time, fact.uid))
+        return sorted((*self.hanging, *proof, *self.stacks), key=lambda fact: (fact.time, fact.uid))
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("flight_recorder",) if self.confidence == "partial" else ()
@@ -175,8 +183,9 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         """Without dumps, the watchdogs of the ranks that wait are all that a hang shows. A rank whose log is here and
         says nothing of a hang of all of them is the one they wait for: its own watchdog has nothing to time.
         """
+        stacks = tuple(rest.stacks[rank] for rank in self.looked_for[:3] if rank in rest.stacks)
         if self.culprits:
-            return self
+            return msgspec.structs.replace(self, stacks=stacks) if stacks else self
         missing = self.looked_for
         quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks)))
         if not missing and not self.is_p2p and (self.pg_desc or self.pg) in WHOLE_WORLD:
@@ -184,7 +193,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if not missing:
             return self
         ended = tuple((rank, rest.ended[rank]) for rank in missing[:3] if rank in rest.ended)
-        return msgspec.structs.replace(self, unmeasured=missing, ended=ended)
+        stacks = tuple(rest.stacks[rank] for rank in missing[:3] if rank in rest.stacks)
+        return msgspec.structs.replace(self, unmeasured=missing, ended=ended, stacks=stacks)
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -219,6 +229,10 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             "nccl.fr.collective_seq_id": self.seq,
             "nccl.fr.hanging_ranks_count": len(self.hanging),
         }
+
+
+def _stood(stack: StackPrinted) -> str:
+    return f"Look at rank {stack.rank}: when its stack was last printed, it stood at {stack.frame}"
 
 
 class NcclHang(Pattern[Config]):

@@ -72,6 +72,7 @@ _LOGGED = re2.compile(
 )
 #: Lines of a message in which nothing says that they belong together.
 MAX_MESSAGE = 40
+_SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
 _RULE = re2.compile(rb"^(={20,}|\*{20,})$")
 
 
@@ -257,6 +258,18 @@ class Dump:
         return CLOSE
 
 
+class Spied:
+    """What py-spy says of a process: the stack of each thread, the main one first."""
+
+    worthy = True
+    whole = True
+
+    def take(self, text: bytes) -> Take:
+        if not text:
+            return HOLD
+        return TAKE if text.startswith(b"    ") or _SPIED.match(text) else CLOSE
+
+
 class OomReport:
     """The kernel's report of an out-of-memory kill, from who asked for memory to who was killed."""
 
@@ -302,6 +315,8 @@ def opens(text: bytes, owned: bool) -> Shape | None:
     if text.startswith(b"Fatal Python error:") or text.endswith(b" (most recent call first):"):
         # PyTorch's C++ errors say "(most recent call first)" too, after "Exception raised from".
         return None if text.startswith(b"Exception raised from") else Dump()
+    if text.startswith(b"Thread ") and _SPIED.match(text):
+        return Spied()
     if b"invoked oom-killer:" in text:
         return OomReport()
     if b"NVRM: The NVIDIA GPU " in text and b"fallen off" not in text:

@@ -15,6 +15,7 @@ OPENERS = (
     b"********************",
     b"Fatal Python error:",
     b" (most recent call first):",
+    b'): "MainThread"',
     b"invoked oom-killer:",
 )
 

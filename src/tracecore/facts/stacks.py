@@ -1,0 +1,71 @@
+"""Where a process stands, from a stack that was printed while it went on: by Python's faulthandler, or by py-spy.
+
+Both print the innermost frame first. Of several threads the main one counts: faulthandler prints it last, py-spy names
+it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+import re2
+
+from tracecore.facts.tracebacks import Frame, user_code
+
+#: Characters looked at, from the end; a stack of a deep recursion is cut by whoever prints it.
+MAX_CHARS = 65_536
+
+_THREAD = re2.compile(
+    r'(?m)^[ \t]*(?:Current thread|Thread) (?:0x[0-9a-f]+|\d+)[^\n]*(?:\(most recent call first\):|\): "([^"\n]*)")'
+)
+_FRAME = re2.compile(
+    r'(?m)^[ \t]+(?:File "([^"\n]+)", line (\d{1,9}) in ([^\n]+)|([^\s(][^\n(]*) \(([^\n()]+):(\d{1,9})\))[ \t]*$'
+)
+#: py-spy leaves out the folders that Python searches for modules.
+_PACKAGES = frozenset(
+    ("torch", "torchvision", "transformers", "accelerate", "deepspeed", "datasets", "lightning", "pytorch_lightning",
+     "ray", "numpy", "pandas", "pyarrow", "fsspec", "s3fs", "urllib3", "requests", "botocore", "triton", "apex")
+)  # fmt: skip
+
+
+class Standing(NamedTuple):
+    """Where a thread is.
+
+    Args:
+        frame: innermost frame in user code; None where there is none.
+        inner: the function it is in, which may be a library's.
+    """
+
+    frame: Frame | None
+    inner: str
+
+
+def parse(text: str) -> Standing | None:
+    """Where the main thread is; None where the text has no stack."""
+    text = text[-MAX_CHARS:]
+    threads = list(_THREAD.finditer(text))
+    if not threads:
+        return None
+    chosen = next(
+        (number for number, thread in enumerate(threads) if thread.group(1) == "MainThread"), len(threads) - 1
+    )
+    end = threads[chosen + 1].start() if chosen + 1 < len(threads) else len(text)
+    frames = [_frame(match) for match in _FRAME.finditer(text[threads[chosen].end() : end])]
+    if not frames:
+        return None
+    own = next((frame for frame in frames if _own(frame.file)), None)
+    return Standing(own, frames[0].function or "")
+
+
+def _frame(match: re2._Match) -> Frame:
+    file, line, function, other_function, other_file, other_line = match.groups()
+    if file is not None:
+        return Frame(file, int(line), function)
+    return Frame(other_file, int(other_line), other_function)
+
+
+def _own(file: str) -> bool:
+    first = file.partition("/")[0].removesuffix(".py")
+    known = not file.startswith("/") and (first in _PACKAGES or first in sys.stdlib_module_names)
+    return user_code(file) and not known
