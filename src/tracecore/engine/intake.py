@@ -133,7 +133,8 @@ class Intake:
                         window.state = CHANGED
                         changed.append(window)
             if routes.steady:
-                for group in self._groups(routes, fact):
+                groups = routes.identities.get(identity(fact)) if routes.only is None else None
+                for group in self._groups(routes, fact) if groups is None else groups:
                     if group.counts is not None and not group.counts(fact):
                         continue
                     wanted = True
@@ -150,17 +151,14 @@ class Intake:
         self._stats.unneeded += unneeded
 
     def _groups(self, routes: Routes, fact: Fact) -> Sequence[Group]:
-        """The groups that a fact goes to."""
+        """The groups that a fact goes to, where nothing like it is remembered."""
         if routes.only is not None:
             way = routes.only
             return [way.groups.get(key) or Group(key, way) for key in way.routes[0].keys(fact)]
-        who = identity(fact)
-        groups = routes.identities.get(who)
-        if groups is None:
-            if len(routes.identities) >= REMEMBERED:
-                self._start_over(routes)
-            groups = [way.groups.get(key) or Group(key, way) for key, way in routes.parted(fact)]
-            routes.identities[who] = groups
+        if len(routes.identities) >= REMEMBERED:
+            self._start_over(routes)
+        groups = [way.groups.get(key) or Group(key, way) for key, way in routes.parted(fact)]
+        routes.identities[identity(fact)] = groups
         return groups
 
     def _hurry(self, group: Group, fact: Fact, hurry: int) -> None:
@@ -272,7 +270,7 @@ class Intake:
                     continue
                 group.batch = [fact for fact in batch if fact.time >= cutoff or fact.end >= cutoff]
                 self._stats.held -= len(batch) - len(group.batch)
-            if not group.batch and not any([group.key in route.windows for route in way.routes]):
+            if not group.batch and not any(group.key in route.windows for route in way.routes):
                 gone.append(group)
         for group in gone:
             group.gone = True

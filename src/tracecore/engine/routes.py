@@ -131,7 +131,7 @@ class Group:
         self.until = until
 
     def wakes(self, fact: Fact) -> bool:
-        for arms in self.way.arms:  # noqa: SIM110: asked of every fact, and `any` would cost as much again
+        for arms in self.way.arms:  # noqa: SIM110 - asked of every fact, and nearly always there is one to ask
             if arms(fact, self.key):
                 return True
         return False

@@ -67,7 +67,7 @@ class Window(Protocol):
         """By type what came since the last `keep`, sorted by (time, uid); everything where nothing is `kept`."""
 
     def keep(self, conclusions: object) -> None:
-        """Leave this to the next look: what was concluded from all facts that are in the window now; None for nothing."""
+        """Leave this to the next look: what was concluded from all facts that are there now; None for nothing."""
 
     def digest(self, kind: type[F], make: Callable[[], D]) -> D:
         """`make()` with every fact of `of(kind)` added to it.

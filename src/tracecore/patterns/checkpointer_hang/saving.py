@@ -35,7 +35,7 @@ def unfinished(window: Window) -> list[CheckpointPhase]:
     begun = [begin for begin in current if not _advanced(begin, steps, reports)]
     if not begun:
         return []
-    own = steps.last
+    own = window.digest(Progress, LastReports).known
     begun = [begin for begin in begun if (who := _who(begin)) not in own or not after(own[who], begin)]
     finished = window.of(RunFinished)
     begun = [begin for begin in begun if not any(end.end >= begin.time for end in finished)]
@@ -84,29 +84,30 @@ def longest(window: Window) -> int:
 
 
 class Steps:
-    """The furthest step, when it was first reached, and the last report of each process."""
+    """The furthest step, and when it was first reached."""
 
     def __init__(self) -> None:
-        self.furthest = -1
+        self.furthest = -2
         self.since = 0
-        self.last: dict[Who, Progress] = {}
 
     def add(self, reports: Sequence[Progress]) -> None:
-        if not self.last:
-            self.furthest, self.since = _step(reports[0]), reports[0].time
-        last = self.last
+        steps = [-1 if report.step is None else report.step for report in reports]
+        furthest = max(steps)
+        if furthest >= self.furthest:
+            first = min(report.time for report, step in zip(reports, steps, strict=True) if step == furthest)
+            self.since = first if furthest > self.furthest else min(first, self.since)
+            self.furthest = furthest
+
+
+class LastReports:
+    """The last report of each process."""
+
+    def __init__(self) -> None:
+        self.known: dict[Who, Progress] = {}
+
+    def add(self, reports: Sequence[Progress]) -> None:
         for report in reports:
-            step, time = _step(report), report.time
-            if step > self.furthest:
-                self.furthest, self.since = step, time
-            elif step == self.furthest and time < self.since:
-                self.since = time
-            who = (report.rank, report.pod, report.node)
-            known = last.get(who)
-            if known is None or time > known.time:
-                last[who] = report
-            else:
-                _keep_last(last, who, report)
+            _keep_last(self.known, _who(report), report)
 
 
 def _advanced(begin: CheckpointPhase, steps: Steps, reports: Sequence[Progress]) -> bool:

@@ -202,19 +202,23 @@ class GpuFault(Pattern[Config]):
             return []
         others: tuple[Sequence[Fact], ...] = (window.of(Xid), window.of(GpuLost), window.of(Sxid))
         found: list[Verdict] = []
-        for gpu in sorted({xid.gpu or "" for xid in links}):
-            own = [xid for xid in links if (xid.gpu or "") == gpu]
-            for chain in _chains(own, self.config.window):
+        gpus: dict[str, list[Fact]] = {}
+        for xid in links:
+            gpus.setdefault(xid.gpu or "", []).append(xid)
+        for gpu in sorted(gpus):
+            for chain in _chains(gpus[gpu], self.config.window):
                 peers = [peer for facts in others if (peer := self._peer(facts, chain[0])) is not None]
-                peer = min(peers, key=_order, default=None)
-                if peer is not None:
+                if peers:
+                    peer = peers[0] if len(peers) == 1 else min(peers, key=_order)
                     found.append(self._verdict(window, chain, "full", peer))
         return found
 
     def _peer(self, facts: Sequence[Fact], link: Fact) -> Fact | None:
         """The first of these that is near, and of another GPU."""
-        gpu = link.gpu
-        return next((fact for fact in facts if fact.gpu != gpu and self._near(fact, link)), None)
+        for fact in facts:
+            if fact.gpu != link.gpu and self._near(fact, link):
+                return fact
+        return None
 
     def _near(self, one: Fact, other: Fact) -> bool:
         return one.time - other.end <= self.config.window and other.time - one.end <= self.config.window

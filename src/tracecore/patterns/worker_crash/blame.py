@@ -26,7 +26,7 @@ from tracecore.facts.training import Progress
 from tracecore.patterns.worker_crash.ledger import COLLECTIVE, last_name, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
@@ -224,7 +224,7 @@ class Scene:
         if any(after(done, fact) and self.near(done, fact) for done in self.ledger.done.known.get(fact.rank, ())):
             return True
         own = [status.exit_code for status in self._ends(fact) if not status.alive]
-        if own and not any(own) and not any(self.near(report, fact) for report in self.launchers):
+        if own and not any(own) and not self.launched(fact):
             return True
         if fact.rank is None:
             return self._others_went_on(fact)
@@ -278,20 +278,24 @@ class Scene:
         if fact.rank is None:
             known = [status for status in self.statuses if self.near(status, fact)]
             # One process, or one launcher for all of them.
-            return known if self._alone(fact) else []
+            return known if self.alone(fact) else []
         known = [status for status in self.ledger.statuses.known.get(fact.rank, ()) if self.near(status, fact)]
         if known:
             # A single status beside a launcher is the launcher's own, whatever it is called.
-            launched = any(self.near(report, fact) for report in self.launchers)
-            return [] if launched and self._alone(fact) else known
+            launched = self.launched(fact)
+            return [] if launched and self.alone(fact) else known
         unnamed = [status for status in self.ledger.statuses.known.get(None, ()) if self.near(status, fact)]
-        return unnamed if unnamed and self._alone(fact) else []
+        return unnamed if unnamed and self.alone(fact) else []
 
-    def _alone(self, fact: Fact) -> bool:
-        """The exit statuses at hand are all of one process."""
+    def launched(self, fact: Fact, but: Sequence[LauncherFailure] = ()) -> bool:
+        """Whether a launcher, in other reports than these, speaks of a failure at that time."""
+        return any(self.near(report, fact) for report in self.launchers if report not in but)
+
+    def alone(self, fact: Fact, but: Container[int | None] = ()) -> bool:
+        """The exit statuses at hand, but for these ranks', are all of one process."""
         seen = 0
-        for statuses in self.ledger.statuses.known.values():
-            seen += any(self.near(status, fact) for status in statuses)
+        for rank, statuses in self.ledger.statuses.known.items():
+            seen += rank not in but and any(self.near(status, fact) for status in statuses)
             if seen > 1:
                 return False
         return True

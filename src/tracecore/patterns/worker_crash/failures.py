@@ -41,8 +41,9 @@ class Failures:
     """What was concluded of each failure in a window, kept from one look to the next.
 
     A fact bears on the failures of its rank and of its line, a container's end on those of its pod, and anything on
-    those whose rank nobody says. Exit statuses and reports of launchers bear on all: they tell who was alone. A step
-    bears only on those that wait for one.
+    those whose rank nobody says. An exit status bears also on how the others' are read, and on failures that seemed to
+    be of the only process; a launcher's report on those of which no launcher had spoken. A step bears only on those
+    that wait for one.
 
     Args:
         window: failures this close to each other are one crash.
@@ -77,7 +78,7 @@ class Failures:
                 self._ranks.setdefault(fact.rank, []).append(fact)
                 self._lines.setdefault(place_of(fact), []).append(fact)
                 self._pods.setdefault(fact.pod, []).append(fact)
-        for fact in self._all if _bears_on_all(window, new) else self._touched(new):
+        for fact in self._touched(scene, new):
             self._conclude(fact, scene)
         self._awaited = {fact.rank for fact in self._waiting.values()}
         return scene
@@ -108,7 +109,12 @@ class Failures:
         """Whether a further step of this rank may change how a failure is judged."""
         return rank in self._awaited or None in self._awaited
 
-    def _touched(self, new: Mapping[type[Fact], Sequence[Any]]) -> Iterable[Fact]:
+    def _touched(self, scene: Scene, new: Mapping[type[Fact], Sequence[Any]]) -> Iterable[Fact]:
+        stops, reports, statuses = new.get(PlannedStop, ()), new.get(LauncherFailure, ()), new.get(ExitStatus, ())
+        # Where nobody was stopped and no launcher speaks, one who was told to end was told alone.
+        first = (stops and len(stops) == len(scene.stops)) or (reports and len(reports) == len(scene.launchers))
+        if first or any(fact.rank is None for fact in (*stops, *reports, *statuses)):
+            return self._all
         touched: list[Fact] = []
         for kind, facts in new.items():
             if kind is Progress:
@@ -121,12 +127,9 @@ class Failures:
                 touched += self._lines.get(place_of(fact), ())
                 if kind is ContainerTerminated:
                     touched += self._pods.get(fact.pod, ())
+        if reports:
+            touched += [fact for fact in self._all if not scene.launched(fact, but=reports)]
+        if statuses:
+            ranks = {status.rank for status in statuses}
+            touched += [fact for fact in self._all if isinstance(fact, ExitStatus) or scene.alone(fact, but=ranks)]
         return {id(fact): fact for fact in touched}.values()
-
-
-def _bears_on_all(window: Window, new: Mapping[type[Fact], Sequence[Any]]) -> bool:
-    if ExitStatus in new or LauncherFailure in new:
-        return True
-    stops = new.get(PlannedStop, ())
-    # Where nobody was stopped, one who was told to end was told alone.
-    return bool(stops) and (len(stops) == len(window.of(PlannedStop)) or any(stop.rank is None for stop in stops))
