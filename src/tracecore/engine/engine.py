@@ -257,9 +257,10 @@ class Engine:
         evaluate, due, heeds, triggers = shelf.evaluate, shelf.due, shelf.heeds, shelf.triggers
         most = shelf.limit + shelf.limit // SLACK
         settled = instant - self.lateness - shelf.horizon
+        complete = self._intake.complete if shelf.ways else None
         for window in windows:
-            if shelf.ways:
-                self._intake.complete(window)
+            if complete is not None:
+                complete(window)
             window.state = AWAKE
             window.called = window.urgent = False
             window.due = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from tracecore.engine.routes import Group, Routes, identity
+from tracecore.engine.routes import Routes, identity
 from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow
 from tracecore.patterns.contract import FOREVER
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
 
     from tracecore.engine.bounds import Limits, Stats
-    from tracecore.engine.routes import Route, Shelf, Way
+    from tracecore.engine.routes import Group, Route, Shelf, Way
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key
 
@@ -154,10 +154,10 @@ class Intake:
         """The groups that a fact goes to, where nothing like it is remembered."""
         if routes.only is not None:
             way = routes.only
-            return [way.groups.get(key) or Group(key, way) for key in way.routes[0].keys(fact)]
+            return [way.groups.get(key) or way.open(key) for key in way.routes[0].keys(fact)]
         if len(routes.identities) >= REMEMBERED:
             self._start_over(routes)
-        groups = [way.groups.get(key) or Group(key, way) for key, way in routes.parted(fact)]
+        groups = [way.groups.get(key) or way.open(key) for key, way in routes.parted(fact)]
         routes.identities[identity(fact)] = groups
         return groups
 
@@ -270,7 +270,12 @@ class Intake:
                     continue
                 group.batch = [fact for fact in batch if fact.time >= cutoff or fact.end >= cutoff]
                 self._stats.held -= len(batch) - len(group.batch)
-            if not group.batch and not any(group.key in route.windows for route in way.routes):
+                if group.batch:
+                    continue
+            for route in way.routes:
+                if group.key in route.windows:
+                    break
+            else:
                 gone.append(group)
         for group in gone:
             group.gone = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tracecore.engine.windows import ASLEEP, CHANGED
 from tracecore.patterns.contract import FOREVER, NEVER, Pattern
 
@@ -95,26 +97,27 @@ class Way:
         for route in routes:
             route.shelf.ways.append(self)
 
+    def open(self, key: Key) -> Group:
+        """A group for windows of this key."""
+        group = self.groups[key] = Group(key, self, self.counts, bool(self.arms))
+        group.settle()
+        return group
 
-class Group:
+
+class Group(msgspec.Struct, eq=False):
     """Facts of one type on their way to the windows of one key, where they are put together.
 
     What is later than `until` changes nothing for now: it may stay in the `batch` until somebody looks at one of the
     windows, which need not exist before; but where the way `asks`, each fact is to be asked about.
     """
 
-    __slots__ = ("asks", "batch", "counts", "gone", "key", "until", "way")
-
-    def __init__(self, key: Key, way: Way) -> None:
-        self.key = key
-        self.way = way
-        self.counts = way.counts
-        self.asks = bool(way.arms)
-        self.batch: list[Any] = []
-        self.gone = False
-        self.until = NEVER
-        self.settle()
-        way.groups[key] = self
+    key: Key
+    way: Way
+    counts: Callable[[Fact], bool] | None
+    asks: bool
+    batch: list[Any] = msgspec.field(default_factory=list)
+    gone: bool = False
+    until: int = NEVER
 
     def settle(self) -> None:
         """See from the windows, as they are now, of which instant a fact may change something at last."""
@@ -183,6 +186,8 @@ class Routes:
 
     def forget(self) -> None:
         """Those groups that are gone, and whoever's facts went there."""
-        gone = [who for who, groups in self.identities.items() if any(group.gone for group in groups)]
-        for who in gone:
-            del self.identities[who]
+        for who, groups in [*self.identities.items()]:
+            for group in groups:
+                if group.gone:
+                    del self.identities[who]
+                    break
