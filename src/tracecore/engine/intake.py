@@ -95,16 +95,32 @@ class Intake:
     def _sort(self, facts: Sequence[Fact], clock: int) -> None:
         # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
         hurry = clock - self._lateness + PAUSE
-        routes_of, changed, ready = self._routes.get, self.changed, self._ready
-        held = unneeded = 0
+        kinds: dict[type[Fact], list[Fact]] = {}
         for fact in facts:
-            kind, time = type(fact), fact.time
-            routes = routes_of(kind)
+            kind = type(fact)
+            if kind in kinds:
+                kinds[kind].append(fact)
+            else:
+                kinds[kind] = [fact]
+        for kind, known in kinds.items():
+            routes = self._routes.get(kind)
             if routes is None:
-                unneeded += 1
+                self._stats.unneeded += len(known)
                 continue
-            wanted = False
-            for route in routes.others:
+            idle = self._place(routes, known, hurry) if routes.others else known
+            if routes.steady:
+                left = self._gather(routes, known, hurry)
+                idle = left if idle is known else [fact for fact in idle if fact in left]
+            self._stats.unneeded += len(idle)
+
+    def _place(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
+        """Put facts of one type into windows; those that nobody wants."""
+        kind, others, changed = routes.kind, routes.others, self.changed
+        idle: list[Fact] = []
+        held = 0
+        for fact in facts:
+            time, wanted = fact.time, False
+            for route in others:
                 for key in route.keys(fact):
                     wanted = True
                     window = route.windows.get(key)
@@ -123,32 +139,44 @@ class Intake:
                         if time < window.oldest:
                             window.oldest = time
                         held += 1
-                    if window.state == CHANGED:
+                    state = window.state
+                    if state == CHANGED:
                         continue
-                    if window.state == ASLEEP:
+                    if state == ASLEEP:
                         worth = route.wakes(fact, key) if route.arms is None else route.arms
                     else:
                         worth = route.matters is None or (time <= window.heeds and route.matters(window, fact))
                     if worth:
                         window.state = CHANGED
                         changed.append(window)
-            if routes.steady:
-                groups = routes.identities.get(identity(fact)) if routes.only is None else None
-                for group in self._groups(routes, fact) if groups is None else groups:
-                    if group.counts is not None and not group.counts(fact):
-                        continue
-                    wanted = True
-                    if time < hurry:
-                        self._hurry(group, fact, hurry)
-                        continue
-                    group.batch.append(fact)
-                    held += 1
-                    if time <= group.until or (group.asks and group.wakes(fact)):
-                        ready.append(group)
             if not wanted:
-                unneeded += 1
+                idle.append(fact)
         self._stats.held += held
-        self._stats.unneeded += unneeded
+        return idle
+
+    def _gather(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
+        """Put facts of one type into their groups; those that go to none."""
+        remembered, ready = routes.identities.get, self._ready
+        idle: list[Fact] = []
+        held = 0
+        for fact in facts:
+            time, wanted = fact.time, False
+            groups = remembered(identity(fact)) if routes.only is None else None
+            for group in self._groups(routes, fact) if groups is None else groups:
+                if group.counts is not None and not group.counts(fact):
+                    continue
+                wanted = True
+                if time < hurry:
+                    self._hurry(group, fact, hurry)
+                    continue
+                group.batch.append(fact)
+                held += 1
+                if time <= group.until or (group.asks and group.wakes(fact)):
+                    ready.append(group)
+            if not wanted:
+                idle.append(fact)
+        self._stats.held += held
+        return idle
 
     def _groups(self, routes: Routes, fact: Fact) -> Sequence[Group]:
         """The groups that a fact goes to, where nothing like it is remembered."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
@@ -32,7 +32,7 @@ def unfinished(window: Window) -> list[CheckpointPhase]:
     current = window.digest(CheckpointPhase, Saves).open.values()
     # The job as a whole first: while it goes on, which is nearly always, nobody's own steps need be looked at.
     steps, reports = window.digest(Progress, Steps), window.of(Progress)
-    begun = [begin for begin in current if not _advanced(begin, steps, reports)]
+    begun = _not_left_behind(current, steps, reports)
     if not begun:
         return []
     own = window.digest(Progress, LastReports).known
@@ -110,15 +110,24 @@ class LastReports:
             _keep_last(self.known, _who(report), report)
 
 
-def _advanced(begin: CheckpointPhase, steps: Steps, reports: Sequence[Progress]) -> bool:
-    """Whether the job made a further step, whoever reported it. Ranks print the same step at different times."""
+def _not_left_behind(
+    begun: Iterable[CheckpointPhase], steps: Steps, reports: Sequence[Progress]
+) -> list[CheckpointPhase]:
+    """Those after which the job made no further step, whoever reported it. Ranks print one step at different times."""
     if not reports:
-        return False
-    if reports[0].time <= begin.time:
-        # A step beyond all that were reached before: then the furthest was first reached after it.
-        return steps.since > begin.time and (begin.step is None or steps.furthest > begin.step)
-    step = begin.step if begin.step is not None else _step(reports[0])
-    return steps.furthest > max(step, -1)
+        return list(begun)
+    first, since, furthest = reports[0].time, steps.since, steps.furthest
+    start = max(_step(reports[0]), -1)
+    # Where there are steps from before it, one beyond all that were reached by then: the furthest, reached after it.
+    return [
+        begin
+        for begin in begun
+        if not (
+            (since > begin.time and (begin.step is None or furthest > begin.step))
+            if first <= begin.time
+            else furthest > (start if begin.step is None else max(begin.step, -1))
+        )
+    ]
 
 
 def _who(fact: Fact) -> Who:
