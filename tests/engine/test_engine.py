@@ -425,6 +425,96 @@ def test_a_digest_forgets_what_its_window_forgets_and_knows_what_grew() -> None:
     assert engine.stats.duplicates == 0
 
 
+class KeepingPattern(FirePattern):
+    """Judges sparks, and again only those that something new bears on."""
+
+    name = "keeping"
+    judged: ClassVar[list[Fact]] = []
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        known: dict[Fact, Verdict | None] = {} if window.kept is None else window.kept
+        new = window.new()
+        touched = dict.fromkeys(new.get(Spark, ()))
+        for smoke_ in new.get(Smoke, ()):
+            touched |= dict.fromkeys(s for s in window.of(Spark) if 0 <= smoke_.time - s.time <= self.config.window)
+        for fact in touched:
+            self.judged.append(fact)
+            smokes = tuple(s for s in window.of(Smoke) if 0 <= s.time - fact.time <= self.config.window)
+            known[fact] = (
+                Fire(key=window.key, episode=fact.uid, time=smokes[0].time, spark=fact, smokes=smokes)
+                if smokes
+                else None
+            )
+        window.keep(known)
+        return [verdict for fact in window.of(Spark) if (verdict := known[fact]) is not None]
+
+
+def test_a_look_judges_again_only_what_something_new_bears_on() -> None:
+    KeepingPattern.judged.clear()
+    engine = Engine([KeepingPattern()])
+    engine.add([spark(0), smoke(1), spark(200), smoke(201)])
+    assert len(engine.advance(at(201))) == 2
+    assert [fact.time for fact in KeepingPattern.judged] == [at(0), at(200)]
+    engine.add([smoke(202)])
+    (emission,) = engine.advance(at(202))
+    assert (emission.revision, len(emission.verdict.evidence())) == (2, 3)
+    # One that comes late, before others that were there, is new like any other.
+    engine.add([smoke(200.5)])
+    (emission,) = engine.advance(at(203))
+    assert [fact.time for fact in emission.verdict.evidence()] == [at(200), at(200.5), at(201), at(202)]
+    assert [fact.time for fact in KeepingPattern.judged[2:]] == [at(200), at(200)]
+
+
+def test_what_was_kept_is_forgotten_when_facts_leave_the_window_or_grow() -> None:
+    KeepingPattern.judged.clear()
+    engine = Engine([KeepingPattern()])
+    engine.add([spark(0), smoke(1), spark(100)])
+    engine.advance(at(100))
+    engine.add([spark(100, count=3, last_time=at(102))])
+    engine.advance(at(103))
+    assert [fact.time for fact in KeepingPattern.judged] == [at(0), at(100), at(0), at(100)]
+    engine.advance(at(200))
+    engine.add([smoke(200)])
+    engine.advance(at(201))
+    assert [fact.time for fact in KeepingPattern.judged[4:]] == [at(100)]
+
+
+def test_a_detector_that_raised_starts_over() -> None:
+    class Fragile(KeepingPattern):
+        def evaluate(self, window: Window, now: int) -> list[Verdict]:
+            verdicts = super().evaluate(window, now)
+            if len(window.of(Smoke)) == 2:
+                raise ZeroDivisionError
+            return verdicts
+
+    engine = Engine([Fragile()], strict=False)
+    said = []
+    for second in range(1, 4):
+        engine.add([spark(0), smoke(second)])
+        said += engine.advance(at(second))
+    assert engine.stats.errors == {"keeping": 1}
+    assert [len(emission.verdict.evidence()) for emission in said] == [2, 4]
+
+
+class TwinPattern(FirePattern):
+    """Says two things under one name."""
+
+    name = "twin"
+
+    def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        smokes = window.of(Smoke)
+        return [Fire(key=window.key, episode="all", time=s.time, spark=s, smokes=()) for s in smokes]
+
+
+def test_of_verdicts_of_one_episode_the_last_counts_and_is_said_once() -> None:
+    engine = Engine([TwinPattern()])
+    engine.add([smoke(1), smoke(2)])
+    (emission,) = engine.advance(at(2))
+    assert (emission.revision, emission.verdict.time) == (1, at(2))
+    engine.add([spark(1)])
+    assert engine.advance(at(3)) == []
+
+
 class CarefulPattern(FirePattern):
     """Sparks matter only to smoke after them."""
 
