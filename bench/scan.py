@@ -31,7 +31,7 @@ from tracecore.signals.stream import Clock, Counters, Stream
 #: The log is a piece of this size, read so many times over: as a file that goes back to its first step each time.
 SIZE = 32 << 20
 TIMES = 8
-RUNS = 4
+RUNS = 8
 
 
 def measure() -> list[Measurement]:
