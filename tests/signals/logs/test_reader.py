@@ -155,6 +155,22 @@ def test_tracebacks_interleaved_between_ranks_are_told_apart() -> None:
     assert str(found[5]["log"]["body"]) == CHAINED.decode().rstrip()
 
 
+@pytest.mark.parametrize("block_size", [64, 1 << 20])
+@pytest.mark.parametrize(
+    ("above", "rank"),
+    [
+        (b"2026-11-15 11:57:54,462 - trainer - ERROR - [rank 3] training step failed\n", 3),
+        (b"CRITICAL (rank=12) cannot go on\n", 12),
+        (b"INFO [rank 3] step 4 loss 0.5\n", None),
+        (b"2026-11-15 11:57:54,462 - trainer - ERROR - [rank 3] training step failed\nsomething else\n", None),
+        (b"", None),
+    ],
+)
+def test_a_logger_names_the_rank_above_the_traceback(above: bytes, rank: int | None, block_size: int) -> None:
+    found = [r for r in records(above + TRACEBACK, block_size=block_size) if "Traceback" in str(r["log"]["body"])]
+    assert [record["log"]["attributes"].get("gen_ai.training.rank") for record in found] == [rank]
+
+
 def test_lines_of_others_do_not_end_a_traceback() -> None:
     lines = TRACEBACK.splitlines()
     lines.insert(2, b"step 4 loss 0.2")

@@ -14,7 +14,7 @@ from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
-from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Table, Take, opens
+from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Table, Take, Traceback, opens
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Reporting, Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
@@ -26,9 +26,12 @@ MAX_BODY = 1 << 18
 MAX_FOREIGN = 400
 #: How far back a line without a time looks for one.
 LOOK_BACK = 16 * 1024
+#: Bytes of the line above a traceback that are looked at.
+ABOVE = 1024
 #: After so many looks in vain a stream is taken to have no times.
 MAX_LOOKS = 64
 
+_ANNOUNCED = re2.compile(rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]")
 _ELLIPSIS = b"\n[... %d bytes left out ...]\n"
 _STARTS = re2.compile(rb"(?m)^.{0,90}\d\d:\d\d:\d\d|(?m)^[\[( ]*1\d{9}")
 
@@ -208,8 +211,7 @@ class _Assembly:
             block.newlines = line - block.line + _newlines(data, counted_to, size)
         else:
             block.newlines = len(known)
-        if self._looks < MAX_LOOKS:
-            self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
+        self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
 
     def _ends_message(self, raw: bytes) -> bool:
         """Whether nothing but a line that stands alone is open, and this one, not a candidate, cannot be part of it."""
@@ -298,6 +300,8 @@ class _Assembly:
         if line.stamp is None:
             line.stamp = stamps.find(line.text)
         shape = opens(line.text, line.lane.endswith(b"]: "))
+        if line.rank is None and isinstance(shape, Traceback):
+            line.rank = self._announced(data, position)
         time, inferred = self._when(line.stamp, offset, data, position)
         if shape is None:
             opened = _Open(line, offset, number, end, Message(), True)
@@ -386,6 +390,12 @@ class _Assembly:
                 if stamp is not None:
                     return stamp
         return None
+
+    def _announced(self, data: bytes, position: int) -> int | None:
+        """The rank that the line before a traceback names: a logger writes an exception right below its message."""
+        above = data[max(0, position - ABOVE) : position] or self._tail[-ABOVE:]
+        found = _ANNOUNCED.search(above.rstrip(b"\r\n").rpartition(b"\n")[2])
+        return int(found.group(1)) if found else None
 
     def _anchor(self, offset: int) -> int:
         """A time for a line of a stream that has had none so far: one nanosecond a byte, and never out of order."""
