@@ -44,6 +44,15 @@ def test_what_py_spy_says_is_read(incidents: Path, tmp_path: Path) -> None:
     assert "data/loader.py:88 in next_batch, which called get" in incident["remediation"]
 
 
+def test_where_a_rank_stands_that_saves(incidents: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(incidents / "checkpoint_stuck", tmp_path / "run")
+    (folder / "py-spy-rank0.txt").write_bytes(SPIED.replace(b"next_batch (data/loader.py:88)", b"save (ckpt.py:12)"))
+    incident = _incident(folder)
+    assert incident["root_cause"]["pattern"] == "checkpointer_hang"
+    assert incident["suspects"]["ranks"] == [0]
+    assert "rank 0 stood at ckpt.py:12 in save, which called get" in incident["remediation"]
+
+
 def test_a_stack_of_a_rank_that_made_steps_since_says_nothing(incidents: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(incidents / "dumps_stacks", tmp_path / "run")
     log = folder / "rank0.log"

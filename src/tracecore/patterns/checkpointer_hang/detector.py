@@ -12,7 +12,7 @@ import msgspec
 from tracecore.facts.collective import named
 from tracecore.facts.kubernetes import MountEvent
 from tracecore.facts.nccl import WatchdogReport
-from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal
+from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, StackPrinted
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
@@ -72,6 +72,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         timeout: a collective that gave up waiting.
         alive: a process that was still there at the end.
         awaited: of those that began, the ones that the others wait for, where a collective tells.
+        stack: where one of those to look at stood, where that was printed.
     """
 
     pattern_id: ClassVar[str] = "11"
@@ -86,6 +87,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
     timeout: WatchdogReport | None = None
     alive: ExitStatus | None = None
     awaited: tuple[int, ...] = ()
+    stack: StackPrinted | None = None
 
     @property
     def first(self) -> CheckpointPhase:
@@ -118,14 +120,17 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         who = f"rank {', '.join(map(str, ranks[:SHOWN]))}" if ranks else "the process that saves"
         node = f" on {self.first.node}" if self.first.node else ""
         path = f" Try `timeout 10 ls {self.first.path}` there." if (self.first.path or "").startswith("/") else ""
+        see = f"See where {who}{node} stands: `py-spy dump --pid PID`"
+        if self.stack is not None:
+            see = f"When its stack was last printed, rank {self.stack.rank}{node} stood at {self.stack.frame}"
         return (
-            f"See where {who}{node} stands: `py-spy dump --pid PID`; a process in state D (`ps -o pid,stat,wchan -C "
+            f"{see}; a process in state D (`ps -o pid,stat,wchan -C "
             f"python`) waits for storage. Look at {LOOK[self.backend]}.{path} Then end the job and restart it from the "
             f"checkpoint before this one."
         )
 
     def evidence(self) -> Sequence[Fact]:
-        others = (self.stall, self.storage, self.timeout, self.alive)
+        others = (self.stall, self.storage, self.timeout, self.alive, self.stack)
         facts: list[Fact] = [*self.begun[:SHOWN], *(fact for fact in others if fact is not None)]
         return sorted(facts, key=lambda fact: (fact.time, fact.uid))
 
@@ -168,9 +173,11 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
     def beside(self, rest: Rest) -> CheckpointerHangVerdict:
         """Where all save, a collective that waits for some of them tells who is stuck."""
         stuck = set(self._ranks()).intersection(rest.awaited)
-        if not stuck or len(stuck) == len(self._ranks()):
-            return self
-        return msgspec.structs.replace(self, awaited=tuple(sorted(stuck)))
+        said = self
+        if stuck and len(stuck) < len(self._ranks()):
+            said = msgspec.structs.replace(self, awaited=tuple(sorted(stuck)))
+        stack = next((rest.stacks[rank] for rank in said.suspects().ranks if rank in rest.stacks), None)
+        return said if stack is None else msgspec.structs.replace(said, stack=stack)
 
     def _ranks(self) -> list[int]:
         return sorted({begin.rank for begin in self.begun if begin.rank is not None})
