@@ -25,7 +25,6 @@ made at the same time; and what is written all of a sudden, whole.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -76,27 +75,20 @@ MAX_LEARNED: Final = 4
 MAX_LESSONS: Final = 512
 #: So many lines of an unknown shape are worth a template.
 WORTH: Final = 24
-#: Of a stream that goes on for ever: lines that may be learned from, and templates that streams share.
+#: Of a stream that goes on for ever: lines that may be learned from.
 MAX_LIVE_LESSONS: Final = 64
-MAX_SHARED: Final = 1024
 
 _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
 class Shapes:
-    """What was learned from the lines of some streams, for others like them. Not for two threads at a time."""
+    """What streams have in common that go on beside each other. Not for two threads at a time."""
 
     def __init__(self) -> None:
-        self.templates: OrderedDict[bytes, Template] = OrderedDict()
         #: Memory to work with: there may be thousands of streams, of which one is looked at at a time.
         self.starts = Starts()
         self._kinds: dict[bytes, int] = {}
         self._numbers = itertools.count()
-
-    def keep(self, shape: bytes, template: Template) -> None:
-        self.templates[shape] = template
-        if len(self.templates) > MAX_SHARED:
-            self.templates.popitem(last=False)
 
     def kind(self, template: Template) -> int:
         """The number of a kind of line."""
@@ -150,9 +142,8 @@ class Sampler:
         self._size = size
         self._offset = 0
         self._readers: list[Reader] = []
-        #: Shapes that were tried in vain, and those whose shared template was.
+        #: Shapes that were tried in vain.
         self._hopeless: set[bytes] = set()
-        self._tried: set[bytes] = set()
         self._learned = 0
         self._starts = self._shapes.starts
         self._lanes = Lanes()
@@ -309,18 +300,12 @@ class Sampler:
             shape = line[:96].translate(DIGITS)
             if shape in self._hopeless:
                 continue
-            shared = self._shapes.templates.get(shape)
-            if shared is not None and shape not in self._tried and len(self._tried) < MAX_SHARED:
-                self._tried.add(shape)
-                return self._use(shared)
             if self._learned >= self._most_learned:
                 continue
             self._learned += 1
             header = len(b" ".join(line.split(b" ", 3)[:3])) + 1 if self._container else 0
             template = self._lessons.learn(line, header, self._ask)
             if template is not None:
-                self._shapes.keep(shape, template)
-                self._tried.add(shape)
                 return self._use(template)
             self._hopeless.add(shape)
         return None

@@ -27,8 +27,8 @@ TAIL: Final = 8
 MAX_NUMBERS: Final = 24
 
 #: Shapes of lines that are remembered, and how long these lines may be.
-MAX_LESSONS: Final = 1024
-LONGEST_LESSON: Final = 512
+MAX_KNOWN: Final = 1024
+LONGEST_KNOWN: Final = 512
 
 #: Values after the step whose size is looked at, and numbers that are tried to find them.
 MAX_VALUES: Final = 2
@@ -105,12 +105,12 @@ class Lessons:
 
     def learn(self, line: bytes, text: int, ask: Ask) -> Template | None:
         """As `learn`."""
-        if len(line) > LONGEST_LESSON:
+        if len(line) > LONGEST_KNOWN:
             return learn(line, text, ask)
         shape = b" ".join((line.translate(DIGITS), *_EXPONENT.findall(line)))
         if shape not in self._learned:
             self._learned[shape] = learn(line, text, ask)
-            if len(self._learned) > MAX_LESSONS:
+            if len(self._learned) > MAX_KNOWN:
                 self._learned.popitem(last=False)
         return self._learned[shape]
 
