@@ -110,6 +110,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pattern_id: ClassVar[str]
     pattern_name: ClassVar[str]
     role: ClassVar[Role]
+    #: What it names can end a run; else it makes one slow.
+    ends: ClassVar[bool] = True
 
     key: Key
     episode: str | Source

@@ -24,8 +24,6 @@ AFTER: Final = 4 * 1024
 _REACH: Final = 256 << 20
 
 NOTHING_FAILED: Final = "none"
-#: What makes a run slow. That alone ends none.
-SLOW: Final = frozenset({"straggler"})
 
 
 def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> dict[str, Any]:
@@ -37,7 +35,7 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
     """
     verdict = incident.root.verdict if incident.root is not None else None
     state = "unknown" if attempt is None else attempt.state
-    slow = state != "failed" and verdict is not None and verdict.pattern_name in SLOW
+    slow = state != "failed" and verdict is not None and not verdict.ends
     if state == "finished" or slow:
         reason = "the run ended well" if state == "finished" else "nothing says that the run failed"
         return {

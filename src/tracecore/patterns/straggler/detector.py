@@ -73,6 +73,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
     pattern_id: ClassVar[str] = "6"
     pattern_name: ClassVar[str] = "straggler"
     role: ClassVar[Role] = "symptom"
+    ends: ClassVar[bool] = False
 
     rank: int
     lags: tuple[Lag, ...] = ()
