@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import re2
 
-from tracecore.facts.tracebacks import Frame, user_code
+from tracecore.facts.tracebacks import LIBRARIES, Frame, user_code
 
 #: Characters looked at, from the end; a stack of a deep recursion is cut by whoever prints it.
 MAX_CHARS = 65_536
@@ -23,10 +23,9 @@ _FRAME = re2.compile(
     r'(?m)^[ \t]+(?:File "([^"\n]+)", line (\d{1,9}) in ([^\n]+)|([^\s(][^\n(]*) \(([^\n()]+):(\d{1,9})\))[ \t]*$'
 )
 #: py-spy leaves out the folders that Python searches for modules.
-_PACKAGES = frozenset(
-    ("torch", "torchvision", "transformers", "accelerate", "deepspeed", "datasets", "lightning", "pytorch_lightning",
-     "ray", "numpy", "pandas", "pyarrow", "fsspec", "s3fs", "urllib3", "requests", "botocore", "triton", "apex")
-)  # fmt: skip
+_PACKAGES = sys.stdlib_module_names.union(
+    LIBRARIES, ("pandas", "pyarrow", "fsspec", "s3fs", "urllib3", "requests", "botocore")
+)
 
 
 class Standing(NamedTuple):
@@ -67,5 +66,4 @@ def _frame(match: re2._Match) -> Frame:
 
 def _own(file: str) -> bool:
     first = file.partition("/")[0].removesuffix(".py")
-    known = not file.startswith("/") and (first in _PACKAGES or first in sys.stdlib_module_names)
-    return user_code(file) and not known
+    return user_code(file) and (file.startswith("/") or first not in _PACKAGES)

@@ -34,11 +34,15 @@ _LOGGED = re2.compile(
 )
 _RANK = re2.compile(r"^\[(?:rank|default)?[0-9]{1,9}\]:\s?")
 _LOADER = re2.compile(r"in DataLoader worker process (\d{1,9})")
+#: Whose folders are a library's wherever they stand.
+LIBRARIES = (
+    "torch", "torchvision", "torchaudio", "transformers", "accelerate", "deepspeed", "datasets", "lightning",
+    "pytorch_lightning", "lightning_fabric", "ray", "apex", "flash_attn", "transformer_engine", "triton", "numpy",
+)  # fmt: skip
 _INSTALLED = re2.compile(
     r"/(?:site|dist)-packages/|/lib(?:64)?/python[0-9]|/bin/[^/]+$|\.px[id]$|\.pyx$"
     r"|^<frozen |^<__array_function__|^<eval_with_key>"
-    r"|^/opt/(?:.*/)?(?:torch|torchvision|torchaudio|transformers|accelerate|deepspeed|datasets|lightning"
-    r"|pytorch_lightning|lightning_fabric|ray|apex|flash_attn|transformer_engine|triton|numpy)/"
+    r"|^/opt/(?:.*/)?(?:" + "|".join(LIBRARIES) + ")/"
 )
 
 

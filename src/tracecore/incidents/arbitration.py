@@ -297,7 +297,7 @@ def _incident(
         first=min(t.first for t in timed),
         last=max(t.last for t in timed),
         timed=any(t.timed for t in whole),
-        evidence=root.evidence if said is root.verdict else tuple(said.evidence()),
+        evidence=tuple(said.evidence()),
     )
 
 

@@ -234,9 +234,10 @@ def _take(attempt: Attempt, fact: Fact) -> None:
         if fact.rank is not None and fact.error in _LOST:
             attempt.lost.setdefault(fact.rank, fact)
     elif isinstance(fact, StackPrinted):
-        before = attempt.stacks.get(-1 if fact.rank is None else fact.rank)
+        rank = -1 if fact.rank is None else fact.rank
+        before = attempt.stacks.get(rank)
         if before is None or (fact.end, fact.source.offset) >= (before.end, before.source.offset):
-            attempt.stacks[-1 if fact.rank is None else fact.rank] = fact
+            attempt.stacks[rank] = fact
     elif isinstance(fact, ExceptionRaised):
         attempt.exceptions.append(fact)
     elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure):

@@ -14,6 +14,7 @@ from tracecore.ottl import tree
 from tracecore.ottl.compile import Program, compile_condition, compile_statement
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlError
+from tracecore.ottl.expressions import joined
 from tracecore.ottl.functions import regex
 from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.planner.guards import quiet
@@ -296,7 +297,8 @@ class Stock:
         if not silent or entry.shared_cache or group.error_mode == "propagate":
             return Part(group, entry)
         steps = tuple((program.where, program.editor, program) for program in programs)
-        return Part(group, entry, True, _any([condition for _, condition in asked]), steps)
+        entered = joined([condition for _, condition in asked], until=True) if asked else None
+        return Part(group, entry, True, entered, steps)
 
     def _conditions_left(self, number: int, answer: Answer) -> list[tuple[str, tree.Condition]] | None:
         """What is left of a group's conditions, each with its text; None where none of them can hold."""
@@ -355,12 +357,6 @@ class Stock:
 
 def _unknown(pattern: str) -> None:
     return None
-
-
-def _any(conditions: list[Asked]) -> Asked | None:
-    if len(conditions) < 2:
-        return conditions[0] if conditions else None
-    return lambda ctx: any(condition(ctx) for condition in conditions)
 
 
 def _log_context(signal: LogSignal) -> Context:

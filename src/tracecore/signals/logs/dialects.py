@@ -53,6 +53,7 @@ _PREFIX = re2.compile(
     rb"|\([\w.:<>-]{1,80} (?:pid=(\d+))(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray
     rb"|\[pod/([a-z0-9.-]+)/([a-z0-9.-]+)\] )"  # kubectl logs --prefix
 )
+_ANNOUNCED = re2.compile(rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]")
 _LABEL = re2.compile(rb"^ *(\d{1,7}): ?")
 
 
@@ -118,6 +119,12 @@ def strip_prefixes(line: Line, single_node: bool) -> None:
         line.text = text[match.end() :]
         # An empty line of PyTorch's except hook has lost the space that the others have.
         line.lane += match.group() if line.text or not match.group().endswith(b":") else match.group() + b" "
+
+
+def announced(line: bytes) -> int | None:
+    """The rank that the message of a logger names which says that something is wrong."""
+    found = _ANNOUNCED.search(line)
+    return int(found.group(1)) if found else None
 
 
 def container(single_node: bool = True) -> Dialect:

@@ -31,7 +31,6 @@ ABOVE = 1024
 #: After so many looks in vain a stream is taken to have no times.
 MAX_LOOKS = 64
 
-_ANNOUNCED = re2.compile(rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]")
 _ELLIPSIS = b"\n[... %d bytes left out ...]\n"
 _STARTS = re2.compile(rb"(?m)^.{0,90}\d\d:\d\d:\d\d|(?m)^[\[( ]*1\d{9}")
 
@@ -394,8 +393,7 @@ class _Assembly:
     def _announced(self, data: bytes, position: int) -> int | None:
         """The rank that the line before a traceback names: a logger writes an exception right below its message."""
         above = data[max(0, position - ABOVE) : position] or self._tail[-ABOVE:]
-        found = _ANNOUNCED.search(above.rstrip(b"\r\n").rpartition(b"\n")[2])
-        return int(found.group(1)) if found else None
+        return dialects.announced(above.rstrip(b"\r\n").rpartition(b"\n")[2])
 
     def _anchor(self, offset: int) -> int:
         """A time for a line of a stream that has had none so far: one nanosecond a byte, and never out of order."""
