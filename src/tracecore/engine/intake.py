@@ -109,8 +109,8 @@ class Intake:
                 continue
             idle = self._place(routes, known, hurry) if routes.others else known
             if routes.steady:
-                left = self._gather(routes, known, hurry)
-                idle = left if idle is known else [fact for fact in idle if fact in left]
+                left = set(map(id, self._gather(routes, known, hurry)))
+                idle = [fact for fact in idle if id(fact) in left]
             self._stats.unneeded += len(idle)
 
     def _place(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
