@@ -41,3 +41,7 @@ def test_a_rank_implies_those_below_it(tmp_path: Path) -> None:
     )
     (tmp_path / "out.log").write_text("".join(f"[rank3]: {line}\n" for line in trace.splitlines()))
     assert diagnose([tmp_path]).incidents[0].suspects.ranks == (3,)
+
+
+def test_one_of_many_is_waited_for_whatever_the_group_is_called(tmp_path: Path) -> None:
+    assert suspects(tmp_path, (0, 1, 2, 3, 5, 6, 7), 8, ("2", "")) == (4,)

@@ -224,3 +224,23 @@ def test_recorded_failures(incidents: Path, log: str, kind: str, root: str | Non
     assert (found.type, found.root_type) == (kind, root)
     assert found.frame is not None
     assert found.frame.file.startswith("/workspace/")
+
+
+def test_what_ray_carries_from_task_to_task() -> None:
+    found = parse(
+        """Traceback (most recent call last):
+  File "/srv/main.py", line 9, in <module>
+    ray.get(ref)
+ray.exceptions.RayTaskError(KeyError): ray::train() (pid=1, ip=10.0.0.1)
+  File "/srv/main.py", line 5, in train
+    ray.get(inner)
+ray.exceptions.RayTaskError(KeyError): ray::load() (pid=2, ip=10.0.0.2)
+  File "/srv/load.py", line 3, in load
+    return row["text"]
+KeyError: 'text'
+"""
+    )
+    assert found is not None
+    assert found.type == "ray.exceptions.RayTaskError(KeyError)"
+    assert (found.root_type, found.root_message) == ("KeyError", "'text'")
+    assert found.frame == Frame("/srv/load.py", 3, "load")

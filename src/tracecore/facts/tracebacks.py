@@ -25,7 +25,9 @@ _CHAINED = (
 )
 _ANSI = re2.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FRAME = re2.compile(r'^(.*?)File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,300}?))?\s*$')
-_EXCEPTION = re2.compile(r"^([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_<>]+)*)(?::(?:\s(.*))?)?$")
+_EXCEPTION = re2.compile(r"^([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_<>]+)*(?:\(\w+\))?)(?::(?:\s(.*))?)?$")
+#: What Ray raises for a task that raised: the traceback of the task, perhaps through others, stands below it.
+_CARRIES = "RayTaskError("
 _GROUP_RULE = re2.compile(r"^[^+]{0,80}\+-[-+]*(?: (?:\d+|\.\.\.) -+)?\s*$")
 #: Lines of a logger that follow a message without an empty line between.
 _LOGGED = re2.compile(
@@ -178,6 +180,9 @@ def _blocks(text: str) -> list[_Block]:
                 _end(block, match)
             continue
         _read(block, line)
+        if block.type is not None and _CARRIES in block.type and not block.inner and len(blocks) < MAX_BLOCKS:
+            block = _Block(block.prefix, inner=True, chained=False)
+            blocks.append(block)
     return blocks
 
 
@@ -198,7 +203,7 @@ def _read(block: _Block, line: str) -> None:
         if not content.strip() or content[0] in " \t":
             return
         match = _EXCEPTION.match(content.rstrip())
-        if match is not None:
+        if match is not None and not (block.inner and _CARRIES in match.group(1)):
             _end(block, match)
     elif block.open and len(block.message) < MESSAGE_LINES:
         if content.strip() in ("", '"""') or _LOGGED.match(content):

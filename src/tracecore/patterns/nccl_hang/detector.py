@@ -188,8 +188,10 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, stacks=stacks) if stacks else self
         missing = self.looked_for
         quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks)))
-        if not missing and not self.is_p2p and (self.pg_desc or self.pg) in WHOLE_WORLD:
-            missing = quiet if len(quiet) <= len(self.hanging) else ()
+        if not missing and not self.is_p2p:
+            # Who is in another group than that of all is not known: but nearly everybody waits in few others.
+            most = len(self.hanging) if (self.pg_desc or self.pg) in WHOLE_WORLD else len(self.hanging) // 3
+            missing = quiet if len(quiet) <= most else ()
         if not missing:
             return self
         ended = tuple((rank, rest.ended[rank]) for rank in missing[:3] if rank in rest.ended)

@@ -46,6 +46,7 @@ class ThermalThrottleVerdict(Verdict, frozen=True, kw_only=True):
     pattern_id: ClassVar[str] = "4"
     pattern_name: ClassVar[str] = "thermal_throttle"
     role: ClassVar[Role] = "cause"
+    ends: ClassVar[bool] = False
 
     first: ThrottleSample
     last: ThrottleSample

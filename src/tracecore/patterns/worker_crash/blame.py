@@ -172,7 +172,8 @@ class Scene:
         if not isinstance(fact, ExitStatus) or fact.rank is None or self.launchers or self.stops:
             return False
         ended = self._other_ends(fact)
-        return bool(ended) and not ended & {"SIGTERM", 0}
+        # Nor was it alone where another crashed: what is left is then told to end, be it only this one.
+        return bool(ended) and not ended & {"SIGTERM", 0} and not ended & FATAL - ABORT
 
     def _left_alone(self, fact: ExitStatus) -> bool:
         """Whether one process gave up with a status of its own and no traceback, and the others were aborted."""
@@ -190,11 +191,15 @@ class Scene:
     def _reported(self, fact: LauncherFailure) -> bool:
         if fact.signal is not None:
             return self._died(fact, fact.signal)
-        if not fact.exit_code or self._ended(fact):
+        # Whoever only notices that a process is gone does not know its exit status.
+        if fact.exit_code == 0 or (fact.exit_code is None and not fact.root) or self._ended(fact):
             return False
         if fact.exception_type is not None and last_name(fact.exception_type) in MESSENGERS | COLLECTIVE:
             return False
-        return fact.root and not self._lost_peer(fact, self.rank(fact))
+        rank = self.rank(fact)
+        if rank is None and fact.exit_code is None:
+            return True  # What others say of their peers is said of this one.
+        return fact.root and not self._lost_peer(fact, rank)
 
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""

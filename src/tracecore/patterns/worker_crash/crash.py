@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tracecore.facts.process import CudaError, ExceptionRaised, FatalSignal, LauncherFailure, LoaderError
+from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
 from tracecore.patterns.config import SECOND
 from tracecore.patterns.worker_crash.ledger import order
 
@@ -21,6 +21,8 @@ TELLING: dict[type[Fact], int] = {
     FatalSignal: 3,
     LauncherFailure: 4,
 }
+#: Watchdogs abort those that wait, and whoever cleans up terminates them.
+FOLLOWING = {"SIGABRT": 2, "SIGTERM": 3}
 
 
 class Crash(NamedTuple):
@@ -79,11 +81,18 @@ def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
 
 
 def _first_of(facts: Iterable[Fact]) -> Fact:
-    """The earliest, of several the one with the lowest uid."""
+    """The earliest; of several the least likely to be the end of one who followed, then the one with the lowest uid."""
     known = list(facts)
     time = min(fact.time for fact in known)
     known = [fact for fact in known if fact.time == time]
-    return known[0] if len(known) == 1 else min(known, key=order)
+    return known[0] if len(known) == 1 else min(known, key=lambda fact: (_follows(fact), order(fact)))
+
+
+def _follows(fact: Fact) -> int:
+    """How likely this is the end of one who followed, where only its exit status tells of it: that has no time."""
+    if not isinstance(fact, ExitStatus):
+        return 0
+    return FOLLOWING.get(fact.signal or "", 1)
 
 
 def _alike(fact: Fact, first: Fact) -> bool:

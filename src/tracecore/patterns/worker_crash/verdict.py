@@ -26,6 +26,11 @@ NEXT = {
     "`journalctl`{on}, a script that stops processes by name)",
     "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception",
 }
+#: The same where a DataLoader worker is gone and nobody says how.
+LOADER = (
+    "See whether it was killed for memory (`dmesg -T | grep -i -E 'killed process|oom'`{on}) or crashed by itself "
+    "(`dmesg -T | grep -i segfault`{on}); with `num_workers=0` the dataset's own error shows."
+)
 #: Makes the GPU report an error at the call that caused it.
 BLOCKING = "`CUDA_LAUNCH_BLOCKING=1` (`AMD_SERIALIZE_KERNEL=3` on ROCm)"
 
@@ -62,7 +67,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def crash(self) -> str:
-        return "signal" if self.signal else "exception"
+        return "signal" if self.signal or self.gone else "exception"
 
     @property
     def exception(self) -> tuple[str, str] | None:
@@ -87,6 +92,11 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         return None
 
     @property
+    def gone(self) -> bool:
+        """Somebody only noticed that it is not there any more."""
+        return isinstance(self.failure, LauncherFailure) and self.exception is None and self.exit_code is None
+
+    @property
     def who(self) -> str:
         if len(self.ranks) > 1:
             shown = ", ".join(map(str, self.ranks[:8])) + (" …" if len(self.ranks) > 8 else "")
@@ -105,6 +115,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             return f"{self.who}{on} lost a DataLoader worker{f' to {self.signal}' if self.signal else ''}{then}"
         if self.signal:
             return f"{self.who}{on} died of {self.signal}{then}"
+        if self.gone:
+            return f"{self.who}{on} is gone, and nothing here says of what it died{then}"
         if self.exception is None:
             return f"{self.who}{on} failed with exit status {self.exit_code}{then}"
         kind, message = self.exception
@@ -129,6 +141,14 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
                 f"that failed. The GPU itself is most likely fine; its host's `dmesg` would say otherwise. {again}"
             )
         if not isinstance(fact, ExceptionRaised):
+            if isinstance(fact, LoaderError):
+                return f"{LOADER.format(on=on)} Read the end of {logs}. {again}"
+            if self.gone:
+                return (
+                    f"Read the end of {logs}: what it printed last, or that it just stops. Then look for who ended it: "
+                    f"the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), a crash of the machine, or the "
+                    f"scheduler (preempted, evicted). {again}"
+                )
             file = getattr(fact, "error_file", None)
             error = f" and `{file}`" if file and file.startswith("/") else ""
             return f"Read the end of {logs}{error}: what it printed before it ended is the cause. {again}"
@@ -179,6 +199,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             "gen_ai.training.rank": self.rank,
             "tracecore.process.signal": self.signal,
             "tracecore.process.exit_code": self.exit_code,
+            "tracecore.launcher": fact.launcher if self.gone and isinstance(fact, LauncherFailure) else None,
             "gen_ai.training.job_id": fact.job,
             "k8s.node.name": fact.node,
             "k8s.pod.name": pod_name(fact.pod) if fact.pod else None,

@@ -60,10 +60,13 @@ _MESSAGE = (
     b"Set TORCH_LOGS",
     b"Note: ",
     b"what():",
+    b"/job:",  # the tasks that JAX's coordination service misses
 )
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
-_TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:: |:?$)")
+_TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:\(\w+\))?(?:: |:?$)")
+#: Ray puts the traceback of the worker below the exception that its caller got.
+_CARRIES = b"RayTaskError("
 _LEVEL = re2.compile(rb"^(?:INFO|WARN|WARNING|ERROR|DEBUG|CRITICAL|FATAL|TRACE|NOTICE|Epoch|Step|Loss|Iter)\b")
 _LOGGED = re2.compile(
     rb"(?i)^\W{0,3}(?:\d{4}-\d\d|\d\d:\d\d|\d\d/\d\d|[IWEF]\d{4} "
@@ -159,7 +162,7 @@ class Traceback:
         if HEADER in body:
             return CLOSE
         if is_exception(body):
-            self._state = "message"
+            self._state = "frames" if _CARRIES in body else "message"
             return TAKE
         return PASS
 
