@@ -164,8 +164,17 @@ class Scene:
         if self._lost_peer(fact, rank):
             return False
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
-            return False  # Why it aborted is in its output, which nobody has seen.
+            # Why it aborted is in its output, which nobody has seen.
+            return self._others_explained(fact) and not self._ended(fact)
         return not self._ended(fact)
+
+    def _others_explained(self, fact: ExitStatus) -> bool:
+        """Whether every other process that ended was told to, or says that it lost a peer."""
+        return all(
+            status.signal == "SIGTERM" or self._lost_peer(status, status.rank)
+            for status in self.statuses
+            if status.rank != fact.rank and not status.alive and self.near(status, fact)
+        )
 
     def _terminated_alone(self, fact: Fact) -> bool:
         """Whether one process was told to end and no other: who stops a job, or cleans up after it, tells all."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracecore.facts.kubernetes import ContainerTerminated
+from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -15,7 +16,7 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress
-from tracecore.patterns.worker_crash.blame import Scene
+from tracecore.patterns.worker_crash.blame import ABORT, Scene
 from tracecore.patterns.worker_crash.crash import Crash, crashes
 from tracecore.patterns.worker_crash.ledger import Ledger, arrange, place_of
 
@@ -35,6 +36,8 @@ FAILURES = (
     LauncherFailure,
     LoaderError,
 )
+#: Facts by which a rank may say that it lost a peer.
+LOST_PEER = (NcclError, WatchdogReport, ExceptionRaised)
 
 
 class Failures:
@@ -129,6 +132,9 @@ class Failures:
                     touched += self._pods.get(fact.pod, ())
         if reports:
             touched += [fact for fact in self._all if not scene.launched(fact, but=reports)]
+        if not new.keys().isdisjoint(LOST_PEER):
+            # What the others say of their ends bears on an abort of which its own process says nothing.
+            touched += [fact for fact in self._all if isinstance(fact, ExitStatus) and fact.signal in ABORT]
         if statuses:
             ranks = {status.rank for status in statuses}
             touched += [fact for fact in self._all if isinstance(fact, ExitStatus) or scene.alone(fact, but=ranks)]
