@@ -179,7 +179,9 @@ class DataloaderHang(Pattern[Config]):
             fact.step in WARM_UP or fact.phase == "eval" or not isfinite(fact.no_progress_s)
         ):
             return ()
-        return ((fact.node,),) if fact.node else (("", fact.pod or ""),)
+        # A pod is on one node: a fact that knows only its pod meets the others in the pod's window.
+        nodes: tuple[Key, ...] = ((fact.node,),) if fact.node else ()
+        return (*nodes, ("", fact.pod)) if fact.pod else nodes or (("", ""),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return list(self._join(window))
@@ -189,8 +191,9 @@ class DataloaderHang(Pattern[Config]):
         for stall in window.of(StepStalled):
             if stall.no_progress_s < self.config.threshold / SECOND:
                 continue
-            error = self._latest(window.of(LoaderError), stall)
-            event = self._latest(window.of(MountEvent), stall)
+            by_pod = not window.key[0]
+            error = self._latest(window.of(LoaderError), stall, by_pod)
+            event = self._latest(window.of(MountEvent), stall, by_pod)
             if error is None and event is None:
                 continue
             # The ranks of one pod stall together; without a volume, all pods that a job has on the node do.
@@ -207,13 +210,14 @@ class DataloaderHang(Pattern[Config]):
                     event=event,
                 )
 
-    def _latest(self, facts: Sequence[Any], stall: StepStalled) -> Any:
+    def _latest(self, facts: Sequence[Any], stall: StepStalled, by_pod: bool) -> Any:
         """The latest of these that began before the stall was long enough to matter, and not too long before it."""
         until = min(stall.end, max(stall.time, stall.since + self.config.threshold))
         oldest = stall.time - self.config.window
         for place in range(bisect_right(facts, until, key=_time) - 1, -1, -1):
             fact = facts[place]
-            if fact.end >= oldest and _concerns(fact, stall):
+            elsewhere = by_pod and fact.node and stall.node  # these two meet in the window of their node
+            if fact.end >= oldest and not elsewhere and _concerns(fact, stall):
                 return fact
             if fact.time < oldest - self.horizon:
                 break  # a storm that began even earlier began before anything that is kept

@@ -158,7 +158,7 @@ class HostLost(Pattern[Config]):
         signs += [
             (fact.time + self.config.silence, fact)
             for fact in window.of(NodeSilence)
-            if fact.silent_s >= self.config.silence / SECOND
+            if fact.silent_s >= self.config.silence / SECOND and fact.peers > 0
         ]
         signs.sort(key=lambda sign: (sign[0], sign[1].uid))
         episode: list[tuple[int, Fact]] = []

@@ -206,7 +206,7 @@ class HostOom(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if isinstance(fact, ContainerTerminated) and fact.reason != "OOMKilled" and fact.exit_code != KILLED:
             return ()
-        if isinstance(fact, LoaderError) and fact.signal != "SIGKILL":
+        if isinstance(fact, LoaderError) and fact.signal != "SIGKILL" and (fact.signal or fact.worker_pid is None):
             return ()
         return ((fact.node or "", "" if fact.node else fact.pod or ""),)
 
@@ -221,7 +221,9 @@ class HostOom(Pattern[Config]):
         anchors = list(episodes)
         self._reports(window, episodes, anchors)
         for loader in window.of(LoaderError):
-            if (near := self._nearest(anchors, loader, loader.worker_pid)) is not None:
+            near = self._nearest(anchors, loader, loader.worker_pid)
+            # A worker of which nobody says by what it was killed must be the very process that was.
+            if near is not None and (loader.signal or any(k.victim_pid == loader.worker_pid for k in near.kills)):
                 near.loaders.append(loader)
         episodes.sort(key=lambda episode: (episode.time, episode.kills[0].uid if episode.kills else ""))
         return [self._verdict(window, episode) for episode in episodes]

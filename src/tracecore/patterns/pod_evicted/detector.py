@@ -90,13 +90,16 @@ class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
         return pressure_of(self.eviction.note or "")
 
     def headline(self) -> str:
-        node = self.eviction.node
-        return f"{self.pod} was evicted from {node} at {rfc3339(self.eviction.time)} under {WORDS[self.pressure]}"
+        node = f" from {self.eviction.node}" if self.eviction.node else ""
+        return f"{self.pod} was evicted{node} at {rfc3339(self.eviction.time)} under {WORDS[self.pressure]}"
 
     def remediation(self) -> str:
         node = self.eviction.node
-        look = f"`kubectl describe node {node}`"
-        return f"On {node} ({look}): {NEXT[self.pressure]}. Then restart the job from its last checkpoint."
+        where = f"On {node} (`kubectl describe node {node}`)"
+        if node is None:
+            pod = f"{pod_name(self.pod)} -n {namespace(self.pod)}"
+            where = f"On its node (`kubectl get pod {pod} -o wide` names it)"
+        return f"{where}: {NEXT[self.pressure]}. Then restart the job from its last checkpoint."
 
     def evidence(self) -> Sequence[Fact]:
         return (self.eviction,) if self.condition is None else (self.condition, self.eviction)
@@ -105,12 +108,10 @@ class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
         return ("node_condition",) if self.condition is None else ()
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "k8s.pod.name": pod_name(self.pod),
-            "k8s.namespace.name": namespace(self.pod),
-            "k8s.node.name": self.eviction.node,
-            "pressure": self.pressure,
-        }
+        fields: dict[str, Any] = {"k8s.pod.name": pod_name(self.pod), "k8s.namespace.name": namespace(self.pod)}
+        if self.eviction.node:
+            fields["k8s.node.name"] = self.eviction.node
+        fields["pressure"] = self.pressure
         if self.eviction.reason:
             fields["k8s.event.reason"] = self.eviction.reason
         return fields
@@ -144,11 +145,9 @@ class PodEvictedPattern(Pattern[Config]):
         return self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if fact.node is None:
-            return ()
         if type(fact) is NodePressure:
-            return ((fact.node,),) if fact.active and fact.condition in CONDITIONS else ()
-        return ((fact.node,),) if fact.pod else ()
+            return ((fact.node,),) if fact.node and fact.active and fact.condition in CONDITIONS else ()
+        return ((fact.node or "",),) if fact.pod else ()
 
     def matters(self, window: Window, fact: Fact) -> bool:
         """A pressure matters to evictions after it."""
