@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tracecore.pipeline.offline import diagnose
 
@@ -23,7 +26,7 @@ LOST = """Traceback (most recent call last):
     main()
   File "/app/train.py", line 61, in main
     dist.all_reduce(gradients)
-torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited
 ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
 Last error:
 socketProgressOpt: Connection closed by remote peer 10.4.2.9<43112>
@@ -83,11 +86,163 @@ RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection cl
 
 
 def test_a_jax_task_that_is_not_heard_any_more(tmp_path: Path) -> None:
-    said = """E1003 04:15:10.101300 140288 client.h:80] Terminating process because the JAX distributed service detected \
-fatal errors. absl::Status: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):
+    said = """E1003 04:15:10.101300 140288 client.h:80] Terminating process because the JAX distributed service \
+detected fatal errors. absl::Status: UNAVAILABLE: The following tasks are unhealthy (stopped sending heartbeats):
 /job:jax_worker/replica:0/task:3
 The tasks have crashed. Check the task logs for an earlier error to debug further.
 """
     found = first(tmp_path, host0__log=said)
     assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [3])
     assert found["failure"]["class"] == "infrastructure"
+
+
+# -- whose line it is ------------------------------------------------------------------------------------------------
+
+
+def labelled(who: str, text: str) -> str:
+    return "".join(f"{who}{line}\n" for line in text.splitlines())
+
+
+WORK = "".join(f"epoch 1 batch {batch} loss 0.{500 - batch}\n" for batch in range(12))
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "trainer-{0}  | ",
+        "trainer-{0}  | 2026-10-03T04:12:31.123456789Z ",
+        "bert-worker-{0} main ",
+        "[pod/bert-{0}/main] ",
+    ],
+)
+def test_lines_of_several_containers_in_one_file(tmp_path: Path, before: str) -> None:
+    """As `docker compose logs`, `stern` and `kubectl logs --prefix` print them."""
+    text = "".join(labelled(before.format(who), line) for line in WORK.splitlines() for who in range(3))
+    # Two at once, line by line.
+    for raised, lost in zip(RAISED.splitlines() + [""] * 9, LOST.splitlines(), strict=False):
+        text += labelled(before.format(1), raised) + labelled(before.format(0), lost)
+    found = first(tmp_path, all__log=text)
+    assert root_of(found) == "worker_crash"
+    assert found["failure"]["class"] in ("code", "data")
+    (name,) = found["suspects"]["nodes"] + found["suspects"]["pods"]
+    assert name.endswith("-1")
+
+
+def test_a_time_before_every_line_is_not_the_programs(tmp_path: Path) -> None:
+    text = labelled("2026-10-03T04:12:31.123456789Z ", WORK + RAISED)
+    assert root_of(first(tmp_path, all__log=text)) == "worker_crash"
+
+
+def test_a_table_with_bars_is_no_container(tmp_path: Path) -> None:
+    text = "".join(f"{step} | 0.{900 - step} | 12.5\n" for step in range(40)) + RAISED
+    found = first(tmp_path, all__log="step | loss | time\n" + text)
+    assert root_of(found) == "worker_crash"
+    assert found["suspects"]["nodes"] == []
+
+
+def test_a_traceback_in_a_line_of_json(tmp_path: Path) -> None:
+    lines = [json.dumps({"ts": f"2026-10-03T04:12:{s:02d}Z", "rank": 1, "step": s, "loss": 2.0}) for s in range(20)]
+    lines.append(json.dumps({"ts": "2026-10-03T04:12:21Z", "level": "error", "rank": 1, "exc_info": RAISED}))
+    found = first(tmp_path, trainer__jsonl="\n".join(lines) + "\n")
+    assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [1])
+
+
+def pod_logs(place: Path, pods: dict[str, str]) -> dict[str, Any]:
+    for number, (pod, text) in enumerate(pods.items()):
+        folder = place / f"ml_{pod}_{number:08d}-1111-4222-8333-444455556666" / "pytorch"
+        folder.mkdir(parents=True)
+        (folder / "0.log").write_text(labelled("2026-10-03T04:12:31.123456789Z stderr F ", text))
+    return first(place)
+
+
+@pytest.mark.parametrize(
+    ("pods", "rank"),
+    [
+        (("train-0", "train-1", "train-2"), 2),
+        (("llm-master-0", "llm-worker-0", "llm-worker-1"), 2),
+        (("llm-worker-0", "llm-worker-1", "llm-worker-2"), 2),
+        (("pt-0-x1f2k", "pt-1-x2f2k", "pt-2-x3f2k"), 2),
+        (("pt-workers-0-0-x1f2k", "pt-workers-0-1-x2f2k", "pt-workers-1-1-x3f2k"), 3),
+    ],
+)
+def test_the_number_of_a_pod_is_its_rank(tmp_path: Path, pods: tuple[str, ...], rank: int) -> None:
+    found = pod_logs(tmp_path, {pod: WORK + (RAISED if pod == pods[-1] else LOST) for pod in pods})
+    assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [rank])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n",
+        "distributed init: world_size=16 backend=nccl\n",
+        "[rank9]: ready\n",
+    ],
+)
+def test_a_pod_with_several_processes_is_no_rank(tmp_path: Path, said: str) -> None:
+    found = pod_logs(tmp_path, {"train-0": said + WORK + LOST, "train-1": said + WORK + RAISED})
+    assert (root_of(found), found["suspects"]["pods"]) == ("worker_crash", ["ml/train-1"])
+    assert found["suspects"]["ranks"] == []
+
+
+def test_workers_beside_a_master_are_counted_after_it(tmp_path: Path) -> None:
+    found = first(tmp_path, **{"llm-master-0__log": WORK + LOST, "llm-worker-0__log": WORK + RAISED})
+    assert found["suspects"]["ranks"] == [1]
+
+
+# -- what the machine says -------------------------------------------------------------------------------------------
+
+
+def test_a_job_whose_node_failed_did_not_end_well(tmp_path: Path) -> None:
+    out = "".join(f"[2026-10-03 04:12:{s:02d}] step {s} | loss 2.1\n" for s in range(20))
+    out += "srun: error: Node failure on gpu-17\n"
+    out += "slurmstepd: error: *** JOB 88121 ON gpu-14 CANCELLED AT 2026-10-03T04:19:00 DUE TO NODE FAILURE ***\n"
+    found = first(tmp_path, **{"slurm-88121__out": out, "sacct__txt": "JobID|State|ExitCode\n88121|NODE_FAIL|0:0\n"})
+    assert (root_of(found), found["suspects"]["nodes"]) == ("host_lost", ["gpu-17"])
+    assert found["failure"]["class"] == "infrastructure"
+
+
+KERNEL = "[Wed Sep {0} 04:12:44 2026] NVRM: Xid (PCI:0000:5d:00): 79, pid=1, name=x, GPU has fallen off the bus.\n"
+
+
+def test_what_a_kernel_said_days_before_the_run_is_history(tmp_path: Path) -> None:
+    found = first(tmp_path, rank1__log=STEPS.format(1) + RAISED, dmesg__txt=KERNEL.format(23))
+    assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [1])
+
+
+def test_a_well_run_with_a_history_has_no_incident(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text(STEPS.format(0))
+    (tmp_path / "dmesg.txt").write_text(KERNEL.format(23))
+    found = diagnose([tmp_path])
+    assert found.incidents == []
+    assert any("Long before the run" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("form", ["short", "json"])
+def test_a_worker_that_writes_to_the_journal(tmp_path: Path, form: str) -> None:
+    lines = (WORK + RAISED).splitlines()
+    if form == "short":
+        text = labelled("Oct 03 04:12:44 n4 python3[9912]: ", "\n".join(lines))
+        text += "Oct 03 04:12:45 n4 systemd[1]: train.service: Main process exited, code=exited, status=1/FAILURE\n"
+    else:
+        entry = {"__REALTIME_TIMESTAMP": "1791000764000000", "_HOSTNAME": "n4", "SYSLOG_IDENTIFIER": "python3"}
+        text = "".join(json.dumps({**entry, "_PID": "9912", "MESSAGE": line}) + "\n" for line in lines)
+    found = first(tmp_path, journal__txt=text)
+    assert (root_of(found), found["suspects"]["nodes"]) == ("worker_crash", ["n4"])
+
+
+def test_systemd_tells_of_a_kill_for_memory(tmp_path: Path) -> None:
+    text = labelled("Oct 03 04:12:44 n4 python3[9912]: ", WORK)
+    text += "Oct 03 04:12:45 n4 systemd[1]: train.service: A process of this unit has been killed by the OOM killer.\n"
+    assert root_of(first(tmp_path, journal__txt=text)) == "host_oom"
+
+
+def test_an_events_table_says_where_a_pod_was_put(tmp_path: Path) -> None:
+    events = """\
+LAST SEEN   TYPE      REASON      OBJECT            MESSAGE
+9m          Normal    Scheduled   pod/train-3       Successfully assigned ml/train-3 to gpu-node-4
+2m          Warning   Evicted     pod/train-3       The node was low on resource: ephemeral-storage.
+"""
+    found = first(tmp_path, events__txt=events)
+    assert root_of(found) == "pod_evicted"
+    assert (found["suspects"]["pods"], found["suspects"]["nodes"]) == (["ml/train-3"], ["gpu-node-4"])
+    assert "20" not in found["headline"], "no time is known here, so none is told"

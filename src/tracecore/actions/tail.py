@@ -87,14 +87,14 @@ class Tail(msgspec.Struct):
     Args:
         data: the text itself.
         format: as what it is read.
-        labelled: its lines have `srun --label`'s prefix.
+        wrapping: what stands before each of its lines.
         finished: where the run says that it is complete.
         dropped: records that were not looked at, because there were too many or too many like them.
     """
 
     data: bytes = b""
     format: str = "text"
-    labelled: bool = False
+    wrapping: str = ""
     stated: list[Stated] = []
     finished: list[Made] = []
     dropped: int = 0
@@ -111,7 +111,7 @@ def read_tail(text: str | bytes) -> Tail:
     head, end = data[:65_536], data[-65_536:]
     recognised = recognition.recognise(head, end, "tail.log", len(data) <= len(head))
     known = recognised.format in _LINES or recognised.format in reading.WHOLE
-    tail = Tail(data, recognised.format if known else "text", recognised.labelled)
+    tail = Tail(data, recognised.format if known else "text", recognised.wrapping)
     try:
         _gather(tail)
     except archive.ERRORS:
@@ -249,7 +249,7 @@ def _records(data: bytes, tail: Tail, database: Database | None) -> Iterator[Log
         layer=recognition.LAYER_OF[tail.format],
         open=lambda: io.BytesIO(data),
         size=len(data),
-        labelled=tail.labelled,
+        wrapping=tail.wrapping,
     )
     selector = Selector(database, escaped=tail.format == "docker")
     return reading.read(stream, selector if database is None else _Thinned(selector), Clock(), Counters())

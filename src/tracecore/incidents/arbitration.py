@@ -30,6 +30,9 @@ SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
 EPISODE: Final = 600 * SECOND
 
+#: What was over so long before a run is none of its business. Two clocks that print no zone differ by less.
+HISTORY: Final = 24 * 3600 * SECOND
+
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
 
@@ -50,7 +53,12 @@ def arbitrate(emissions: Sequence[Emission], run: Run, layers: Mapping[str, int]
         layers: files of each layer that were read.
     """
     finding = Finding([], [])
-    touches = _belonging(emissions, run)
+    touches = []
+    for t in _belonging(emissions, run):
+        if _is_history(t, run):
+            finding.notes.append(f"Long before the run: {t.verdict.headline()}")
+        else:
+            touches.append(t)
     keys = sorted({(t.job, t.attempt) for t in touches} | set(run.attempts))
     for job, group in groupby(keys, key=lambda key: key[0]):
         numbers = [number for _, number in group]
@@ -72,6 +80,16 @@ def arbitrate(emissions: Sequence[Emission], run: Run, layers: Mapping[str, int]
     if not finding.incidents and (left := reported(run, layers)) is not None:
         finding.incidents.append(left)
     return finding
+
+
+def _is_history(t: Touch, run: Run) -> bool:
+    """Whether it was over long before anything of its job began: a kernel's log goes back weeks.
+
+    Times since boot are inferred as late as they can be, so that what seems old by them is.
+    """
+    begun = [attempt.first for attempt in run.of(t.job) if attempt.timed]
+    known = t.timed or all(fact.layer == "kernel" for fact in t.evidence)
+    return known and bool(begun) and t.last < min(begun) - HISTORY
 
 
 def _worst_first(incidents: list[Incident], run: Run) -> list[Incident]:

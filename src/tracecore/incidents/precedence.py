@@ -174,6 +174,14 @@ def _is_late(cause: Touch, effect: Touch) -> bool:
 RULES: Final[tuple[Rule, ...]] = (
     # One event seen twice: the pattern that knows more about it is the cause.
     Rule(
+        causes=("host_lost",),
+        effects=("host_lost",),
+        bonds=("job",),
+        reason="it is the same loss, by somebody who does not name the node",
+        test=lambda cause, effect: bool(cause.nodes) and not effect.nodes,
+        before=False,
+    ),
+    Rule(
         causes=("hbm_ecc",),
         effects=("gpu_fault", "gpu_app_fault", "xid_correlation"),
         bonds=("gpu", "record"),

@@ -40,7 +40,7 @@ class Stream(msgspec.Struct, kw_only=True):
         size: bytes, decompressed; None where only reading would tell.
         resource: identity that holds for every record: host, pod, job, attempt, rank by file name.
         first_stamp: first timestamp near the beginning, if any.
-        labelled: lines carry Slurm's `srun --label` prefix (`3: text`).
+        wrapping: which of `logs.dialects.WRAPPINGS` stands before every line.
         single_node: a local rank (`[default3]:`, torchrun's log directories) is the global rank.
         boot_time: for kernel logs with times since boot: when that was, if the log itself says so.
         last_uptime: for the same: the last time since boot, in nanoseconds.
@@ -53,7 +53,7 @@ class Stream(msgspec.Struct, kw_only=True):
     size: int | None = None
     resource: Attributes = msgspec.field(default_factory=dict)
     first_stamp: Stamp | None = None
-    labelled: bool = False
+    wrapping: str = ""
     single_node: bool = True
     boot_time: int | None = None
     last_uptime: int | None = None

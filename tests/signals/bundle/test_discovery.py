@@ -355,8 +355,8 @@ def test_a_name_never_overrules_the_content() -> None:
 
 def test_task_labels_are_seen_in_the_whole_file_only() -> None:
     labelled = b"".join(b"%d: step %d\n" % (i % 4, i) for i in range(20))
-    assert recognise(labelled, b"", "slurm-1.out", True).labelled
-    assert not recognise(b"1: x\nstep\nloss\nmore\nlines\n", b"", "out", True).labelled
+    assert recognise(labelled, b"", "slurm-1.out", True).wrapping
+    assert not recognise(b"1: x\nstep\nloss\nmore\nlines\n", b"", "out", True).wrapping
 
 
 @given(

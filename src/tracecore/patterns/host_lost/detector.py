@@ -69,10 +69,11 @@ class HostLostVerdict(Verdict, frozen=True, kw_only=True):
     def headline(self) -> str:
         job = next((fact.job for fact in self.signs if fact.job), None)
         who = self.node or (f"A node of job {job}" if job else "The machine")
-        last = min(fact.time for fact in self.signs)
+        last = min(self.signs, key=lambda fact: (fact.approximate, fact.time))
+        at = "" if last.approximate else f" at {rfc3339(last.time)}"
         silent = max((fact.silent_s for fact in self.signs if isinstance(fact, NodeSilence)), default=0.0)
         lasted = f" for {seconds(silent)}" if self.sign == "silence" else ""
-        return f"{who} was lost at {rfc3339(last)}: {WORDS[self.sign]}{lasted}"
+        return f"{who} was lost{at}: {WORDS[self.sign]}{lasted}"
 
     def remediation(self) -> str:
         node = self.node or "NODE"

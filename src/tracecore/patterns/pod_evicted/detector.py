@@ -91,7 +91,8 @@ class PodEvictedVerdict(Verdict, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         node = f" from {self.eviction.node}" if self.eviction.node else ""
-        return f"{self.pod} was evicted{node} at {rfc3339(self.eviction.time)} under {WORDS[self.pressure]}"
+        at = "" if self.eviction.approximate else f" at {rfc3339(self.eviction.time)}"
+        return f"{self.pod} was evicted{node}{at} under {WORDS[self.pressure]}"
 
     def remediation(self) -> str:
         node = self.eviction.node

@@ -146,8 +146,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             if self.gone:
                 return (
                     f"Read the end of {logs}: what it printed last, or that it just stops. Then look for who ended it: "
-                    f"the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), a crash of the machine, or the "
-                    f"scheduler (preempted, evicted). {again}"
+                    f"the OOM killer (`dmesg -T | grep -i -E 'killed process|oom'`{on}), a crash of the machine, or "
+                    f"the scheduler (preempted, evicted). {again}"
                 )
             file = getattr(fact, "error_file", None)
             error = f" and `{file}`" if file and file.startswith("/") else ""

@@ -16,9 +16,9 @@ from typing import BinaryIO, TypedDict, cast
 
 import msgspec
 
-from tracecore.signals.bundle import archive, identity
+from tracecore.signals.bundle import archive, identity, ordinals
 from tracecore.signals.bundle.archive import Limits, Opener
-from tracecore.signals.bundle.recognition import recognise, recorded_times, times
+from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import objects
 from tracecore.signals.record import LAYERS, Attributes
@@ -64,7 +64,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     def coverage(self, counters: Counters) -> Coverage:
         """What a diagnosis says about what it has seen."""
         return {
-            "files_read": len(self.streams),
+            "files_read": len({stream.path for stream in self.streams}),
             "bytes_read": counters.bytes_read,
             "layers": self.layers(),
             "skipped": [{"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped],
@@ -97,6 +97,7 @@ def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int
         search.path(Path(path))
     _settle_local_ranks(search.streams)
     _settle_pods(search.streams)
+    ordinals.settle(search.streams, search.processes)
     clock = _settle_time(search.stamps, BASE_TIME if now is None else now)
     return Bundle(streams=search.streams, skipped=search.skipped, clock=clock)
 
@@ -107,6 +108,7 @@ class _Search:
         self.streams: list[Stream] = []
         self.skipped: list[Skipped] = []
         self.stamps: list[Stamp] = []
+        self.processes: dict[str, ordinals.Processes] = {}
         self.count = 0
 
     def skip(self, path: str, reason: str) -> None:
@@ -229,7 +231,7 @@ class _Search:
             open=opener,
             size=len(head) if complete else size,
             resource=identity.of(relative),
-            labelled=found.labelled,
+            wrapping=found.wrapping,
         )
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_smi"):
@@ -245,9 +247,13 @@ class _Search:
             stream.last_uptime = kernel_lines.last_uptime(tail or head)
             if stream.boot_time is not None and stream.last_uptime is not None:
                 self.stamps.append(Stamp(stream.boot_time + stream.last_uptime))
+        if (known := ordinals.processes(stream, head, tail)) is not None:
+            self.processes[path] = known
         if found.format == "text" and b"[default0]:" in head:
             stream.resource.setdefault("gen_ai.training.local_ranks", True)
         self.streams.append(stream)
+        if holds_work(found, head, tail):
+            self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
 
 
 def _settle_time(stamps: list[Stamp], now: int) -> Clock:

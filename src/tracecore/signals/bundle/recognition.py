@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.kernel import lines as kernel_lines
-from tracecore.signals.logs.dialects import plain
+from tracecore.signals.logs.dialects import WRAPPINGS, plain
 from tracecore.signals.stamps import Stamp
 
 #: Format → layer. The formats are the keys of the table of readers, too.
@@ -41,7 +43,7 @@ class Recognised(msgspec.Struct, frozen=True):
     format: str = ""
     layer: str = ""
     reason: str = ""
-    labelled: bool = False
+    wrapping: str = ""
 
 
 _CRI = re2.compile(rb"^[^ ]{8,40} (?:stdout|stderr) [FP](?::[^ ]*)?(?: |$)")
@@ -84,7 +86,6 @@ _WALL = re2.compile(
     rb"^(?:<\d+>)?(?:[a-z]+ *:[a-z]+ *: ?)?\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] "
 )
 _KERNEL_ISO = re2.compile(rb"^(?:[a-z]+ *:[a-z]+ *: ?)?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{6}[+-]\d\d:\d\d ")
-_LABEL = re2.compile(rb"^ *\d{1,6}: ?")
 _SAMPLE = re2.compile(rb"^[a-zA-Z_:][\w:]*(?:\{.*\})? +[-+]?(?:\d|NaN|Inf)")
 _SERIES = re2.compile(rb'(?m)^[a-zA-Z_:][\w:]*\{[a-zA-Z_]\w* *= *"')
 _FAMILY = re2.compile(rb"(?m)^# (?:TYPE|HELP) [a-zA-Z_:][\w:]*")
@@ -145,7 +146,7 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
         layer = "scheduler"
     elif found == "text" and name.startswith(("kubelet", "containerd")):
         layer = "kubernetes"
-    return Recognised(found, layer, labelled=found == "text" and _labelled(head))
+    return Recognised(found, layer, wrapping=_wrapping(head) if found == "text" else "")
 
 
 def _by_content(head: bytes, complete: bool) -> str:
@@ -265,12 +266,64 @@ def is_binary(head: bytes) -> bool:
     return not sample or strange * 20 > len(sample)
 
 
-def _labelled(head: bytes) -> bool:
-    """Whether lines carry `srun --label`'s task number: nearly all do."""
-    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip()]
-    if len(lines) < 4:
+_WORK = re2.compile(
+    rb"(?i)Traceback \(most recent call last\)|\bloss[\\\"']?[ =:]|\bstep[\\\"']?[ =:]+\d|\bNCCL |ProcessGroupNCCL"
+)
+
+
+def holds_work(found: Recognised, head: bytes, tail: bytes) -> bool:
+    """Whether a log of the system also has the output of a program that trains."""
+    if found.format not in ("syslog", "journal_json"):
         return False
-    return sum(1 for line in lines if line.lstrip()[:1].isdigit() and _LABEL.match(line)) >= len(lines) * 0.9
+    for line in (head + b"\n" + tail).split(b"\n"):
+        if _WORK.search(line):
+            if found.format == "journal_json":
+                return True
+            match = kernel_lines.SYSLOG.match(line)
+            if match is not None and not kernel_lines.is_system(match.group(3).decode("utf-8", "replace")):
+                return True
+    return False
+
+
+def _wrapping(head: bytes) -> str:
+    """Which of `dialects.WRAPPINGS` stands before every line: nearly all have it."""
+    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _ABOUT_CONTAINERS.search(line)]
+    if len(lines) < 4:
+        return ""
+    for name, expression in WRAPPINGS.items():
+        found = [match for line in lines if (match := expression.match(line))]
+        if len(found) >= len(lines) * 0.9 and _TELLS_APART[name](found):
+            return name
+    return ""
+
+
+#: What compose itself says between the lines of its containers.
+_ABOUT_CONTAINERS = re2.compile(rb"^Attaching to |^[\w.-]+ exited with code \d+\s*$")
+_NUMBERED = re2.compile(rb"[-_.]\d+(?:\.\w+@[\w.-]+)?$")
+_POD = re2.compile(rb"-[a-z0-9-]*\d|\d[a-z0-9]*-|-[a-z0-9]{5}$")
+
+
+def _are_containers(found: list[re2._Match]) -> bool:
+    """Compose writes its bars below each other, after names that it has numbered or of which there are several."""
+    names = {match.group(1) for match in found}
+    bars = {match.group().find(b"|") for match in found}
+    named = all(_NUMBERED.search(name) for name in names) or (len(names) > 1 and not names & _LEVELS)
+    return len(bars) == 1 and named and not any(name.isdigit() for name in names)
+
+
+def _are_pods(found: list[re2._Match]) -> bool:
+    """The same few names again and again, which look like those of pods."""
+    pods = {match.group(1) for match in found}
+    containers = {match.group(2) for match in found}
+    few = len(pods) * 3 <= len(found) and len(containers) <= 3
+    return few and len(found) >= 8 and all(_POD.search(pod) for pod in pods)
+
+
+_TELLS_APART: dict[str, Callable[[list[re2._Match]], bool]] = {
+    "srun": lambda found: True,
+    "compose": _are_containers,
+    "stern": _are_pods,
+}
 
 
 def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:

@@ -7,11 +7,14 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from tracecore.signals.kernel import lines
 from tracecore.signals.logs.blocks import BLOCK, Block, blocks
+from tracecore.signals.logs.dialects import Line, clean, strip_prefixes
 from tracecore.signals.logs.multiline import OomReport, Take
-from tracecore.signals.logs.reader import layer_of
+from tracecore.signals.logs.reader import layer_of, read_lines
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
+from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
 
 MAX_FIELD = 1 << 20
@@ -24,8 +27,10 @@ _FIELDS = frozenset(
 def read_json(
     stream: Stream, selector: Selector, clock: Clock, counters: Counters | None = None, *, block_size: int = BLOCK
 ) -> Iterator[LogSignal]:
-    """One entry on each line."""
+    """One entry on each line; of a stream of worker output, the lines that the worker wrote."""
     counters = Counters() if counters is None else counters
+    if stream.layer == "stdout":
+        return read_lines(stream, selector, clock, _worker, counters, block_size=block_size)
     return _join(_json_entries(stream, selector, counters, block_size), stream, clock, counters)
 
 
@@ -35,6 +40,27 @@ def read_export(
     """`NAME=value` lines, binary fields with their length, a blank line between entries. Every entry is parsed."""
     counters = Counters() if counters is None else counters
     return _join(_export_entries(stream, counters, block_size), stream, clock, counters)
+
+
+def _worker(raw: bytes) -> Line:
+    """The line of a worker in an entry of the journal; nothing where the machine itself speaks."""
+    try:
+        entry = msgspec.json.decode(raw.decode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError):
+        return Line(b"")
+    if not isinstance(entry, dict) or entry.get("_TRANSPORT") == "kernel":
+        return Line(b"")
+    program = _text(entry.get("SYSLOG_IDENTIFIER")) or _text(entry.get("_COMM"))
+    if lines.is_system(program):
+        return Line(b"")
+    host = _text(entry.get("_HOSTNAME"))
+    micros = _text(entry.get("_SOURCE_REALTIME_TIMESTAMP")) or _text(entry.get("__REALTIME_TIMESTAMP"))
+    known = micros.isdigit() and len(micros) < 18
+    lane = f"{host} {program}{_text(entry.get('_PID'))}".encode("utf-8", "replace")
+    stamp = Stamp(int(micros) * 1000) if known else None
+    line = Line(clean(_text(entry.get("MESSAGE")).encode("utf-8", "replace")), lane, stamp, host=host, program=program)
+    strip_prefixes(line, single_node=False)
+    return line
 
 
 Entry = tuple[dict[str, Any], int, int, int]
@@ -211,7 +237,7 @@ def _join(entries: Iterator[Entry], stream: Stream, clock: Clock, counters: Coun
 
 
 def _finish(report: tuple[LogSignal, OomReport, list[str]]) -> LogSignal:
-    record, _, lines = report
-    body = "\n".join(lines)
+    record, _, texts = report
+    body = "\n".join(texts)
     record["log"]["body"] = body if len(body) <= 1 << 18 else body[: 3 << 16] + "\n[...]\n" + body[-(1 << 16) :]
     return record

@@ -62,12 +62,28 @@ def _uptime(seconds: bytes, part: bytes) -> int:
     return int(seconds) * SECOND + int(part.ljust(9, b"0"))
 
 
+#: Who else writes to a system's log than the programs that people run.
+_SYSTEM = re2.compile(
+    r"^(?:kernel|systemd(?:-.*)?|\(.*\)|init|sshd.*|sudo|su|CRON|cron[d]?|anacron|dbus.*|rsyslogd|audit.*|polkitd|snapd?.*"
+    r"|kubelet|containerd.*|dockerd|docker|crio|podman|runc|slurm.*|munged|NetworkManager|dhclient|networkd.*|chronyd?"
+    r"|ntpd|irqbalance|smartd|multipathd|iscsid|lvm|mdadm|udev.*|nvidia-.*|nv-.*|nvsm.*|dcgm.*|nv_peer_mem|opensmd?|openibd"
+    r"|agetty|login|gdm.*|postfix.*|packagekitd|fwupd|thermald|acpid|rpc\..*|nfs.*|automount|sssd.*|ipmi.*|prometheus.*"
+    r"|node_exporter|telegraf|fluent.*|otelcol.*|filebeat|tailscaled|cloud-init|google_.*|amazon-.*|waagent|kdump.*)$"
+)
+
+
+def is_system(program: str) -> bool:
+    """Whether a program of this name is part of the machine, and no work that runs on it."""
+    return not program or bool(_SYSTEM.match(program))
+
+
 # journalctl -o short-monotonic
 _MONOTONIC = re2.compile(rb"^([\w.-]{1,255}) kernel: ")
 
 
 def dialect(stream: Stream, clock: Clock) -> Dialect:
     """How to read the lines of this kernel or system log."""
+    work = stream.layer == "stdout"
     boot, inferred = stream.boot_time, False
     if boot is None:
         boot, inferred = clock.latest - (stream.last_uptime or 0), True
@@ -84,7 +100,7 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
         if match := UPTIME.match(raw):
             return since_boot(_uptime(*match.groups()), clean(raw[match.end() :]))
         if match := SYSLOG.match(raw):
-            return _syslog(raw, match.end(), *match.groups())
+            return _syslog(work, raw, match.end(), *match.groups())
         if match := _WALL.match(raw):
             return Line(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
         if match := _ISO.match(raw):
@@ -99,11 +115,13 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
     return unwrap
 
 
-def _syslog(raw: bytes, end: int, time: bytes, host: bytes, program: bytes, pid: bytes | None) -> Line:
+def _syslog(work: bool, raw: bytes, end: int, time: bytes, host: bytes, program: bytes, pid: bytes | None) -> Line:
     text = raw[end:]
     if program == b"kernel" and (match := UPTIME.match(text)):
         text = text[match.end() :]
     name = program.rsplit(b"/", 1)[-1].decode("utf-8", "replace")
+    if work and is_system(name):
+        return Line(b"")
     lane = host + b" " + program + (pid or b"")
     return Line(clean(text), lane, stamps.find(time), host=host.decode("utf-8", "replace"), program=name)
 

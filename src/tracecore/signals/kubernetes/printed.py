@@ -19,6 +19,7 @@ MAX_BYTES = 256 << 20
 
 _AGE = re2.compile(r"(\d+)([smhdy])")
 _FOLDED = re2.compile(r"^(\S+)(?: \(x(\d+) over (\S+)\))?$")
+_PLACED = re2.compile(r"Successfully assigned ([^\s/]+)/(\S+) to (\S+)")
 _UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "y": 31_536_000}
 _FIELD = re2.compile(r"^( *)([A-Za-z][\w /.-]*?):(?: +(.*))?$")
 
@@ -30,9 +31,11 @@ def age(text: str) -> int | None:
 
 
 def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
-    """`kubectl get events [-A] [-o wide]`."""
+    """`kubectl get events [-A] [-o wide]`. Which node a pod was put on, only the scheduler's event says."""
     columns: list[tuple[str, int]] = []
-    for here, line in _lines(stream):
+    lines = list(_lines(stream))
+    placed = {pod: (space, node) for _, line in lines for space, pod, node in _PLACED.findall(line)}
+    for here, line in lines:
         if "LAST SEEN" in line and "REASON" in line:
             columns = _columns(line)
             continue
@@ -42,14 +45,18 @@ def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         seen, about = row.get("LAST SEEN", ""), row.get("OBJECT", "")
         kind, _, name = about.partition("/")
         kind = _KINDS.get(kind.lower(), kind.capitalize())
+        space, node = placed.get(name, ("", "")) if kind == "Pod" else ("", "")
+        if row.get("NAMESPACE", space) != space:
+            node = ""
         yield _event(
             stream,
             clock,
             here,
             seen,
             (row.get("TYPE", ""), row.get("REASON", ""), row.get("MESSAGE", "")),
-            (kind, name, row.get("NAMESPACE", "")),
+            (kind, name, row.get("NAMESPACE", space)),
             _number(row.get("COUNT", "")),
+            node,
         )
 
 
@@ -82,6 +89,7 @@ def _event(
     event: tuple[str, str, str],
     about: tuple[str, str, str],
     count: int | None = None,
+    node: str = "",
 ) -> LogSignal:
     severity, reason, note = event
     kind, name, namespace = about
@@ -102,6 +110,8 @@ def _event(
         identity["k8s.namespace.name"] = namespace
     if kind == "Pod":
         identity["k8s.pod.name"] = name
+        if node:
+            identity["k8s.node.name"] = node
     elif kind == "Node":
         identity["k8s.node.name"] = name
     if folded and folded.group(3) and (over := age(folded.group(3))):

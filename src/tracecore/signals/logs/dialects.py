@@ -53,8 +53,19 @@ _PREFIX = re2.compile(
     rb"|\([\w.:<>-]{1,80} (?:pid=(\d+))(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray
     rb"|\[pod/([a-z0-9.-]+)/([a-z0-9.-]+)\] )"  # kubectl logs --prefix
 )
+#: More processes than any job has.
+MAX_RANK = 10_000_000
+TRACEBACK = b"Traceback (most recent call last)"
 _ANNOUNCED = re2.compile(rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]")
-_LABEL = re2.compile(rb"^ *(\d{1,7}): ?")
+#: A whole time that somebody else put before what the program wrote: `kubectl logs --timestamps`, `docker logs -t`.
+_STAMPED = re2.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
+#: What stands before every line of a file that several processes wrote, by who put it there: a rank, what stands for
+#: a host, a pod and its container.
+WRAPPINGS = {
+    "srun": re2.compile(rb"^ *(\d{1,7}): ?"),
+    "compose": re2.compile(rb"^([A-Za-z0-9][\w.@-]{0,120}) *\| ?"),
+    "stern": re2.compile(rb"^([a-z0-9][a-z0-9.-]{1,120}) ([a-z0-9][a-z0-9-]{0,62}) "),
+}
 
 
 def clean(raw: bytes) -> bytes:
@@ -66,34 +77,73 @@ def clean(raw: bytes) -> bytes:
     return raw.rstrip()
 
 
-def plain(labelled: bool = False, single_node: bool = True) -> Dialect:
+def plain(wrapping: str = "", single_node: bool = True) -> Dialect:
     """Lines as a program wrote them, with the prefixes of launchers.
 
     Args:
-        labelled: lines start with `srun --label`'s task number.
+        wrapping: which of `WRAPPINGS` stands before every line.
         single_node: a local rank is the global one.
     """
+    wrapped = WRAPPINGS.get(wrapping)
 
     def unwrap(raw: bytes) -> Line:
         line = Line(clean(raw))
-        if labelled and (match := _LABEL.match(line.text)):
-            line.rank = int(match.group(1))
-            line.lane = match.group(1) + b":"
-            line.text = line.text[match.end() :]
+        if line.text[:1] == b"{" and TRACEBACK in line.text:
+            _unfold(line)
+        if wrapped is not None and (match := wrapped.match(line.text)):
+            _name(line, match, wrapping)
         strip_prefixes(line, single_node)
         return line
 
     return unwrap
 
 
+def _unfold(line: Line) -> None:
+    """A traceback that a logger put into a field of a line of JSON stands after the line without that field."""
+    try:
+        entry = msgspec.json.decode(line.text.decode("utf-8", "replace"))
+    except (msgspec.DecodeError, RecursionError):
+        return
+    if not isinstance(entry, dict):
+        return
+    for fields in (entry, *(value for value in entry.values() if isinstance(value, dict))):
+        for name, value in fields.items():
+            if isinstance(value, str) and TRACEBACK.decode() in value:
+                fields[name] = ""
+                line.text = msgspec.json.encode(entry) + b"\n" + clean(value.encode("utf-8", "surrogatepass"))
+                rank = entry.get("global_rank", entry.get("rank"))
+                if type(rank) is int and 0 <= rank < MAX_RANK:
+                    line.rank = rank
+                return
+
+
+def _name(line: Line, match: re2._Match, wrapping: str) -> None:
+    """Takes a wrapping off; it names who wrote the line."""
+    name, *more = [group.decode("ascii", "replace") for group in match.groups()]
+    line.lane = match.group().rstrip()
+    line.text = line.text[match.end() :]
+    if wrapping == "srun":
+        line.rank = int(name)
+    elif wrapping == "compose":
+        line.host = name
+    else:
+        line.attributes = {"k8s.pod.name": name, "k8s.container.name": more[0]}
+
+
 def strip_prefixes(line: Line, single_node: bool) -> None:
-    """Takes launchers' prefixes off the text; they name the rank and the lane."""
+    """Takes launchers' prefixes off the text, and times that are not the program's; they name the rank and the lane."""
     for _ in range(3):
         text = line.text
         # Most lines have no prefix, and many begin with a bracketed time.
         if text[:1] == b"[":
             if b"]" not in text[2:100] or (text[1:2].isdigit() and text[2:3].isdigit()):
                 return
+        elif text[10:11] == b"T" and text[4:5] == b"-":
+            if (stamped := _STAMPED.match(text)) is None:
+                return
+            line.stamp = line.stamp or stamps.find(stamped.group())
+            line.text = text[stamped.end() :]
+            continue
         elif text[:1] != b"(" or b" pid=" not in text[:100]:
             return
         match = _PREFIX.match(text)

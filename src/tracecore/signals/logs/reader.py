@@ -51,7 +51,7 @@ def dialect(stream: Stream) -> Dialect:
     """How the lines of a worker's output are wrapped."""
     if stream.format in ("cri", "docker"):
         return dialects.container(stream.single_node)
-    return dialects.plain(stream.labelled, stream.single_node)
+    return dialects.plain(stream.wrapping, stream.single_node)
 
 
 def read_lines(

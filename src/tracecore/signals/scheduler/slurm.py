@@ -70,7 +70,7 @@ def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: S
         return None
     attributes: Attributes = {"tracecore.slurm.state": state, "tracecore.slurm.job_id": job}
     code = exit_code(row.get("ExitCode", ""))
-    if code is not None and state not in ("RUNNING", "PENDING"):
+    if code is not None and _counts(code, state):
         attributes["tracecore.process.exit_code"] = code
     if (reason := row.get("Reason", "")) not in ("", "None"):
         attributes["tracecore.slurm.reason"] = reason
@@ -82,6 +82,11 @@ def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: S
     if _HOST.match(nodes) and nodes.lower() not in ("none", "unknown"):
         identity["host.name"] = nodes
     return _record(stream, clock, identity, attributes, body.strip(), when, source)
+
+
+def _counts(code: int, state: str) -> bool:
+    """Whether this is how a process ended: a job that lost its node has a 0 there, too, and did not end well."""
+    return state not in ("RUNNING", "PENDING") and (code != 0 or state == "COMPLETED")
 
 
 def _says_nothing(step: str, state: str) -> bool:
@@ -147,11 +152,11 @@ def _json_job(
         return None
     attributes: Attributes = {"tracecore.slurm.state": state, "tracecore.slurm.job_id": str(name or number)}
     code = entry.get("exit_code")
-    if isinstance(code, dict) and state not in ("RUNNING", "PENDING"):
+    if isinstance(code, dict):
         signal = _number(code.get("signal", {}).get("id") if isinstance(code.get("signal"), dict) else None)
-        status = _number(code.get("return_code"))
-        if signal or status is not None:
-            attributes["tracecore.process.exit_code"] = -signal if signal else status
+        ended = -signal if signal else _number(code.get("return_code"))
+        if ended is not None and _counts(ended, state):
+            attributes["tracecore.process.exit_code"] = ended
     times = entry.get("time")
     end = _number(times.get("end") if isinstance(times, dict) else entry.get("end_time"))
     identity: Attributes = {"gen_ai.training.job_id": str(number)}

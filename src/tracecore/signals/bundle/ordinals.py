@@ -1,0 +1,127 @@
+"""Ranks by the numbers in the names of pods: `train-0` of a StatefulSet, `llm-master-0` and `llm-worker-3` of a
+PyTorchJob, `pt-0-x7k2m` of an indexed Job, `pt-workers-0-3-x7k2m` of a JobSet.
+
+A pod is a rank only where it runs one process. Where anything in a group of pods speaks of more, nothing is concluded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import re2
+
+from tracecore.signals.stream import Stream
+
+#: Bytes of either end of a log that are looked at.
+ENDS = 16 * 1024
+RANK = "gen_ai.training.rank"
+_ROLE = re2.compile(r"^(.+)-(master|chief|worker)-(\d{1,6})(?:-[a-z0-9]{5})?$")
+_JOBSET = re2.compile(r"^(.+)-(\d{1,6})-(\d{1,6})-[a-z0-9]{5}$")
+_INDEXED = re2.compile(r"^(.+)-(\d{1,6})-[a-z0-9]{5}$")
+_STATEFUL = re2.compile(r"^(.+)-(\d{1,6})$")
+_FILE = re2.compile(r"^(.+?)(?:\.(?:log|out|err|txt|\d{1,3}))+$")
+#: Words of launchers that start several processes side by side.
+_LAUNCHER = re2.compile(
+    rb"\[default[1-9]|local_rank['\"]?[:=] ?[1-9]|nproc[_-]per[_-]node|torchrun|torch\.distributed\.(?:run|launch)"
+    rb"|Setting OMP_NUM_THREADS|deepspeed[./]launcher|accelerate[ .](?:launch|commands)"
+)
+_PREFIX = re2.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
+_WORLD = re2.compile(rb"(?i)\bworld[_ -]?size['\"]?[ =:]+(\d{1,7})\b")
+
+
+class Processes(NamedTuple):
+    """What the two ends of a file say of the processes that wrote it.
+
+    Args:
+        launched: a launcher that starts several of them speaks.
+        ranks: that prefixes name.
+        world: how many there are in all, where it is said.
+    """
+
+    launched: bool
+    ranks: frozenset[int]
+    world: int | None
+
+
+def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
+    """What the ends of this file say of who wrote it; None where its name says nothing that this could bear on."""
+    if stream.layer != "stdout" or _place(stream) is None:
+        return None
+    ends = head[:ENDS] + (tail or head)[-ENDS:]
+    world = _WORLD.search(ends)
+    ranks = frozenset(int(rank) for rank in _PREFIX.findall(ends))
+    return Processes(_LAUNCHER.search(ends) is not None, ranks, int(world.group(1)) if world else None)
+
+
+class _Place(NamedTuple):
+    group: tuple[str, ...]
+    before: bool
+    number: tuple[int, ...]
+
+
+def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
+    """Gives logs the rank that the number in their pod's name is.
+
+    Args:
+        streams: all of a bundle; those that have a rank keep it, but for one read from `worker-3` beside a master.
+        said: by path what is known of a file's processes.
+    """
+    groups: dict[tuple[str, ...], list[tuple[_Place, Stream]]] = {}
+    for stream in streams:
+        if stream.layer == "stdout" and stream.path in said and (place := _place(stream)) is not None:
+            groups.setdefault(place.group, []).append((place, stream))
+    for members in groups.values():
+        _settle(members, said)
+
+
+def _place(stream: Stream) -> _Place | None:
+    """Where among its like a log stands, by the name of its pod, or of its file where that names a role."""
+    pod = stream.resource.get("k8s.pod.name")
+    if isinstance(pod, str):
+        folder, name = str(stream.resource.get("k8s.namespace.name", "")), pod
+    else:
+        folder, _, file = stream.path.rpartition("/")
+        match = _FILE.match(file)
+        name = match.group(1) if match else file
+    if match := _ROLE.match(name):
+        base, role, number = match.groups()
+        return _Place((folder, base, "role"), role != "worker", (int(number),))
+    if not isinstance(pod, str):
+        return None
+    if match := _JOBSET.match(name):
+        base, job, number = match.groups()
+        return _Place((folder, base, "jobset"), False, (int(job), int(number)))
+    if match := _INDEXED.match(name):
+        return _Place((folder, match.group(1), "indexed"), False, (int(match.group(2)),))
+    if match := _STATEFUL.match(name):
+        return _Place((folder, match.group(1), "stateful"), False, (int(match.group(2)),))
+    return None
+
+
+def _settle(members: Sequence[tuple[_Place, Stream]], said: dict[str, Processes]) -> None:
+    pods = {(place.before, place.number) for place, _ in members}
+    if len(pods) < 2:
+        return
+    leaders = len({number for before, number in pods if before})
+    if leaders == 0 and members[0][0].group[-1] == "role" and not any(_is_pod(stream) for _, stream in members):
+        return  # `worker-3.log`, which is what it says
+    wide = 1 + max(number[-1] for _, number in pods)
+    ranks = {
+        (before, number): number[-1] + (0 if before else leaders) + (number[0] * wide if len(number) > 1 else 0)
+        for before, number in pods
+    }
+    for place, stream in members:
+        known, rank = said[stream.path], ranks[place.before, place.number]
+        if known.launched or not known.ranks <= {rank} or known.world not in (None, len(pods)):
+            return
+    for place, stream in members:
+        rank = ranks[place.before, place.number]
+        if leaders and not _is_pod(stream):
+            stream.resource[RANK] = rank
+        else:
+            stream.resource.setdefault(RANK, rank)
+
+
+def _is_pod(stream: Stream) -> bool:
+    return "k8s.pod.name" in stream.resource
