@@ -19,9 +19,9 @@ LAST SEEN   TYPE      REASON      OBJECT            MESSAGE
 def test_an_eviction_on_a_node_that_is_not_named(tmp_path: Path) -> None:
     (tmp_path / "events.txt").write_text(EVENTS)
     (incident,) = diagnose([tmp_path]).document()["incidents"]
-    assert incident["status"] == "insufficient_evidence"
-    assert "low on resource: ephemeral-storage" in incident["headline"]
-    assert "kubectl get events -o json" in incident["headline"]
+    assert incident["root_cause"]["pattern"] == "pod_evicted"
+    assert incident["headline"] == "default/train-3 was evicted under disk pressure"
+    assert incident["suspects"]["nodes"] == []
     assert incident["suspects"]["pods"] == ["default/train-3"]
     assert incident["failure"]["class"] == "infrastructure"
     assert incident["failure"]["retry"]["decision"] == "retry"
