@@ -77,7 +77,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
         return next((link for link in links if link is not None), None)
 
     def headline(self) -> str:
-        where = f" on rank {self.rank}" if self.rank is not None else f" on {self.node}" if self.node else ""
+        where = f" on rank {self.rank}" if self.rank is not None else ""
         return f"NVLink degradation{where}" + (f" at step {self.step}" if self.step is not None else "")
 
     def remediation(self) -> str:

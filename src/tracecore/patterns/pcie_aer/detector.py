@@ -139,8 +139,7 @@ class PcieAer(Pattern[Config]):
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if isinstance(fact, PcieRateCollapse):
-            drop = drop_of(fact)
-            return gpu_keys(fact) if drop is not None and drop >= self.config.drop else ()
+            return gpu_keys(fact) if collapsed(fact, self.config.drop) else ()
         return gpu_keys(fact) if isinstance(fact, AerError) and fact.severity in WORST else ()
 
     def arms(self, fact: Fact, key: Key) -> bool:
@@ -212,6 +211,14 @@ def _events(lines: dict[tuple[str, bool], int]) -> int:
         for (severity, announced), count in lines.items()
         if announced or (severity, True) not in lines
     )
+
+
+def collapsed(collapse: PcieRateCollapse, drop: float) -> bool:
+    """Whether it lost at least this share of its baseline."""
+    baseline = collapse.baseline_bytes_per_second
+    if baseline is not None and baseline > 0:
+        return collapse.bytes_per_second <= (1 - drop) * baseline
+    return collapse.drop_ratio is not None and collapse.drop_ratio >= drop
 
 
 def drop_of(collapse: PcieRateCollapse) -> float | None:

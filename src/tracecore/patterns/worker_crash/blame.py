@@ -73,7 +73,9 @@ class Scene:
         for fact in self.ledger.peers.facts:
             if fact.time > latest:
                 break
-            if fact.rank not in found and fact.rank not in ranks and fact.attempt == attempt and self.near(fact, first):
+            if fact is first or fact.rank in found or fact.rank in ranks:
+                continue
+            if fact.attempt == attempt and self.near(fact, first):
                 found[fact.rank] = fact
         return found
 
