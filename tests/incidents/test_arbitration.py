@@ -69,7 +69,7 @@ def verdict(
             return {key.replace("__", "."): value for key, value in own.items()}
 
     made = Made(key=(label,), episode=str(at), time=T0 + int(at * SECOND))
-    return Emission(made.id, 1, "active", made, made.time)
+    return Emission(1, "active", made, made.time)
 
 
 def place(path: str = "a.log", line: int = 1) -> Source:

@@ -46,7 +46,15 @@ IDENTITY: dict[str, list[Any]] = {
 #: How many random streams of a pattern whose looks depend on each other.
 SEEDS = int(os.environ.get("TRACECORE_SEEDS", "120"))
 #: Patterns that leave something to their next look.
-KEEPING = {"checkpointer_hang", "cuda_oom", "nccl_hang", "worker_crash"}
+KEEPING = {
+    "checkpointer_hang",
+    "cuda_oom",
+    "nccl_bootstrap",
+    "nccl_hang",
+    "planned_stop",
+    "storage_failure",
+    "worker_crash",
+}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 

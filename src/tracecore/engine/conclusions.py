@@ -98,7 +98,7 @@ class Conclusions:
             self._stats.cleared += 1
         else:
             self._stats.emitted += 1
-        return Emission(standing.verdict.id, standing.revision, status, standing.verdict, instant)
+        return Emission(standing.revision, status, standing.verdict, instant)
 
     def _remember(self, window: FactWindow, episode: str | Source, standing: Known) -> None:
         self._past[window.shelf, window.key, episode] = standing.revision
@@ -108,9 +108,11 @@ class Conclusions:
 
 def _alike(one: Verdict, other: Verdict) -> bool:
     """Whether two verdicts have the same document. Most differ in what is cheap to tell: prose comes last."""
+    mine, its = one.fields(), other.fields()
     return (
         one.confidence == other.confidence
-        and repr(one.fields()) == repr(other.fields())
+        and mine == its
+        and repr(mine) == repr(its)
         and [fact.uid for fact in one.evidence()] == [fact.uid for fact in other.evidence()]
         and repr(one.document()) == repr(other.document())
     )

@@ -21,18 +21,21 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     that the facts now say otherwise (the collective completed after all).
 
     Args:
-        id: the verdict's id: pattern, key and episode.
         revision: 1 at first; one more whenever something new is said under this id.
         status: `active`, or `cleared`, which takes the verdict back.
         verdict: as it is now, or, when cleared, as it last was.
         at: the engine's clock, in nanoseconds.
     """
 
-    id: str
     revision: int
     status: Status
     verdict: Verdict
     at: int
+
+    @property
+    def id(self) -> str:
+        """The verdict's id: pattern, key and episode."""
+        return self.verdict.id
 
     def document(self) -> dict[str, Any]:
         """The verdict's document with what the engine knows about it."""

@@ -145,7 +145,7 @@ class Intake:
                     if state == ASLEEP:
                         worth = route.wakes(fact, key) if route.arms is None else route.arms
                     else:
-                        worth = route.matters is None or (time <= window.heeds and route.matters(window, fact))
+                        worth = route.matters is None or route.matters(window, fact)
                     if worth:
                         window.state = CHANGED
                         changed.append(window)

@@ -30,6 +30,7 @@ class Touch(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     emission: Emission
+    id: str
     verdict: Verdict
     suspects: Suspects
     evidence: tuple[Fact, ...]
@@ -51,10 +52,6 @@ class Touch(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         return self.verdict.pattern_name
 
-    @property
-    def id(self) -> str:
-        return self.emission.id
-
 
 def touch(emission: Emission, job: str, attempt: int) -> Touch:
     """What this verdict touches; `job` and `attempt` are where it belongs."""
@@ -65,6 +62,7 @@ def touch(emission: Emission, job: str, attempt: int) -> Touch:
     exact = [f for f in own if not f.approximate]
     return Touch(
         emission=emission,
+        id=emission.id,
         verdict=verdict,
         suspects=suspects,
         evidence=evidence,

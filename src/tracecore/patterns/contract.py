@@ -293,9 +293,9 @@ class Pattern(Generic[C]):
         return True
 
     def heeds(self, window: Window) -> int:
-        """The last instant of which a fact of the types in `asides` may matter, as the window is now.
+        """The last instant of which a fact of the types in both `steady` and `asides` may matter, as the window is now.
 
-        Where most come after it, `matters` need not be asked about them, and they can wait to be put into the window.
+        Later ones can wait to be put into the window, and `matters` is not asked about them.
         """
         return FOREVER
 

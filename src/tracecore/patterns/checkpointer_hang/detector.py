@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -183,6 +183,18 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         return sorted({begin.rank for begin in self.begun if begin.rank is not None})
 
 
+class Quiet(NamedTuple):
+    """Nothing hangs yet.
+
+    Args:
+        seen: the time of the last fact that says so; later ones only put it off.
+        until: when to look again: a phase that began after `seen` cannot hang before.
+    """
+
+    seen: int
+    until: int
+
+
 class CheckpointerHang(Pattern[Config]):
     """A phase of saving that began and has not ended for so long, while no step is made.
 
@@ -228,35 +240,49 @@ class CheckpointerHang(Pattern[Config]):
         return job_keys(fact)
 
     def matters(self, window: Window, fact: Fact) -> bool:
-        """Nothing does while it is too early to say, but for a phase that began still earlier."""
-        deadline: int | None = window.kept
-        return deadline is None or (type(fact) is CheckpointPhase and fact.time + self.config.stall < deadline)
+        """While it is too early to say, what comes later than all that was seen only puts it off."""
+        quiet: Quiet | None = window.kept
+        return quiet is None or fact.time <= quiet.seen
 
     def heeds(self, window: Window) -> int:
-        deadline: int | None = window.kept
-        return FOREVER if deadline is None else deadline - self.config.stall
+        quiet: Quiet | None = window.kept
+        return FOREVER if quiet is None else quiet.seen
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        earliest, reports = first_begun(window), window.of(WatchdogReport)
+        reports = window.of(WatchdogReport)
+        earliest = first_begun(window)
         # Nearly always it is too early to say, and no collective has given up.
-        if earliest is None or (not reports and now < earliest.time + self.config.stall):
-            window.keep(None if reports else self.due(window, now))
+        if earliest is None or self._early(earliest, reports, now):
+            window.keep(self._quiet(window, earliest, now))
             return []
-        window.keep(None)
         begun = unfinished(window)
-        for first in begun:
-            if now < first.time + self.config.stall and not (reports and reports[-1].time >= first.time):
-                continue
+        ripe = [first for first in begun if not self._early(first, reports, now)]
+        window.keep(None if ripe else self._quiet(window, begun[0] if begun else None, now))
+        for first in ripe:
             if self._hangs(window, first, now):
                 return [self._verdict(window, first, begun)]
         return []
 
     def due(self, window: Window, now: int) -> int | None:
+        quiet: Quiet | None = window.kept
+        if quiet is not None:
+            return quiet.until
         phases = window.of(CheckpointPhase)
         for place in range(bisect_right(phases, now - self.config.stall, key=_time), len(phases)):
             if phases[place].event == "begin":
                 return phases[place].time + self.config.stall
         return None
+
+    def _early(self, begin: CheckpointPhase, reports: Sequence[WatchdogReport], now: int) -> bool:
+        """Whether this phase has not lasted for long enough, and nobody gave up waiting since it began."""
+        return now < begin.time + self.config.stall and not (reports and reports[-1].time >= begin.time)
+
+    def _quiet(self, window: Window, first: CheckpointPhase | None, now: int) -> Quiet | None:
+        """Until when nothing can be said, where this is the first phase that may come to hang."""
+        known: tuple[Sequence[Fact], ...] = (window.of(CheckpointPhase), window.of(Progress), window.of(WatchdogReport))
+        seen = max(facts[-1].time for facts in known if facts)
+        until = (seen if first is None else first.time) + self.config.stall
+        return Quiet(seen, until) if until > now else None
 
     def _hangs(self, window: Window, begin: CheckpointPhase, now: int) -> bool:
         """Whether it is plain that this phase hangs, and was before the run ended."""

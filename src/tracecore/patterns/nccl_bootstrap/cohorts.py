@@ -81,7 +81,7 @@ class Sayings:
 
     def add(self, facts: Sequence[Fact]) -> None:
         for fact in facts:
-            self.cohorts.setdefault(_cohort_of(fact), []).append(fact)
+            self.cohorts.setdefault(cohort_of(fact), []).append(fact)
 
 
 def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
@@ -158,5 +158,6 @@ def namespace_of(fact: Fact) -> str | None:
     return own or (namespace(fact.pod) if fact.pod else None)
 
 
-def _cohort_of(fact: Fact) -> tuple[Key, int]:
+def cohort_of(fact: Fact) -> tuple[Key, int]:
+    """The cohort that a fact is of, and its attempt."""
     return (fact.job, "") if fact.job else ("", namespace_of(fact) or ""), fact.attempt

@@ -10,12 +10,14 @@ from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_bootstrap.cohorts import (
     NO_INTERFACE,
     Cohort,
+    Members,
     Said,
     Sayings,
+    cohort_of,
     cohorts_of,
     failed_of,
     namespace_of,
@@ -38,6 +40,8 @@ WORDS: dict[Discriminator, str] = {
 }
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
+#: What a look leaves to the next where no cohort is left that could fail to join.
+ALL_STEPPED = "all stepped"
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
 
 
@@ -205,6 +209,7 @@ class NcclBootstrap(Pattern[Config]):
     )
     triggers = (PodReady, RendezvousFailure, NcclError)
     steady = (Progress,)
+    asides = needs
     Config = Config
 
     @property
@@ -226,11 +231,20 @@ class NcclBootstrap(Pattern[Config]):
         """A report of progress that is of a step."""
         return type(fact) is Progress and fact.step is not None and fact.phase != "init"
 
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """Where every cohort has made steps, only one that did not matters; who made a step has joined for good."""
+        if window.kept is None:
+            return True
+        return type(fact) in self.triggers and cohort_of(fact) not in window.digest(Progress, Members).cohorts
+
+    def heeds(self, window: Window) -> int:
+        return FOREVER if window.kept is None else NEVER
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        for (key, attempt), cohort in sorted(cohorts_of(window).items(), key=lambda item: item[0]):
-            if cohort.stepped:
-                continue
+        cohorts = {name: cohort for name, cohort in cohorts_of(window).items() if not cohort.stepped}
+        window.keep(None if cohorts else ALL_STEPPED)
+        for (key, attempt), cohort in sorted(cohorts.items(), key=lambda item: item[0]):
             said = tuple(fact for fact in cohort.said if fact.rank is None or fact.rank not in cohort.joined)
             absent = self._absent(cohort, now)
             if not said and not absent:

@@ -10,7 +10,7 @@ from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -150,6 +150,7 @@ class PlannedStopPattern(Pattern[Config]):
         WatchdogReport,
     )
     triggers = (PlannedStop, ExitStatus, FatalSignal, ContainerTerminated)
+    asides = needs
     Config = Config
 
     @property
@@ -165,9 +166,15 @@ class PlannedStopPattern(Pattern[Config]):
             return (("", namespace(fact.pod), ""),)
         return (("", "", fact.node or ""),)
 
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A stop does, and a failure before one."""
+        last: int | None = window.kept
+        return last is None or fact.time <= last or _stops(fact)
+
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        stops = list(self._stops(window))
+        stops = [fact for kind in self.triggers for fact in window.of(kind) if _stops(fact)]
         stops.sort(key=_order)
+        window.keep(max((stop.end for stop in stops), default=NEVER))
         failures: list[int] | None = None
         found: list[Verdict] = []
         begin = 0
@@ -196,12 +203,14 @@ class PlannedStopPattern(Pattern[Config]):
             )
         return found
 
-    def _stops(self, window: Window) -> Sequence[Fact]:
-        found: list[Fact] = list(window.of(PlannedStop))
-        found += [fact for fact in window.of(ExitStatus) if fact.signal in TERMINATED]
-        found += [fact for fact in window.of(FatalSignal) if fact.signal in TERMINATED]
-        found += [fact for fact in window.of(ContainerTerminated) if signal_name(fact.exit_code or 0) in TERMINATED]
-        return found
+
+def _stops(fact: Fact) -> bool:
+    """Whether this is a request to stop, or a death by one."""
+    if isinstance(fact, ExitStatus | FatalSignal):
+        return fact.signal in TERMINATED
+    if isinstance(fact, ContainerTerminated):
+        return signal_name(fact.exit_code or 0) in TERMINATED
+    return isinstance(fact, PlannedStop)
 
 
 def _failures(window: Window) -> list[int]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, rfc3339
+from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -154,10 +154,6 @@ class PodEvictedPattern(Pattern[Config]):
         """A pressure matters to evictions after it."""
         evictions = window.of(PodEvicted)
         return bool(evictions) and fact.time <= evictions[-1].time
-
-    def heeds(self, window: Window) -> int:
-        evictions = window.of(PodEvicted)
-        return evictions[-1].time if evictions else NEVER
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return list(self._join(window))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from tracecore.facts.kubernetes import MountEvent, PodReady
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
+from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 from tracecore.patterns.storage_failure.outcome import Outcomes
 
@@ -176,14 +176,16 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         }
 
 
-class Standing:
-    """Whether some error was not overcome when last looked at; with a new one, that is not known."""
+class Left(NamedTuple):
+    """What a look leaves to the next.
 
-    def __init__(self) -> None:
-        self.any = True
+    Args:
+        last: when the last error was last stated.
+        standing: some error was not overcome.
+    """
 
-    def add(self, _: Sequence[StorageError]) -> None:
-        self.any = True
+    last: int
+    standing: bool
 
 
 class StorageFailure(Pattern[Config]):
@@ -209,7 +211,8 @@ class StorageFailure(Pattern[Config]):
         PodReady,
     )
     triggers = (StorageError, MountEvent)
-    steady = asides = (Progress,)
+    steady = (Progress,)
+    asides = tuple(kind for kind in needs if kind not in (StorageError, MountEvent))
     Config = Config
 
     @property
@@ -226,17 +229,26 @@ class StorageFailure(Pattern[Config]):
         return (("", fact.pod or ""),)
 
     def matters(self, window: Window, fact: Fact) -> bool:
-        """A step matters while there is an error that was not overcome; one from before an error always may."""
-        return window.digest(StorageError, Standing).any or fact.time <= _last_end(window)
+        """What was said soon after an error that was not overcome; before an error all may matter.
+
+        An error that was overcome is none any more, but where a status or a failed checkpoint tells another story.
+        """
+        left: Left | None = window.kept
+        if left is None or fact.time <= left.last:
+            return True
+        telling = left.standing or type(fact) is ExitStatus or (type(fact) is CheckpointPhase and fact.event == "error")
+        return telling and fact.time <= left.last + self.config.window
 
     def heeds(self, window: Window) -> int:
-        standing = window.digest(StorageError, Standing).any
-        return _last_end(window) + (self.config.window if standing else 0)
+        left: Left | None = window.kept
+        if left is None:
+            return FOREVER
+        return left.last + (self.config.window if left.standing else 0)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         outcomes = Outcomes(window, self.config.window)
         chains = self._chains(window, outcomes)
-        window.digest(StorageError, Standing).any = bool(chains)
+        window.keep(Left(_last_end(window), bool(chains)))
         found: list[Verdict] = []
         for chain in chains:
             first, *others = chain

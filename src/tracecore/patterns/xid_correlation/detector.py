@@ -8,7 +8,7 @@ from tracecore.facts.gpu import Xid
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
+from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -126,10 +126,6 @@ class XidCorrelation(Pattern[Config]):
         """An Xid matters to evictions after it."""
         evictions = window.of(PodEvicted)
         return bool(evictions) and fact.time <= evictions[-1].time
-
-    def heeds(self, window: Window) -> int:
-        evictions = window.of(PodEvicted)
-        return evictions[-1].time if evictions else NEVER
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         return list(self._join(window))
