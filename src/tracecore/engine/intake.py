@@ -107,8 +107,8 @@ class Intake:
             if routes is None:
                 self._stats.unneeded += len(known)
                 continue
-            idle = self._place(routes, known, hurry) if routes.others else known
-            if routes.steady:
+            idle = self._place(routes, known, hurry) if routes.others else self._gather(routes, known, hurry)
+            if routes.others and routes.steady:
                 left = set(map(id, self._gather(routes, known, hurry)))
                 idle = [fact for fact in idle if id(fact) in left]
             self._stats.unneeded += len(idle)
@@ -269,7 +269,7 @@ class Intake:
         for shelf in self._shelves:
             if shelf.swept is None:
                 shelf.swept = instant
-            elif instant - shelf.swept > max(shelf.horizon // 2, self._lateness, SECOND):
+            elif instant - shelf.swept > max(shelf.horizon // 2, 2 * self._lateness, SECOND):
                 shelf.swept = instant
                 self._sweep(shelf, instant - self._lateness - 2 * shelf.horizon)
         if self._stats.held > self._limits.total:
