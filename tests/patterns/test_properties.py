@@ -53,6 +53,7 @@ KEEPING = {
     "nccl_hang",
     "planned_stop",
     "storage_failure",
+    "training_divergence",
     "worker_crash",
 }
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")

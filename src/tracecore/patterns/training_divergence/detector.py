@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -13,20 +11,18 @@ from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, rfc3339
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.spread import Spread
+from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Confidence, Key, Window
+    from tracecore.patterns.training_divergence.course import Attempt, Course, Report
 
 Kind: TypeAlias = Literal["explicit", "non_finite", "exploding"]
-Measure: TypeAlias = Literal["loss", "grad_norm"]
 
-#: Reports that a running median looks back on.
-HISTORY = 32
-#: What speaks of gradients; a loss scaler meets such values every now and then and skips the step.
-GRADIENTS = frozenset({"grad_norm", "gradient"})
+MEASURES = ("loss", "grad_norm")
 #: Of several findings of one attempt the surest is told, then the earliest.
 SUREST: dict[Kind, int] = {"explicit": 0, "non_finite": 0, "exploding": 2}
 
@@ -64,8 +60,8 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
 
     kind: Kind
     what: str
-    first: NonFinite | Progress
-    last: NonFinite | Progress
+    first: Report
+    last: Report
     finite: Progress | None = None
     usual: float | None = None
     alone: int | None = None
@@ -73,7 +69,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
     @property
     def _value(self) -> float | None:
         """The last finite value of what went wrong; of other things, the last loss."""
-        return None if self.finite is None else _measured(self.finite, self.what)
+        return None if self.finite is None else measured(self.finite, self.what)
 
     def headline(self) -> str:
         what = self.what.replace("grad_norm", "gradient norm")
@@ -82,7 +78,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
             step = f" at {rfc3339(self.first.time)}"
         who = f" on rank {self.alone} alone" if self.alone is not None else ""
         if self.kind == "exploding" and isinstance(self.first, Progress):
-            value = _measured(self.first, self.what)
+            value = measured(self.first, self.what)
             return f"Training explodes: {what} jumped to {value:g} from a median of {self.usual:g}{step}{who}"
         last = ""
         if self._value is not None and self.finite is not None:
@@ -142,20 +138,6 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects(ranks=() if self.alone is None else (self.alone,))
 
 
-class Series(msgspec.Struct):
-    """What one rank of one attempt reported, in order.
-
-    Args:
-        mixed: lines of one time, or good and bad values, whose order their places in the file must tell.
-    """
-
-    losses: list[NonFinite | Progress] = []
-    norms: list[NonFinite | Progress] = []
-    complaints: list[NonFinite] = []
-    last: int = -1
-    mixed: bool = False
-
-
 class Values:
     """How far apart losses lie, and norms of gradients."""
 
@@ -198,32 +180,24 @@ class TrainingDivergence(Pattern[Config]):
         return fact.loss is not None or fact.grad_norm is not None
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        if not self._possible(window):
+        courses: Courses | None = window.kept
+        if courses is None and not self._possible(window):
             return []
-        attempts: dict[int, dict[int | None, Series]] = {}
-        for report in window.of(Progress):
-            series = _series(attempts, report)
-            if report.time == series.last:
-                series.mixed = True
-            series.last = report.time
-            if report.loss is not None:
-                series.losses.append(report)
-            if report.grad_norm is not None:
-                series.norms.append(report)
-        for value in window.of(NonFinite):
-            series = _series(attempts, value)
-            series.mixed = True
-            if value.explicit:
-                series.complaints.append(value)
-            else:
-                (series.norms if value.what in GRADIENTS else series.losses).append(value)
+        if courses is None or not courses.take(_reports(window.new())):
+            courses = self._courses()
+            courses.take((*window.of(Progress), *window.of(NonFinite)))
+        window.keep(courses)
         found: list[Verdict] = []
-        for attempt in sorted(attempts):
-            ranks = attempts[attempt]
-            surest = min(self._candidates(window, attempt, ranks), key=_order, default=None)
+        for number in sorted(courses.attempts):
+            attempt = courses.attempts[number]
+            surest = min(self._candidates(window, number, attempt), key=_order, default=None)
             if surest is not None:
-                found.append(msgspec.structs.replace(surest, alone=_alone(surest.first, ranks)))
+                found.append(msgspec.structs.replace(surest, alone=attempt.alone(surest.first)))
         return found
+
+    def _courses(self) -> Courses:
+        config = self.config
+        return Courses(config.reports, config.factor, config.persist, config.window)
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
@@ -240,28 +214,16 @@ class TrainingDivergence(Pattern[Config]):
                 return True
         return False
 
-    def _candidates(
-        self, window: Window, attempt: int, ranks: dict[int | None, Series]
-    ) -> Iterator[TrainingDivergenceVerdict]:
-        for series in ranks.values():
-            # Facts are in order of time; several lines of one second are told apart by their place in the file.
-            if series.mixed:
-                series.losses.sort(key=_place)
-                series.norms.sort(key=_place)
-
+    def _candidates(self, window: Window, number: int, attempt: Attempt) -> Iterator[TrainingDivergenceVerdict]:
         def verdict(
-            kind: Kind,
-            what: str,
-            run: Sequence[NonFinite | Progress],
-            finite: Progress | None,
-            usual: float | None = None,
+            kind: Kind, what: str, run: Sequence[Report], finite: Progress | None, usual: float | None = None
         ) -> TrainingDivergenceVerdict:
             sure: Confidence = (
                 "full" if kind != "exploding" and (what not in GRADIENTS or kind == "explicit") else "partial"
             )
             return TrainingDivergenceVerdict(
                 key=window.key,
-                episode=f"attempt {attempt}",
+                episode=f"attempt {number}",
                 time=max(run[0].time, run[-1].time),
                 confidence=sure,
                 kind=kind,
@@ -272,98 +234,36 @@ class TrainingDivergence(Pattern[Config]):
                 usual=usual,
             )
 
-        for rank, series in ranks.items():
-            everybody = [series] if rank is not None else list(ranks.values())
-            for complaint in series.complaints:
+        for rank, course in attempt.telling.items():
+            everybody = [course] if rank is not None else list(attempt.ranks.values())
+            for complaint in course.complaints:
                 if not self._survived(complaint, everybody):
                     yield verdict("explicit", complaint.what, (complaint,), self._before(complaint, everybody))
                     break
-            bad = ((series.losses, self.config.reports), (series.norms, self.config.persist)) if series.mixed else ()
-            for reports, enough in bad:
-                for run, finite in self._not_finite(reports, enough):
-                    yield verdict("non_finite", _name(run[0]), run, finite)
-            measures: tuple[tuple[list[NonFinite | Progress], Measure], ...] = (
-                (series.losses, "loss"),
-                (series.norms, "grad_norm"),
-            )
-            for reports, what in measures:
-                for high, usual in self._exploding(reports, what):
-                    yield verdict("exploding", what, high, self._before(high[0], (series,)), usual)
+            for streak in course.streaks:
+                if streak.found is not None:
+                    run, finite = streak.found
+                    yield verdict("non_finite", run[0].what, run, finite)
+            for surge, what in zip(course.surges, MEASURES, strict=True):
+                if surge.found is not None:
+                    high, usual = surge.found
+                    yield verdict("exploding", what, high, self._before(high[0], (course,)), usual)
 
-    def _not_finite(
-        self, reports: Sequence[NonFinite | Progress], enough: int
-    ) -> Iterator[tuple[list[NonFinite], Progress | None]]:
-        """The first run of consecutive bad reports that is long enough, and the last good report before it."""
-        run: list[NonFinite] = []
-        finite: Progress | None = None
-        for report in reports:
-            if isinstance(report, Progress):
-                finite, run = report, []
-                continue
-            run = [bad for bad in run if report.time - bad.time <= self.config.window] + [report]
-            if len(run) >= enough:
-                near = finite is not None and run[0].time - finite.time <= self.config.window
-                yield run[-enough:], finite if near else None
-                return
-
-    def _exploding(
-        self, reports: Sequence[NonFinite | Progress], what: Measure
-    ) -> Iterator[tuple[list[Progress], float]]:
-        """The first run of reports far above the median of those before it."""
-        values = [value for one in reports if (value := _measured(one, what)) is not None]
-        if not values or max(values) < self.config.factor * min(values):
-            return
-        before: deque[Progress] = deque(maxlen=HISTORY)
-        high: list[Progress] = []
-        lowest, usual = float("inf"), 0.0
-        for report in reports:
-            value = _measured(report, what)
-            if value is None or not isinstance(report, Progress):
-                continue
-            if not high and value >= self.config.factor * lowest:
-                while before and report.time - before[0].time > self.config.window:
-                    before.popleft()
-                usual = _median([_measured(one, what) or 0.0 for one in before])
-                enough = len(before) >= self.config.persist
-            else:
-                enough = bool(high)
-            if enough and usual > 0 and value >= self.config.factor * usual:
-                high.append(report)
-                if high[-1].time - high[0].time > self.config.window:
-                    high.pop(0)
-                if len(high) == self.config.persist:
-                    yield high, usual
-                    return
-                continue
-            before.extend(high)
-            before.append(report)
-            high = []
-            lowest = min(lowest, max(value, 0.0))
-
-    def _survived(self, complaint: NonFinite, everybody: Sequence[Series]) -> bool:
+    def _survived(self, complaint: NonFinite, everybody: Sequence[Course]) -> bool:
         """The rank goes on with finite losses."""
-        place, until = _place(complaint), complaint.time + self.config.window
+        until, enough = complaint.time + self.config.window, self.config.persist
         after = 0
-        for series in everybody:
-            for report in reversed(series.losses):
-                if _place(report) <= place or after >= self.config.persist:
-                    break
-                after += isinstance(report, Progress) and report.time <= until
-        return after >= self.config.persist
+        for course in everybody:
+            after += course.good_after(complaint, until, enough - after)
+            if after >= enough:
+                return True
+        return False
 
-    def _before(self, fact: NonFinite | Progress, everybody: Sequence[Series]) -> Progress | None:
+    def _before(self, fact: Report, everybody: Sequence[Course]) -> Progress | None:
         """The last good loss before this."""
-        place = _place(fact)
-        good = [
-            next((r for r in reversed(series.losses) if isinstance(r, Progress) and _place(r) < place), None)
-            for series in everybody
-        ]
-        near = [r for r in good if r is not None and fact.time - r.time <= self.config.window]
-        return max(near, key=_place, default=None)
-
-
-def _place(fact: Fact) -> tuple[int, int, str]:
-    return fact.time, fact.source.offset, fact.uid
+        good = [course.last_good(fact) for course in everybody]
+        near = [report for report in good if report is not None and fact.time - report.time <= self.config.window]
+        return max(near, key=place_of, default=None)
 
 
 def _order(verdict: TrainingDivergenceVerdict) -> tuple[int, int, int, int, str]:
@@ -372,41 +272,5 @@ def _order(verdict: TrainingDivergenceVerdict) -> tuple[int, int, int, int, str]
     return sure, first.time, -1 if first.rank is None else first.rank, first.source.offset, first.uid
 
 
-def _name(fact: NonFinite | Progress) -> str:
-    return fact.what if isinstance(fact, NonFinite) else "loss"
-
-
-def _measured(report: NonFinite | Progress, what: str) -> float | None:
-    if not isinstance(report, Progress):
-        return None
-    return report.grad_norm if what in GRADIENTS else report.loss
-
-
-def _series(attempts: dict[int, dict[int | None, Series]], fact: NonFinite | Progress) -> Series:
-    ranks = attempts.get(fact.attempt)
-    if ranks is None:
-        ranks = attempts[fact.attempt] = {}
-    series = ranks.get(fact.rank)
-    if series is None:
-        series = ranks[fact.rank] = Series()
-    return series
-
-
-def _median(values: list[float]) -> float:
-    values.sort()
-    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2 if values else 0.0
-
-
-def _alone(first: NonFinite | Progress, ranks: dict[int | None, Series]) -> int | None:
-    """The rank of this fact, where others report the same step and all of them have a finite loss there."""
-    if first.rank is None or first.step is None or not isinstance(first, NonFinite):
-        return None
-    others = False
-    for rank, series in ranks.items():
-        if rank != first.rank:
-            for report in (*series.losses, *series.complaints):
-                if report.step == first.step:
-                    if isinstance(report, NonFinite):
-                        return None
-                    others = True
-    return first.rank if others else None
+def _reports(facts: Mapping[type[Fact], Sequence[Any]]) -> tuple[Report, ...]:
+    return (*facts.get(Progress, ()), *facts.get(NonFinite, ()))

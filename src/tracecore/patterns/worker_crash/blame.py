@@ -26,7 +26,7 @@ from tracecore.facts.training import Progress
 from tracecore.patterns.worker_crash.ledger import COLLECTIVE, last_name, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
@@ -196,8 +196,12 @@ class Scene:
 
     def _other_ends(self, fact: ExitStatus) -> set[str | int | None]:
         """How the other ranks ended, by signal or exit status."""
-        others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
-        return {status.signal or status.exit_code for status in others if not status.alive}
+        rank = fact.rank
+        return {
+            how
+            for how, statuses in self.ledger.ended.known.items()
+            if any(status.rank != rank and self.near(status, fact) for status in statuses)
+        }
 
     def _reported(self, fact: LauncherFailure) -> bool:
         if fact.signal is not None:
@@ -303,15 +307,15 @@ class Scene:
         unnamed = [status for status in self.ledger.statuses.known.get(None, ()) if self.near(status, fact)]
         return unnamed if unnamed and self.alone(fact) else []
 
-    def launched(self, fact: Fact, but: Sequence[LauncherFailure] = ()) -> bool:
-        """Whether a launcher, in other reports than these, speaks of a failure at that time."""
-        return any(self.near(report, fact) for report in self.launchers if report not in but)
+    def launched(self, fact: Fact) -> bool:
+        """Whether a launcher speaks of a failure at that time."""
+        return any(self.near(report, fact) for report in self.launchers)
 
-    def alone(self, fact: Fact, but: Container[int | None] = ()) -> bool:
-        """The exit statuses at hand, but for these ranks', are all of one process."""
+    def alone(self, fact: Fact) -> bool:
+        """The exit statuses at hand are all of one process."""
         seen = 0
-        for rank, statuses in self.ledger.statuses.known.items():
-            seen += rank not in but and any(self.near(status, fact) for status in statuses)
+        for statuses in self.ledger.statuses.known.values():
+            seen += any(self.near(status, fact) for status in statuses)
             if seen > 1:
                 return False
         return True

@@ -59,6 +59,10 @@ class Failures:
         self._ranks: dict[int | None, list[Fact]] = {}
         self._lines: dict[tuple[str, int, str], list[Fact]] = {}
         self._pods: dict[str | None, list[Fact]] = {}
+        #: Of which no launcher has spoken, and that may be of the only process: a report, a status may bear on them.
+        self._unlaunched: dict[int, Fact] = {}
+        self._alone: dict[int, Fact] = {}
+        self._aborts: list[Fact] = []
         self._own: dict[int, Fact] = {}
         self._whose: dict[int, int | None] = {}
         self._crashes: list[Crash] | None = None
@@ -81,8 +85,15 @@ class Failures:
                 self._ranks.setdefault(fact.rank, []).append(fact)
                 self._lines.setdefault(place_of(fact), []).append(fact)
                 self._pods.setdefault(fact.pod, []).append(fact)
+                self._unlaunched[id(fact)] = self._alone[id(fact)] = fact
+                if isinstance(fact, ExitStatus) and fact.signal in ABORT:
+                    self._aborts.append(fact)
         for fact in self._touched(scene, new):
             self._conclude(fact, scene)
+        if scene.launchers:
+            self._unlaunched = {name: fact for name, fact in self._unlaunched.items() if not scene.launched(fact)}
+        if scene.statuses:
+            self._alone = {name: fact for name, fact in self._alone.items() if scene.alone(fact)}
         self._awaited = {fact.rank for fact in self._waiting.values()}
         return scene
 
@@ -131,11 +142,12 @@ class Failures:
                 if kind is ContainerTerminated:
                     touched += self._pods.get(fact.pod, ())
         if reports:
-            touched += [fact for fact in self._all if not scene.launched(fact, but=reports)]
-        if not new.keys().isdisjoint(LOST_PEER):
+            touched += self._unlaunched.values()
+        if statuses or not new.keys().isdisjoint(LOST_PEER):
             # What the others say of their ends bears on an abort of which its own process says nothing.
-            touched += [fact for fact in self._all if isinstance(fact, ExitStatus) and fact.signal in ABORT]
+            touched += self._aborts
         if statuses:
-            ranks = {status.rank for status in statuses}
-            touched += [fact for fact in self._all if isinstance(fact, ExitStatus) or scene.alone(fact, but=ranks)]
+            touched += self._alone.values()
+            if not scene.launchers and not scene.stops:
+                touched += scene.statuses
         return {id(fact): fact for fact in touched}.values()

@@ -69,6 +69,15 @@ class ByPod(ByRank[F]):
     field = "pod"
 
 
+class ByEnd(ByRank[ExitStatus]):
+    """Exit statuses of processes that ended, by signal or exit status, in order."""
+
+    def add(self, facts: Sequence[ExitStatus]) -> None:
+        for fact in facts:
+            if not fact.alive:
+                _keep(self.known.setdefault(fact.signal or fact.exit_code, []), fact)
+
+
 class ByPid(ByRank[F]):
     """Facts of one type that know process and rank, by process, in order."""
 
@@ -202,6 +211,7 @@ class Ledger:
     def __init__(self) -> None:
         self.steps = Steps()
         self.statuses: ByRank[ExitStatus] = ByRank()
+        self.ended = ByEnd()
         self.launched: ByRank[LauncherFailure] = ByRank()
         self.done: ByRank[RunFinished] = ByRank()
         self.stopped: ByRank[PlannedStop] = ByRank()
@@ -219,7 +229,7 @@ class Ledger:
         self.pids: tuple[dict[int, list[Any]], ...] = tuple(known.known for known in pids)
         self._parts: dict[type[Fact], tuple[Digest[Any], ...]] = {
             Progress: (self.steps,),
-            ExitStatus: (self.statuses, pids[3]),
+            ExitStatus: (self.statuses, self.ended, pids[3]),
             LauncherFailure: (self.launched, pids[0]),
             RunFinished: (self.done,),
             PlannedStop: (self.stopped,),

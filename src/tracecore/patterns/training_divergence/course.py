@@ -1,0 +1,236 @@
+"""What each rank reported, in order, and where its values went wrong: kept from one look to the next."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from tracecore.facts.training import NonFinite, Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracecore.facts.fact import Fact
+
+Measure: TypeAlias = Literal["loss", "grad_norm"]
+Report: TypeAlias = NonFinite | Progress
+
+#: Reports that a running median looks back on.
+HISTORY = 32
+#: What speaks of gradients; a loss scaler meets such values every now and then and skips the step.
+GRADIENTS = frozenset({"grad_norm", "gradient"})
+
+
+class Streak:
+    """The first run of consecutive bad reports that is long enough, and the last good report before it.
+
+    Args:
+        enough: so many.
+        window: how far apart they may be.
+    """
+
+    __slots__ = ("_enough", "_finite", "_run", "_window", "found")
+
+    def __init__(self, enough: int, window: int) -> None:
+        self._enough = enough
+        self._window = window
+        self._run: list[NonFinite] = []
+        self._finite: Progress | None = None
+        self.found: tuple[list[NonFinite], Progress | None] | None = None
+
+    def add(self, report: Report) -> None:
+        if self.found is not None:
+            return
+        if isinstance(report, Progress):
+            self._finite, self._run = report, []
+            return
+        self._run = [bad for bad in self._run if report.time - bad.time <= self._window] + [report]
+        if len(self._run) >= self._enough:
+            finite = self._finite
+            near = finite is not None and self._run[0].time - finite.time <= self._window
+            self.found = self._run[-self._enough :], finite if near else None
+
+
+class Surge:
+    """The first run of reports far above the median of those before it, and that median.
+
+    Args:
+        what: is measured.
+        factor: how many times the median.
+        persist: how many reports it must last.
+        window: how far back the median looks, and how far apart those reports may be.
+    """
+
+    __slots__ = ("_before", "_factor", "_high", "_lowest", "_persist", "_usual", "_what", "_window", "found")
+
+    def __init__(self, what: Measure, factor: float, persist: int, window: int) -> None:
+        self._what = what
+        self._factor = factor
+        self._persist = persist
+        self._window = window
+        self._before: deque[Progress] = deque(maxlen=HISTORY)
+        self._high: list[Progress] = []
+        self._lowest, self._usual = float("inf"), 0.0
+        self.found: tuple[list[Progress], float] | None = None
+
+    def add(self, report: Report) -> None:
+        value = measured(report, self._what)
+        if self.found is not None or value is None or not isinstance(report, Progress):
+            return
+        before, high = self._before, self._high
+        if not high and value >= self._factor * self._lowest:
+            while before and report.time - before[0].time > self._window:
+                before.popleft()
+            self._usual = _median([measured(one, self._what) or 0.0 for one in before])
+            enough = len(before) >= self._persist
+        else:
+            enough = bool(high)
+        if enough and self._usual > 0 and value >= self._factor * self._usual:
+            high.append(report)
+            if high[-1].time - high[0].time > self._window:
+                high.pop(0)
+            if len(high) == self._persist:
+                self.found = high, self._usual
+            return
+        before.extend(high)
+        before.append(report)
+        self._high = []
+        self._lowest = min(self._lowest, max(value, 0.0))
+
+
+class Course:
+    """What one rank of one attempt reported, in order of its places in the log.
+
+    Args:
+        reports, factor, persist, window: as in the pattern's settings.
+    """
+
+    __slots__ = ("complaints", "losses", "order", "streaks", "surges")
+
+    def __init__(self, reports: int, factor: float, persist: int, window: int) -> None:
+        self.order: tuple[int, int, str, bool] = (0, 0, "", False)
+        self.losses: list[Report] = []
+        self.complaints: list[NonFinite] = []
+        #: Of losses, and of norms of gradients.
+        self.streaks = (Streak(reports, window), Streak(persist, window))
+        self.surges = (Surge("loss", factor, persist, window), Surge("grad_norm", factor, persist, window))
+
+    def add(self, report: Report) -> None:
+        """Take a report that comes after all others."""
+        if isinstance(report, NonFinite):
+            if report.explicit:
+                self.complaints.append(report)
+            elif report.what in GRADIENTS:
+                self.streaks[1].add(report)
+            else:
+                self.losses.append(report)
+                self.streaks[0].add(report)
+            return
+        if report.loss is not None:
+            self.losses.append(report)
+            self.streaks[0].add(report)
+            self.surges[0].add(report)
+        if report.grad_norm is not None:
+            self.streaks[1].add(report)
+            self.surges[1].add(report)
+
+    @property
+    def telling(self) -> bool:
+        """Whether something in it went wrong."""
+        return bool(self.complaints) or any(found.found is not None for found in (*self.streaks, *self.surges))
+
+    def good_after(self, complaint: NonFinite, until: int, most: int) -> int:
+        """How many losses, at most so many, were finite after this and up to that time."""
+        found = 0
+        for place in range(bisect_right(self.losses, place_of(complaint), key=place_of), len(self.losses)):
+            report = self.losses[place]
+            found += isinstance(report, Progress) and report.time <= until
+            if found >= most or report.time > until:
+                break
+        return found
+
+    def last_good(self, fact: Report) -> Progress | None:
+        """The last finite loss before this."""
+        for place in reversed(range(bisect_left(self.losses, place_of(fact), key=place_of))):
+            report = self.losses[place]
+            if isinstance(report, Progress):
+                return report
+        return None
+
+
+class Attempt:
+    """The courses of all ranks of one attempt; `bad` and `good` are the ranks by the step of a loss."""
+
+    def __init__(self) -> None:
+        self.ranks: dict[int | None, Course] = {}
+        self.telling: dict[int | None, Course] = {}
+        self.bad: dict[int, set[int | None]] = {}
+        self.good: dict[int, set[int | None]] = {}
+
+    def alone(self, first: Report) -> int | None:
+        """The rank of this fact, where others report the same step and all of them have a finite loss there."""
+        if first.rank is None or first.step is None or not isinstance(first, NonFinite):
+            return None
+        own = {first.rank}
+        if self.bad.get(first.step, own) - own or not self.good.get(first.step, own) - own:
+            return None
+        return first.rank
+
+
+class Courses:
+    """All that a job reported, by attempt.
+
+    Args:
+        reports, factor, persist, window: as in the pattern's settings.
+    """
+
+    def __init__(self, reports: int, factor: float, persist: int, window: int) -> None:
+        self._settings = (reports, factor, persist, window)
+        self.attempts: dict[int, Attempt] = {}
+
+    def take(self, reports: Iterable[Report]) -> bool:
+        """Take these; False where one of them comes before what its rank had reported, and all is to be made anew."""
+        for report in sorted(reports, key=_order):
+            attempt = self.attempts.get(report.attempt)
+            if attempt is None:
+                attempt = self.attempts[report.attempt] = Attempt()
+            rank, order = report.rank, _order(report)
+            course = attempt.ranks.get(rank)
+            if course is None:
+                course = attempt.ranks[rank] = Course(*self._settings)
+            elif order < course.order:
+                return False
+            course.order = order
+            course.add(report)
+            if course.telling:
+                attempt.telling[rank] = course
+            if report.step is not None:
+                if isinstance(report, Progress):
+                    if report.loss is not None:
+                        attempt.good.setdefault(report.step, set()).add(rank)
+                elif report.explicit or report.what not in GRADIENTS:
+                    attempt.bad.setdefault(report.step, set()).add(rank)
+        return True
+
+
+def place_of(fact: Fact) -> tuple[int, int, str]:
+    """Facts are in order of time; several lines of one second are told apart by their place in the file."""
+    return fact.time, fact.source.offset, fact.uid
+
+
+def _order(report: Report) -> tuple[int, int, str, bool]:
+    """By place; of one line a good value comes first."""
+    return *place_of(report), isinstance(report, NonFinite)
+
+
+def measured(report: Report, what: str) -> float | None:
+    """The value of this in a report."""
+    if not isinstance(report, Progress):
+        return None
+    return report.grad_norm if what in GRADIENTS else report.loss
+
+
+def _median(values: list[float]) -> float:
+    values.sort()
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2 if values else 0.0
