@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished
+from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,8 +38,8 @@ def unfinished(window: Window) -> list[CheckpointPhase]:
         return []
     own = window.digest(Progress, LastReports).known
     begun = [begin for begin in begun if (who := _who(begin)) not in own or not after(own[who], begin)]
-    finished = window.of(RunFinished)
-    begun = [begin for begin in begun if not any(end.end >= begin.time for end in finished)]
+    finished = max((end.end for end in window.of(RunFinished)), default=NEVER)
+    begun = [begin for begin in begun if begin.time > finished]
     return sorted(begun, key=lambda fact: (fact.time, fact.uid))
 
 

@@ -82,9 +82,11 @@ class Calls:
 class Known:
     """What the facts of one window say, gathered once for all its verdicts."""
 
-    __slots__ = ("absent", "entered", "odd", "progress", "size", "stuck_at")
+    __slots__ = ("_window", "_words", "absent", "entered", "odd", "progress", "size", "stuck_at")
 
-    def __init__(self) -> None:
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._words: dict[int, CollectiveEntry | WatchdogReport] | None = None
         self.progress: dict[int, GroupProgress] = {}
         #: The last collective each rank is known to have entered.
         self.entered: dict[int, int] = {}
@@ -97,7 +99,7 @@ class Known:
 
     @classmethod
     def of(cls, window: Window) -> Known:
-        known = cls()
+        known = cls(window)
         for fact in window.of(GroupProgress):
             if fact.rank is not None:
                 known.progress[fact.rank] = fact
@@ -109,6 +111,19 @@ class Known:
         known.stuck_at = _stuck_at(window)
         known.odd = _odd(window.of(CollectiveEntry))
         return known
+
+    def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:
+        """What says last which collective a rank had entered: its watchdog, else its furthest entry."""
+        if self._words is None:
+            self._words = {}
+            entries: dict[int | None, CollectiveEntry] = {}
+            for entry in self._window.of(CollectiveEntry):
+                if not entry.is_p2p and (entry.rank not in entries or entry.seq >= entries[entry.rank].seq):
+                    entries[entry.rank] = entry
+            for fact in (*entries.values(), *self._window.of(WatchdogReport)):
+                if fact.rank is not None and (isinstance(fact, CollectiveEntry) or fact.last_enqueued is not None):
+                    self._words[fact.rank] = fact
+        return self._words.get(rank)
 
 
 def culprits_of(
@@ -134,15 +149,15 @@ def culprits_of(
                 origin = origin or _origin(mine, window.key[1])
             for root in mine.roots:
                 if root not in found:
-                    found[root] = _culprit(root, progress.get(root), window, mine)
-        elif not pairwise and known.stuck_at.get(rank, seq) >= seq:
-            found.setdefault(rank, _culprit(rank, mine, window))
+                    found[root] = _culprit(root, known, mine)
+        elif not pairwise and rank not in found and known.stuck_at.get(rank, seq) >= seq:
+            found[rank] = _culprit(rank, known)
     if progress:
         for rank in cohort:
             mine = progress.get(rank)
             for root in mine.roots if mine is not None else ():
                 if root not in found:
-                    found[root] = _culprit(root, progress.get(root), window, mine)
+                    found[root] = _culprit(root, known, mine)
     if not found:
         return (), origin
     return tuple([found[rank] for rank in sorted(found) if rank not in cohort or pairwise]), origin
@@ -226,20 +241,19 @@ def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
     return fact.waits_desc or f"group {fact.waits_pg}", fact.waits_seq
 
 
-def _culprit(rank: int, fact: GroupProgress | None, window: Window, waiter: GroupProgress | None = None) -> Culprit:
+def _culprit(rank: int, known: Known, waiter: GroupProgress | None = None) -> Culprit:
     """A rank that did not come; where one that waits for it says so, a rank that called something else elsewhere."""
     differs = waiter is not None and waiter.roots_differ
+    fact = known.progress.get(rank)
     if fact is not None:
         why: Why = "called_different" if differs else "never_entered"
         return Culprit(rank, why, fact.last_enqueued, fact.frame, fact.last_op, fact)
     if differs:
         return Culprit(rank, "called_different")
-    said = [r for r in window.of(WatchdogReport) if r.rank == rank and r.last_enqueued is not None]
-    if said:
-        return Culprit(rank, "never_entered", said[-1].last_enqueued, None, None, said[-1])
-    seen = [e for e in window.of(CollectiveEntry) if e.rank == rank and not e.is_p2p]
-    if seen:
-        last = max(seen, key=lambda entry: (entry.seq, entry.time, entry.uid))
+    last = known.last_word(rank)
+    if isinstance(last, WatchdogReport):
+        return Culprit(rank, "never_entered", last.last_enqueued, None, None, last)
+    if last is not None:
         return Culprit(rank, "never_entered", last.seq, last.frame, last.op, last)
     return Culprit(rank, "never_entered")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from tracecore.facts.collective import CollectiveEntry
+from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import NvlinkRate, Xid
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
@@ -13,9 +14,8 @@ from tracecore.patterns.config import HOUR, MILLISECOND, MINUTE, SECOND, Duratio
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
 #: An NVLink error; a GPU that is no longer there.
@@ -24,6 +24,7 @@ CODES = frozenset({74, 79})
 SHOWN = 8
 
 Stuck: TypeAlias = "CollectiveEntry | WatchdogReport"
+F = TypeVar("F", bound=Fact)
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -171,17 +172,14 @@ class NvlinkDegradation(Pattern[Config]):
             return []
         # What is near is looked for around events; a link that is low is a state, and lasts.
         found: list[Verdict] = []
-        timed = sorted(((self._begin(fact), fact.uid, fact) for fact in (*xids, *stuck)), key=lambda event: event[:2])
-        begins = [begin for begin, _, _ in timed]
-        events: list[Fact] = [fact for _, _, fact in timed]
+        kernel, waiting = Events(xids, self._begin), Events(stuck, self._begin)
         told: int | None = None
-        for place, time in enumerate(begins):
+        for time, _, event in sorted((*kernel.timed, *waiting.timed), key=_when):
             if told is not None and time - told <= self.config.window:
                 told = time
                 continue
-            first = bisect_left(begins, time - self.config.window)
-            last = bisect_right(begins, time + self.config.window)
-            verdict = self._verdict(window, events[place], time, events[first:last], lows)
+            begin, end = time - self.config.window, time + self.config.window
+            verdict = self._verdict(window, event, time, kernel.between(begin, end), waiting.between(begin, end), lows)
             if verdict is not None:
                 told = time
                 found.append(verdict)
@@ -192,23 +190,28 @@ class NvlinkDegradation(Pattern[Config]):
         return min((deadline for deadline in deadlines if deadline > now), default=None)
 
     def _verdict(
-        self, window: Window, event: Fact, time: int, near: Sequence[Fact], lows: Sequence[NvlinkRate]
+        self,
+        window: Window,
+        event: Fact,
+        time: int,
+        xids: Iterator[Xid],
+        waiting: Iterator[Stuck],
+        lows: Sequence[NvlinkRate],
     ) -> Verdict | None:
         until = time + self.config.window
-        xid: Xid | None = None
-        stuck: dict[int | None, CollectiveEntry | WatchdogReport] = {}
-        for fact in near:
-            if isinstance(fact, Xid):
-                xid = xid or fact
-            elif isinstance(fact, CollectiveEntry | WatchdogReport) and len(stuck) < SHOWN:
-                stuck.setdefault(fact.rank, fact)
+        xid, waits = next(xids, None), next(waiting, None)
         low = next(
             (rate for rate in lows if rate.end >= time - self.config.window and rate.time - _low_for(rate) <= until),
             None,
         )
-        layers = sum(map(bool, (xid, low, stuck)))
+        layers = sum(fact is not None for fact in (xid, low, waits))
         if layers < 2:
             return None
+        stuck: dict[int | None, Stuck] = {} if waits is None else {waits.rank: waits}
+        for fact in waiting:
+            if len(stuck) == SHOWN:
+                break
+            stuck.setdefault(fact.rank, fact)
         facts: list[Fact] = [fact for fact in (xid, low, *stuck.values()) if fact is not None]
         when = max(fact.time for fact in facts)
         rank = _rank(window, xid, low, stuck)
@@ -244,6 +247,26 @@ class NvlinkDegradation(Pattern[Config]):
         return [*late, *window.of(WatchdogReport)]
 
 
+class Events(Generic[F]):
+    """Facts by when they began, of one instant by uid.
+
+    Args:
+        facts: in any order.
+        begin: says when a fact began.
+    """
+
+    def __init__(self, facts: Sequence[F], begin: Callable[[Fact], int]) -> None:
+        self.timed = sorted(((begin(fact), fact.uid, fact) for fact in facts), key=_when)
+
+    def between(self, begin: int, end: int) -> Iterator[F]:
+        """Those that began not before the one and not after the other."""
+        for place in range(bisect_left(self.timed, (begin, ""), key=_when), len(self.timed)):
+            time, _, fact = self.timed[place]
+            if time > end:
+                return
+            yield fact
+
+
 class Begun:
     """Collectives that were seen before they ended."""
 
@@ -252,6 +275,10 @@ class Begun:
 
     def add(self, entries: Sequence[CollectiveEntry]) -> None:
         self.calls.update(_call(entry) for entry in entries if not entry.done)
+
+
+def _when(event: tuple[int, str, Fact]) -> tuple[int, str]:
+    return event[:2]
 
 
 def _call(entry: CollectiveEntry) -> tuple[int | None, str, int]:
