@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tracecore.facts.training import NonFinite, Progress
@@ -43,7 +44,9 @@ class Streak:
         if self.found is not None:
             return
         if isinstance(report, Progress):
-            self._finite, self._run = report, []
+            self._finite = report
+            if self._run:
+                self._run = []
             return
         self._run = [bad for bad in self._run if report.time - bad.time <= self._window] + [report]
         if len(self._run) >= self._enough:
@@ -93,9 +96,10 @@ class Surge:
             if len(high) == self._persist:
                 self.found = high, self._usual
             return
-        before.extend(high)
+        if high:
+            before.extend(high)
+            self._high = []
         before.append(report)
-        self._high = []
         self._lowest = min(self._lowest, max(value, 0.0))
 
 
@@ -118,27 +122,28 @@ class Course:
 
     def add(self, report: Report) -> None:
         """Take a report that comes after all others."""
-        if isinstance(report, NonFinite):
-            if report.explicit:
-                self.complaints.append(report)
-            elif report.what in GRADIENTS:
-                self.streaks[1].add(report)
-            else:
+        losses, norms = self.streaks
+        if isinstance(report, Progress):
+            if report.loss is not None:
                 self.losses.append(report)
-                self.streaks[0].add(report)
-            return
-        if report.loss is not None:
+                losses.add(report)
+                self.surges[0].add(report)
+            if report.grad_norm is not None:
+                norms.add(report)
+                self.surges[1].add(report)
+        elif report.explicit:
+            self.complaints.append(report)
+        elif report.what in GRADIENTS:
+            norms.add(report)
+        else:
             self.losses.append(report)
-            self.streaks[0].add(report)
-            self.surges[0].add(report)
-        if report.grad_norm is not None:
-            self.streaks[1].add(report)
-            self.surges[1].add(report)
+            losses.add(report)
 
     @property
     def telling(self) -> bool:
         """Whether something in it went wrong."""
-        return bool(self.complaints) or any(found.found is not None for found in (*self.streaks, *self.surges))
+        (losses, norms), (loss, norm) = self.streaks, self.surges
+        return bool(self.complaints or losses.found or norms.found or loss.found or norm.found)
 
     def good_after(self, complaint: NonFinite, until: int, most: int) -> int:
         """How many losses, at most so many, were finite after this and up to that time."""
@@ -191,11 +196,11 @@ class Courses:
 
     def take(self, reports: Iterable[Report]) -> bool:
         """Take these; False where one of them comes before what its rank had reported, and all is to be made anew."""
-        for report in sorted(reports, key=_order):
+        for order, report in sorted(((_order(report), report) for report in reports), key=itemgetter(0)):
             attempt = self.attempts.get(report.attempt)
             if attempt is None:
                 attempt = self.attempts[report.attempt] = Attempt()
-            rank, order = report.rank, _order(report)
+            rank = report.rank
             course = attempt.ranks.get(rank)
             if course is None:
                 course = attempt.ranks[rank] = Course(*self._settings)
@@ -203,7 +208,7 @@ class Courses:
                 return False
             course.order = order
             course.add(report)
-            if course.telling:
+            if rank not in attempt.telling and course.telling:
                 attempt.telling[rank] = course
             if report.step is not None:
                 if isinstance(report, Progress):
