@@ -172,7 +172,7 @@ class PlannedStopPattern(Pattern[Config]):
         return last is None or fact.time <= last or _stops(fact)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        stops = [fact for kind in self.triggers for fact in window.of(kind) if _stops(fact)]
+        stops = [fact for kind in self.triggers for fact in window.digest(kind, Stops).facts]
         stops.sort(key=_order)
         window.keep(max((stop.end for stop in stops), default=NEVER))
         failures: list[int] | None = None
@@ -202,6 +202,16 @@ class PlannedStopPattern(Pattern[Config]):
                 )
             )
         return found
+
+
+class Stops:
+    """Requests to stop, and deaths by one, in no order."""
+
+    def __init__(self) -> None:
+        self.facts: list[Fact] = []
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        self.facts += filter(_stops, facts)
 
 
 def _stops(fact: Fact) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracecore.facts.kubernetes import ContainerTerminated
-from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -15,7 +15,7 @@ from tracecore.facts.process import (
     LoaderError,
 )
 from tracecore.facts.stop import PlannedStop
-from tracecore.facts.training import Progress
+from tracecore.facts.training import Progress, RunFinished
 from tracecore.patterns.worker_crash.blame import ABORT, Scene
 from tracecore.patterns.worker_crash.crash import Crash, crashes
 from tracecore.patterns.worker_crash.ledger import Ledger, arrange, place_of
@@ -38,15 +38,34 @@ FAILURES = (
 )
 #: Facts by which a rank may say that it lost a peer.
 LOST_PEER = (NcclError, WatchdogReport, ExceptionRaised)
+#: A rank that lost a peer, or whose watchdog ended it, did not die of itself.
+_DEATHS = (FatalSignal, ExitStatus, ContainerTerminated, LauncherFailure)
+#: Errors may be survived, or confirmed by whoever saw the process end.
+_ERRORS = (ExceptionRaised, CudaError)
+#: By type of a fact the failures of its rank that it bears on.
+BEARS_ON: dict[type[Fact], tuple[type[Fact], ...]] = {
+    ExceptionRaised: _DEATHS,
+    NcclError: _DEATHS,
+    WatchdogReport: (*_DEATHS, CudaError),
+    FatalSignal: (ExitStatus,),
+    ExitStatus: _ERRORS,
+    LauncherFailure: _ERRORS,
+    RunFinished: _ERRORS,
+    PlannedStop: FAILURES,
+    ContainerTerminated: (),
+    CudaError: (),
+    LoaderError: (),
+    RendezvousFailure: (),
+}
 
 
 class Failures:
     """What was concluded of each failure in a window, kept from one look to the next.
 
-    A fact bears on the failures of its rank and of its line, a container's end on those of its pod, and anything on
-    those whose rank nobody says. An exit status bears also on how the others' are read, and on failures that seemed to
-    be of the only process; a launcher's report on those of which no launcher had spoken. A step bears only on those
-    that wait for one.
+    A fact bears on failures of its rank (`BEARS_ON`) and on those of its line, a container's end on those of its pod,
+    and anything on those whose rank nobody says. An exit status bears also on how the others' are read, and on failures
+    that seemed to be of the only process; a launcher's report on those of which no launcher had spoken. A step bears
+    only on those that wait for one.
 
     Args:
         window: failures this close to each other are one crash.
@@ -56,7 +75,8 @@ class Failures:
         self._window = window
         self._ledger = Ledger()
         self._all: list[Fact] = []
-        self._ranks: dict[int | None, list[Fact]] = {}
+        self._ranks: dict[tuple[int, type[Fact]], list[Fact]] = {}
+        self._unranked: list[Fact] = []
         self._lines: dict[tuple[str, int, str], list[Fact]] = {}
         self._pods: dict[str | None, list[Fact]] = {}
         #: Of which no launcher has spoken, and that may be of the only process: a report, a status may bear on them.
@@ -82,7 +102,10 @@ class Failures:
         for kind in FAILURES:
             for fact in new.get(kind, ()):
                 self._all.append(fact)
-                self._ranks.setdefault(fact.rank, []).append(fact)
+                if fact.rank is None:
+                    self._unranked.append(fact)
+                else:
+                    self._ranks.setdefault((fact.rank, kind), []).append(fact)
                 self._lines.setdefault(place_of(fact), []).append(fact)
                 self._pods.setdefault(fact.pod, []).append(fact)
                 self._unlaunched[id(fact)] = self._alone[id(fact)] = fact
@@ -135,9 +158,12 @@ class Failures:
                 ranks = {step.rank for step in facts}
                 touched += [fact for fact in self._waiting.values() if fact.rank is None or fact.rank in ranks]
                 continue
-            touched += self._ranks.get(None, ())
+            touched += self._unranked
             for fact in facts:
-                touched += self._ranks.get(fact.rank, ())
+                if fact.rank is not None:
+                    # What was folded stands for lines of its rank that nobody remembers.
+                    for failure in BEARS_ON[kind] if fact.count == 1 else FAILURES:
+                        touched += self._ranks.get((fact.rank, failure), ())
                 touched += self._lines.get(place_of(fact), ())
                 if kind is ContainerTerminated:
                     touched += self._pods.get(fact.pod, ())
