@@ -120,9 +120,10 @@ class Known:
             for entry in self._window.of(CollectiveEntry):
                 if not entry.is_p2p and (entry.rank not in entries or entry.seq >= entries[entry.rank].seq):
                     entries[entry.rank] = entry
-            for fact in (*entries.values(), *self._window.of(WatchdogReport)):
-                if fact.rank is not None and (isinstance(fact, CollectiveEntry) or fact.last_enqueued is not None):
-                    self._words[fact.rank] = fact
+            self._words.update({rank: entry for rank, entry in entries.items() if rank is not None})
+            for report in self._window.of(WatchdogReport):
+                if report.rank is not None and report.last_enqueued is not None:
+                    self._words[report.rank] = report
         return self._words.get(rank)
 
 
