@@ -30,8 +30,6 @@ ROOM: Final = 1.5
 WIDEST: Final = 1024
 
 _EIGHT: Final = np.dtype("V8")
-#: Carriage returns end lines, terminal codes and NULs are no text. Each is looked for at the speed of memory.
-_SPECIAL: Final = (b"\r", b"\x1b", b"\x00")
 
 
 class Lines(NamedTuple):
@@ -143,19 +141,15 @@ class Starts:
         self._found = np.zeros(0, np.bool_)
         self._some = np.zeros(0, np.bool_)
 
-    def after_newlines(self, text: bytes) -> Array | None:
-        """The lines of a text in which nothing has to be taken out, and only newlines end a line; None for others."""
-        if any(special in text for special in _SPECIAL):
-            return None
-        return self(text)
-
     def __call__(self, text: bytes) -> Array:
-        """The lines of any text; they end with newlines and with carriage returns."""
+        """The lines of any text; they end with a newline, or with a carriage return that stands alone."""
         array = np.frombuffer(text, np.uint8)
         found = self._memory(len(array))
         np.equal(array, 10, out=found[: len(array)])
         if b"\r" in text:
-            found[: len(array)] |= array == 13
+            alone = array == 13
+            alone[:-1] &= array[1:] != 10
+            found[: len(array)] |= alone
         return _closed(self._after(found), len(array))
 
     def _memory(self, size: int) -> Flags:
@@ -280,11 +274,13 @@ class Reader:
             number: which lines, ascending; None for all.
         """
         start = starts[:-1] if number is None else starts[number]
+        after = starts[1:] if number is None else starts[number + 1]
         room = int(start.searchsorted(len(text) - self._need, "right"))
-        found, rest = self._together(text, start[:room])
+        found, rest = self._together(text, start[:room], after[:room])
         if room < len(start):
             # So near to the end of a block, lines are read one by one.
-            single = [self._one(text[at : at + self._need].split(b"\n", 1)[0]) for at in start[room:].tolist()]
+            spans = zip(start[room:].tolist(), after[room:].tolist(), strict=True)
+            single = [self._one(text[begin:end].rstrip(b"\r\n")) for begin, end in spans]
             fits = np.array([one is not None for one in single])
             for place, one in enumerate(single, room):
                 if one is not None:
@@ -295,14 +291,20 @@ class Reader:
             return [lines._replace(number=number[lines.number]) for lines in found], number[rest]
         return found, rest
 
-    def _together(self, text: bytes, start: Array) -> tuple[list[Lines], Array]:
-        """The same for lines far enough from the end of the block; their numbers are their places among these."""
+    def _together(self, text: bytes, start: Array, after: Array) -> tuple[list[Lines], Array]:
+        """The same for lines far enough from the end of the block; their numbers are their places among these.
+
+        Args:
+            text: the block.
+            start: where the lines begin.
+            after: where those after them do.
+        """
         if not len(start):
             return [], _NONE
         known = self._digits
         if self.template.step is None or known:
             # As a rule all steps of a block have as many digits as the last one before it.
-            found, rest, near = self._sized(text, start, known)
+            found, rest, near = self._sized(text, start, after, known)
             if self.template.step is None or not len(near):
                 return found, rest
         else:
@@ -310,7 +312,7 @@ class Reader:
         widths = self._widths(text, start[rest])
         for digits in set(widths.tolist()) - {0, known}:
             places = rest[widths == digits]
-            lines, _, _ = self._sized(text, start[places], digits)
+            lines, _, _ = self._sized(text, start[places], after[places], digits)
             found += [more._replace(number=places[more.number]) for more in lines]
             if lines and all(found[-1].number[-1] >= one.number[-1] for one in found):
                 self._digits = digits
@@ -338,7 +340,7 @@ class Reader:
             widths[where] = np.where(others == 0, 0, np.bitwise_count(lowest - _u(1)) >> 3)
         return widths
 
-    def _sized(self, text: bytes, start: Array, digits: int) -> tuple[list[Lines], Array, Array]:
+    def _sized(self, text: bytes, start: Array, after: Array, digits: int) -> tuple[list[Lines], Array, Array]:
         """Those of the lines that fit and whose steps have so many digits, and the others, by their places.
 
         Last come those of the others that are the same just before the step: they may have one with other digits.
@@ -356,6 +358,10 @@ class Reader:
             wrong |= step
             wrong &= form.wrong
             differs |= wrong
+        late: Words | None = None
+        if template.late is not None:
+            late = _words(text, np.maximum(after - (template.late + 1), 0))
+            differs |= (late ^ _CLOCK) & _CLOCK_BITS
         fits = differs == 0
         where, rest = fits.nonzero()[0], (~fits).nonzero()[0]
         near = rest
@@ -369,10 +375,10 @@ class Reader:
             step = step[where]
             step <<= form.shift
             step.byteswap(inplace=True)
-        if template.clock is None:
+        if template.clock is None and late is None:
             clock = np.full(len(where), NO_CLOCK, np.uint64)
         else:
-            clock = form.word(rows, template.clock).take(where)
+            clock = late[where] if late is not None else form.word(rows, template.clock or 0).take(where)
             clock.byteswap(inplace=True)
         lane: int | Array = self._kind
         for begin, length in template.lanes:
@@ -400,8 +406,12 @@ class Reader:
         for place, target, mask in form.fixed:
             if int.from_bytes(line[place : place + 8], "little") & int(mask) != int(target):
                 return None
-        if template.clock is not None:
-            clock = int.from_bytes(line[template.clock : template.clock + 8], "big")
+        at = template.clock if template.late is None else max(len(line) - template.late, 0)
+        if at is not None:
+            word = line[at : at + 8]
+            clock = int.from_bytes(word, "big")
+            if template.late is not None and (int.from_bytes(word, "little") ^ int(_CLOCK)) & int(_CLOCK_BITS):
+                return None
         lane = self._kind
         for begin, length in template.lanes:
             value = 0
@@ -435,6 +445,9 @@ def _u(value: int) -> np.uint64:
 
 _NONE: Final[Array] = np.zeros(0, np.int64)
 _NO_STEP: Final = _u(NO_STEP)
+#: A time, of which only the colons are compared and that the others are digits.
+_CLOCK: Final = _word(b"00:00:00")
+_CLOCK_BITS: Final = _word(b"\xf0\xf0\xff\xf0\xf0\xff\xf0\xf0")
 _ZEROS: Final = _u(0x3030303030303030)
 _ABOVE: Final = _u(0x7676767676767676)
 _TOP: Final = _u(0x8080808080808080)

@@ -34,6 +34,95 @@ class Ordered(NamedTuple):
     spans: list[tuple[int, int, int, bool]]
 
 
+class Compared(NamedTuple):
+    """Lines lane by lane, each with the one before it.
+
+    Args:
+        lines: in this order.
+        order: their places in the order of the block; None where there is only one lane.
+        inner: which lines but the last are followed by one of their lane; None where there is only one.
+        at: lines that the next one does not simply follow, so that there may be something to find out.
+        then: the seconds of these, and of those after them.
+        now: likewise.
+        edges: those of them after which there is a pause, or a smaller step.
+        still: those of them after which the step is the same.
+        spans: (lane, its first place, its last).
+        ends: (step, second) of these first and last places.
+    """
+
+    lines: Lines
+    order: Array | None
+    inner: Flags | None
+    at: Array
+    then: Array
+    now: Array
+    edges: Array
+    still: Array
+    spans: list[tuple[int, int, int]]
+    ends: list[tuple[tuple[int, int], tuple[int, int]]]
+
+    def steady(self, stretch: Array, expected: frozenset[int]) -> bool:
+        """Whether certain lanes, and no others, go on in all stretches of a block: then so they do between them.
+
+        Args:
+            stretch: which one each line is in, in the order of the block.
+            expected: the lanes.
+        """
+        if len(self.edges) or len(self.still) or {who for who, _, _ in self.spans} != expected:
+            return False
+        if self.order is not None:
+            stretch = stretch[self.order]
+        seen = stretch[1:] != stretch[:-1]
+        if self.inner is not None:
+            seen |= ~self.inner
+        return int(np.count_nonzero(seen)) + 1 == len(expected) * (int(stretch.max()) + 1)
+
+
+def compare(lines: Lines, limit: int) -> Compared:
+    """Lane by lane, where something may have happened.
+
+    Args:
+        lines: in the order of the block.
+        limit: seconds of a pause.
+    """
+    order: Array | None = None
+    if not isinstance(lines.lane, int):
+        order = _by_lane(lines.lane)
+        lines = lines.some(order)
+    number, step, clock, lane = lines
+    size = len(number)
+    # As a rule steps rise within the same ten seconds, and only where they do not there is something to find out.
+    coarse = clock >> _SECONDS if limit > 10 else clock
+    stays = (step[1:] <= step[:-1]) & (step[1:] != NO_STEP)
+    at = (stays | (clock[1:] < clock[:-1]) | (coarse[1:] != coarse[:-1])).nonzero()[0]
+    firsts, lasts = [0], [size - 1]
+    inner: Flags | None = None
+    if not isinstance(lane, int):
+        inner = lane[1:] == lane[:-1]
+        at = at[inner[at]]
+        ends = (~inner).nonzero()[0]
+        firsts, lasts = [0, *(ends + 1).tolist()], [*ends.tolist(), size - 1]
+    count = len(at)
+    places = np.concatenate((at, at + 1, firsts, lasts))
+    said, times = steps(step[places]), seconds(clock[places])
+    then, now = times[:count], times[count : 2 * count]
+    rises, pauses = said[count : 2 * count] - said[:count], now - then
+    whose = [lane] if isinstance(lane, int) else lane[firsts].tolist()
+    rows = list(zip(said[2 * count :].tolist(), times[2 * count :].tolist(), strict=True))
+    return Compared(
+        lines,
+        order,
+        inner,
+        at,
+        then,
+        now,
+        at[(pauses >= limit) | (pauses < 0) | (rises < 0)],
+        at[(rises == 0) & (step[at] != NO_STEP)],
+        list(zip(whose, firsts, lasts, strict=True)),
+        list(zip(rows[: len(firsts)], rows[len(firsts) :], strict=True)),
+    )
+
+
 class Lanes:
     """The last line of each lane: step, second, and whether its step stood still."""
 
@@ -44,61 +133,42 @@ class Lanes:
         """Whether the step of a lane's last line stood still."""
         return self._last[who][2]
 
-    def order(self, lines: Lines, limit: int, intervals: Sequence[int], enough: int, whole: Flags | None) -> Ordered:
+    def order(
+        self, compared: Compared, limit: int, intervals: Sequence[int], enough: int, whole: Flags | None
+    ) -> Ordered:
         """Lane by lane, which lines have to be handed on for what they say.
 
         Args:
-            lines: in the order of the block.
-            limit: seconds of a pause.
+            compared: the lines of a block.
+            limit: seconds of a pause, as they were compared with.
             intervals: one of them is the time between lines that are handed on without a reason.
             enough: so many of those in a block are enough.
             whole: lines that are handed on in any case.
         """
-        if not isinstance(lines.lane, int):
-            order = _by_lane(lines.lane)
-            lines, whole = lines.some(order), None if whole is None else whole[order]
-        number, step, clock, lane = lines
-        size = len(number)
+        size = len(compared.lines.number)
         pick = np.zeros(size, np.bool_) if whole is None else whole
+        if whole is not None and compared.order is not None:
+            pick = whole[compared.order]
         still = np.zeros(size - 1, np.bool_)
-        # As a rule steps rise within the same ten seconds, and only where they do not there is something to find out.
-        coarse = clock >> _SECONDS if limit > 10 else clock
-        at = ((step[1:] <= step[:-1]) | (clock[1:] < clock[:-1]) | (coarse[1:] != coarse[:-1])).nonzero()[0]
-        firsts, lasts = [0], [size - 1]
-        if not isinstance(lane, int):
-            inner = lane[1:] == lane[:-1]
-            at = at[inner[at]]
-            ends = (~inner).nonzero()[0]
-            firsts, lasts = [0, *(ends + 1).tolist()], [*ends.tolist(), size - 1]
-        count = len(at)
-        places = np.concatenate((at, at + 1, firsts, lasts))
-        said, times = steps(step[places]), seconds(clock[places])
-        then, now = times[:count], times[count : 2 * count]
-        rises, pauses = said[count : 2 * count] - said[:count], now - then
-        edges = at[(pauses >= limit) | (pauses < 0) | (rises < 0)]
-        pick[edges] = True
-        pick[edges + 1] = True
-        stood_at = at[(rises == 0) & (step[at] != NO_STEP)]
-        if len(stood_at):
-            still[stood_at] = True
+        pick[compared.edges] = True
+        pick[compared.edges + 1] = True
+        if len(compared.still):
+            still[compared.still] = True
             begins, over = still.copy(), ~still
             begins[1:] &= over[:-1]
             over[1:] &= still[:-1]
             over[:1] = False
             pick[:-1] |= begins | over
-            pick[1:] |= over if isinstance(lane, int) else over & inner
+            pick[1:] |= over if compared.inner is None else over & compared.inner
         for every in intervals:
-            ticks = at[now // every != then // every] + 1
+            ticks = compared.at[compared.now // every != compared.then // every] + 1
             if len(ticks) <= enough:
                 break
         pick[ticks] = True
         if len(self._last) > MAX_LANES:
             self._last.clear()
         spans: list[tuple[int, int, int, bool]] = []
-        whose = [lane] if isinstance(lane, int) else lane[firsts].tolist()
-        rows = list(zip(said[2 * count :].tolist(), times[2 * count :].tolist(), strict=True))
-        begun, ended = rows[: len(firsts)], rows[len(firsts) :]
-        for who, first, final, one, other in zip(whose, firsts, lasts, begun, ended, strict=True):
+        for (who, first, final), (one, other) in zip(compared.spans, compared.ends, strict=True):
             (first_step, begin), (final_step, end) = one, other
             before = self._last.get(who)
             stood = bool(still[final - 1]) if final > first else False
@@ -113,7 +183,7 @@ class Lanes:
                 stood = stood or (stands and final == first)
             self._last[who] = (final_step, end, stood)
             spans.append((who, first, final, broken))
-        return Ordered(number, pick, still, spans)
+        return Ordered(compared.lines.number, pick, still, spans)
 
 
 def _by_lane(lane: Array) -> Array:

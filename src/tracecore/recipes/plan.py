@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Formats whose lines are JSON.
 ESCAPED = ("docker", "journal_json")
+#: Formats whose progress lines are sampled; the last one only with spans.
+SAMPLED_FORMATS = ("text", "cri", "docker")
 
 
 #: Processors whose records are sampled (see `sampling`), and the attributes whose statements are events all the same.
@@ -148,14 +150,14 @@ class LayerPlan:
             spans: a progress line may stand for those that follow it; for readers that know `Report`.
         """
         prepared = self._prepared
-        if prepared.events is not None and prepared.progress is not None and stream.format in ("text", "cri"):
+        formats = SAMPLED_FORMATS if spans else SAMPLED_FORMATS[:2]
+        if prepared.events is not None and prepared.progress is not None and stream.format in formats:
             from tracecore.ottl.planner.doubts import Doubts
             from tracecore.recipes.sampling import Sampler
             from tracecore.recipes.templates import Lessons
 
             events = self._database("events", prepared.events)
             progress = self._database("progress", prepared.progress)
-            container = stream.format == "cri"
             if self._doubts is None and prepared.searched is not None:
                 self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
             return Sampler(
@@ -163,7 +165,7 @@ class LayerPlan:
                 progress,
                 self._asking(stream),
                 self._lessons.setdefault(stream.format, Lessons()),
-                container=container,
+                form=stream.format,
                 size=stream.size,
                 doubts=self._doubts,
                 shapes=shapes,
@@ -222,9 +224,10 @@ class LayerPlan:
             step = attributes.get("gen_ai.training.step")
             who = (line.lane, attributes.get("gen_ai.training.rank"), attributes.get("process.pid"))
             progress = not line.partial and any(attributes.get(name) is not None for name in _PROGRESS)
-            timed = line.stamp is not None or stamps.find(line.text) is not None
+            stamp = line.stamp or stamps.find(line.text)
             values = tuple(attributes.get(name) for name in _VALUES)
-            return Said(progress, step if isinstance(step, int) else None, who, timed, values)
+            time = None if stamp is None else stamp.nanos
+            return Said(progress, step if isinstance(step, int) else None, who, stamp is not None, values, time)
 
         return ask
 

@@ -1,7 +1,7 @@
 """Progress lines are sampled: most lines of a training log are of this kind, and each of them matches.
 
-Every progress line of a block is read (`templates`), but only those are handed on without which a conclusion would
-change. In each lane (whose line it is, and which kind of line) these are
+Every progress line of a block is read (`templates`), with spans only some where a long log goes on as before
+(`excerpt`), and only those are handed on without which a conclusion would change. In each lane (whose line it is, and which kind of line) these are
 
 - both lines around a pause, so that a stall begins and ends where it did;
 - both lines around a step that is not larger than the one before, and the first line of steps that stand still;
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -34,8 +34,11 @@ from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.columns import Array, Flags, Lines, Reader, Starts, aside, seconds, together
-from tracecore.recipes.lanes import MAX_LANES, Lanes, Standing
+from tracecore.recipes.escapes import uncoloured, unescaped
+from tracecore.recipes.excerpt import Excerpt, Pace, excerpt, pace
+from tracecore.recipes.lanes import MAX_LANES, Compared, Lanes, Standing, compare
 from tracecore.recipes.templates import DIGITS, Ask, Lessons, Template
+from tracecore.signals.logs.blocks import newlines
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
 
 #: Seconds of a pause. Without spans, this and the longest interval together are less than any pause that means
@@ -69,6 +72,8 @@ RECENT: Final = 4 << 20
 #: With spans: how much that is no progress is looked at in a block, and lines after the last of it.
 MAX_EVENTS: Final = 4
 AFTER: Final = 6
+#: Blocks that are read whole after stretches of one did not do, at most.
+MOST_WAITED: Final = 15
 #: Templates in use, and lines that may be learned from in one block and in one stream.
 MAX_READERS: Final = 16
 MAX_LEARNED: Final = 4
@@ -108,7 +113,7 @@ class Sampler:
         progress: the database of those.
         ask: what recipes and reader make of one line.
         lessons: what was learned from other streams of this format.
-        container: lines have a container runtime's header.
+        form: of the stream: `text`, or one of container runtimes, `cri` and `docker`.
         size: of the stream in bytes, where it is known.
         doubts: which finds of the events are looked at twice.
         shapes: of the lines of other streams, where this one goes on for ever and so has no end.
@@ -122,7 +127,7 @@ class Sampler:
         ask: Ask,
         lessons: Lessons,
         *,
-        container: bool = False,
+        form: str = "text",
         size: int | None = None,
         doubts: Doubts | None = None,
         shapes: Shapes | None = None,
@@ -131,14 +136,14 @@ class Sampler:
         self._spans = spans
         self._live = shapes is not None
         self._shapes = Shapes() if shapes is None else shapes
-        self._beginning = 0 if self._live else BEGINNING
+        self._beginning = 0 if self._live or spans else BEGINNING
         self._burst, self._second = LIVE_BURST, -1
         self._most_learned = MAX_LIVE_LESSONS if self._live else MAX_LESSONS
         self._events = Selector(events, doubts=doubts)
         self._progress = progress
         self._ask = ask
         self._lessons = lessons
-        self._container = container
+        self._form = form
         self._size = size
         self._offset = 0
         self._readers: list[Reader] = []
@@ -151,27 +156,118 @@ class Sampler:
         self._seconds: dict[int, tuple[int, int]] = {}
         self._lines = 1
         self._standing: dict[int, Standing] = {}
+        #: What the last block that was read whole was like, and blocks to read whole before stretches are tried again.
+        self._pace: Pace | None = None
+        self._wait = 0
+        self._vain = 0
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
-        starts = self._starts.after_newlines(block)
-        clean = starts is not None
-        text = block if clean else plain(block, escaped=False)
-        if starts is None:
-            starts = self._starts(text)
-        found = self._events.scan(text, starts if clean else None)
+        text = self._plain(block)
+        found = self._events.scan(text)
         found += long_lines(text)
-        spans = self._spans and clean and not any(FAILED_GROUP in line_at(text, place) for place in found)
+        spans = self._spans and not any(FAILED_GROUP in line_at(text, place) for place in found)
         reports: list[Report] = [] if spans else self._close()
-        picked = self._sampled(text, starts, found if spans else None, reports)
-        self._offset += len(block)
-        found += [int(starts[line + 1]) - 1 for line in picked]
-        found.sort()
-        ended = len(starts) - 1 if text.endswith(b"\n") else len(starts) - 2
+        if found:
+            found = mapped(text, found, block) if text is not block else sorted(found)
+        elif spans:
+            picked = self._nothing(block, text)
+            if picked is None:
+                picked = self._glance(block, reports)
+            if picked is not None:
+                return picked
+        return self._whole(block, text, found, reports, spans=spans)
+
+    def _plain(self, block: bytes) -> bytes:
+        """A block as it is searched for what is no progress: without escapes and codes of terminals, line by line."""
+        return plain(uncoloured(unescaped(block) if self._form == "docker" else block), escaped=False)
+
+    def _nothing(self, block: bytes, text: bytes) -> Picked | None:
+        """The answer for a block without any progress, in a stream that had none before."""
+        if self._readers or self._standing or self._any_progress(text):
+            return None
+        return self._done(block, Picked((), None, (), newlines(block)))
+
+    def _glance(self, block: bytes, reports: list[Report]) -> Picked | None:
+        """The answer for a block of which stretches are enough; None where all of it has to be read."""
+        pace, last = self._pace, self._size is not None and self._offset + len(block) >= self._size
+        if pace is None or b"\r" in block or not block.endswith(b"\n"):
+            return None
+        if self._wait > 0:
+            self._wait -= 1
+            return None
+        if any(standing.owed for standing in self._standing.values()):
+            return None
+        seen = excerpt(block, pace.width, pace.period, self._starts)
+        if seen is not None:
+            claimed, unknown = self._read(seen.text, self._plain(seen.text), seen.starts)
+            timed, loose = _parted(claimed)
+            if not unknown and bool(timed) != bool(loose) and not (loose and last):
+                lines = together(timed or loose)
+                compared = compare(lines, PAUSE_OF_SPANS if timed else PAUSE)
+                if compared.steady(seen.stretch[lines.number], pace.lanes):
+                    return self._glanced(block, seen, compared, reports, timed=bool(timed))
+        # What did not do once will not do in the next block either, as a rule.
+        self._vain = min(2 * self._vain + 1, MOST_WAITED)
+        self._wait = self._vain
+        return None
+
+    def _glanced(
+        self, block: bytes, seen: Excerpt, compared: Compared, reports: list[Report], *, timed: bool
+    ) -> Picked:
+        """The same where they are."""
+        self._vain = 0
+        picked: list[int] = []
+        if timed:
+            where = _Where(seen.starts, seen.offset, self._offset, seen.number, self._lines)
+            self._follow(seen.text, where, len(block), compared, _NONE, reports)
+        else:
+            picked = self._needed(compared, None).tolist()
+        after = seen.starts[1:] - seen.starts[:-1] + seen.offset
+        return self._done(block, Picked(sorted(int(after[line]) - 1 for line in picked), None, reports, seen.lines))
+
+    def _whole(
+        self, block: bytes, text: bytes, found: list[int], reports: list[Report], *, spans: bool
+    ) -> Sequence[int]:
+        """The answer for a block of which every line is looked at.
+
+        Args:
+            block: as it is.
+            text: without terminal codes and escapes.
+            found: places of what is no progress.
+            reports: that are due already.
+            spans: lines may stand for those that follow.
+        """
+        starts = self._starts(block)
+        ends = starts[1:] - 1 if block.endswith((b"\n", b"\r")) else starts[1:-1] - 1
+        carriages = b"\r" in block
+        if carriages:
+            ends = ends[np.frombuffer(block, np.uint8)[ends] == 10]
+        claimed, unknown = self._read(block, text, starts)
+        timed, loose = _parted(claimed) if spans else ([], [lines for _, lines in claimed])
+        picked = unknown.copy()
+        if timed:
+            events = np.unique(starts.searchsorted(np.array(found, np.int64), "right") - 1) if found else _NONE
+            number = ends.searchsorted(starts[:-1]) if carriages else np.arange(len(starts) - 1)
+            where = _Where(starts, starts, self._offset, number, self._lines)
+            lines = together(timed)
+            if len(events):
+                # A line that is more than progress is handed on by its place.
+                lines = lines.some(~np.isin(lines.number, events))
+            if len(lines.number):
+                self._follow(block, where, len(block), compare(lines, PAUSE_OF_SPANS), events, reports)
+        if loose:
+            lines = together(loose)
+            picked += self._needed(compare(lines, PAUSE), self._in_any_case(lines, starts, len(block))).tolist()
         if self._spans:
-            self._lines += ended if clean else block.count(b"\n")
-        if text is not block:
-            found = mapped(text, found, block)
-        return Picked(found, starts[1 : ended + 1] - 1 if clean else None, reports)
+            quiet = claimed and not unknown and not found
+            self._pace = pace(together([lines for _, lines in claimed]), len(block)) if quiet else None
+        places = sorted([*found, *(int(starts[line + 1]) - 1 for line in picked)])
+        return self._done(block, Picked(places, ends, reports, len(ends)))
+
+    def _done(self, block: bytes, picked: Picked) -> Picked:
+        self._offset += len(block)
+        self._lines += picked.lines or 0
+        return picked
 
     def finish(self) -> Sequence[Report]:
         """What is still kept back: of each lane the line that stands for others, and the last ones."""
@@ -187,25 +283,6 @@ class Sampler:
         self._standing.clear()
         return sorted(reports, key=_offset)
 
-    def _sampled(self, text: bytes, starts: Array, events: Sequence[int] | None, reports: list[Report]) -> list[int]:
-        """Numbers of progress lines to hand on.
-
-        Args:
-            text: the block.
-            starts: where its lines begin, and where the next one would.
-            events: places of what is no progress; None where no line may stand for others.
-            reports: gets those that are handed on otherwise.
-        """
-        claimed, picked = self._read(text, starts)
-        known = [lines for timed, lines in claimed if timed and events is not None]
-        loose = [lines for timed, lines in claimed if not timed or events is None]
-        if events is not None and known:
-            self._follow(text, starts, together(known), events, reports)
-        if loose:
-            lines = together(loose)
-            picked += self._needed(lines, self._in_any_case(lines, starts, len(text))).tolist()
-        return picked
-
     def _in_any_case(self, lines: Lines, starts: Array, size: int) -> Flags | None:
         """Lines near the beginning and the end of the stream; None where there are none."""
         near_end = self._size is not None and self._offset + size >= self._size - END
@@ -216,6 +293,9 @@ class Sampler:
             if near_end and self._size is not None:
                 # Text that was changed is shorter than the block: then a little more is left out.
                 whole |= where >= self._size - END
+                if self._spans:
+                    lanes = 1 if isinstance(lines.lane, int) else len(np.unique(lines.lane[whole]))
+                    whole[: -max(TAIL, LEAST_TAIL * lanes)] = False
         if self._live and size < LIVE_FULL:
             whole = np.zeros(len(lines.number), np.bool_) if whole is None else whole
             reach = LIVE_BLOCK if size <= LIVE_BLOCK else LIVE_END
@@ -262,23 +342,31 @@ class Sampler:
         found[order] = first
         return found
 
-    def _read(self, text: bytes, starts: Array) -> tuple[list[tuple[bool, Lines]], list[int]]:
-        """Progress lines that were read and whether they have a time, and numbers of those that could not be."""
+    def _read(self, block: bytes, text: bytes, starts: Array) -> tuple[list[tuple[bool, Lines]], list[int]]:
+        """Progress lines that were read and whether they have a time, and numbers of those that could not be.
+
+        Args:
+            block: some lines.
+            text: the same without terminal codes and escapes.
+            starts: where the lines of the block begin.
+        """
         claimed: list[tuple[bool, Lines]] = []
         left: Array | None = None
+        plain_starts = starts if text is block else self._starts(text)
         if not self._readers:
             # One look at the beginning saves searching all of the block for what a template will explain.
-            self._learn(text, starts, self._progress_lines(text, starts, np.arange(min(len(starts) - 1, 256))))
+            first = np.arange(min(len(starts) - 1, 256))
+            self._learn(block, starts, self._progress_lines(text, plain_starts, first))
         for reader in tuple(self._readers):
-            left = self._claim(reader, text, starts, left, claimed)
-        unknown = self._progress_lines(text, starts, left)
+            left = self._claim(reader, block, starts, left, claimed)
+        unknown = self._progress_lines(text, plain_starts, left)
         lessons = MAX_LEARNED
         while len(unknown) >= WORTH and lessons > 0:
             lessons -= 1
-            learned = self._learn(text, starts, unknown)
+            learned = self._learn(block, starts, unknown)
             if learned is None:
                 break
-            unknown = self._claim(learned, text, starts, np.array(unknown, np.int64), claimed).tolist()
+            unknown = self._claim(learned, block, starts, np.array(unknown, np.int64), claimed).tolist()
         return claimed, unknown
 
     def _claim(
@@ -303,7 +391,11 @@ class Sampler:
             if self._learned >= self._most_learned:
                 continue
             self._learned += 1
-            header = len(b" ".join(line.split(b" ", 3)[:3])) + 1 if self._container else 0
+            header = 0
+            if self._form == "cri":
+                header = len(b" ".join(line.split(b" ", 3)[:3])) + 1
+            elif self._form == "docker":
+                header = line.find(b'"', 7) + 1
             template = self._lessons.learn(line, header, self._ask)
             if template is not None:
                 return self._use(template)
@@ -315,6 +407,11 @@ class Sampler:
         self._readers.insert(0, reader)
         del self._readers[MAX_READERS:]
         return reader
+
+    def _any_progress(self, text: bytes) -> bool:
+        found: list[int] = []
+        self._progress.scan(text, _stop, found)
+        return bool(found)
 
     def _progress_lines(self, text: bytes, starts: Array, numbers: Array | None) -> list[int]:
         """Those of some lines in which a guard of progress can match; None for all lines."""
@@ -334,34 +431,36 @@ class Sampler:
                 picked.append(number)
         return sorted(picked)
 
-    def _needed(self, lines: Lines, whole: Flags | None) -> Array:
+    def _needed(self, compared: Compared, whole: Flags | None) -> Array:
         """Numbers of the lines that are handed on in this block; `whole` are those that are in any case."""
-        lanes = self._lanes.order(lines, PAUSE, EVERY, ENOUGH, whole)
+        lanes = self._lanes.order(compared, PAUSE, EVERY, ENOUGH, whole)
         lanes.pick[[final for _, _, final, _ in lanes.spans]] = True
         needed: Array = lanes.number[lanes.pick]
         return needed
 
-    def _follow(self, text: bytes, starts: Array, lines: Lines, events: Sequence[int], reports: list[Report]) -> None:
-        """Hands on lines that stand for others, and keeps those back of which nobody knows yet how many they are."""
-        beside = np.unique(starts.searchsorted(np.array(events, np.int64), "right") - 1) if events else _NONE
-        if len(beside):
-            # A line that is more than progress is handed on by its place.
-            lines = lines.some(~np.isin(lines.number, beside))
-            if not len(lines.number):
-                return
-            if len(beside) > MAX_EVENTS:
-                beside = beside[np.linspace(0, len(beside) - 1, MAX_EVENTS).astype(np.int64)]
-        lanes = self._lanes.order(lines, PAUSE_OF_SPANS, SPANS, ENOUGH_OF_SPANS, None)
+    def _follow(
+        self, text: bytes, where: _Where, size: int, compared: Compared, beside: Array, reports: list[Report]
+    ) -> None:
+        """Hands on lines that stand for others, and keeps those back of which nobody knows yet how many they are.
+
+        Args:
+            text: a block, or stretches of it.
+            where: its lines are.
+            size: of the block.
+            compared: those of them that are progress.
+            beside: those that are not, or more than that.
+            reports: gets lines that are handed on.
+        """
+        if len(beside) > MAX_EVENTS:
+            beside = beside[np.linspace(0, len(beside) - 1, MAX_EVENTS).astype(np.int64)]
+        lanes = self._lanes.order(compared, PAUSE_OF_SPANS, SPANS, ENOUGH_OF_SPANS, None)
         number, pick = lanes.number, lanes.pick
-        base, first_line, size = self._offset, self._lines, len(text)
 
         def row(place: int) -> Report:
-            line = int(number[place])
-            begin = int(starts[line])
-            return Report(text[begin : starts[line + 1]].removesuffix(b"\n"), base + begin, first_line + line)
+            return where.report(text, int(number[place]))
 
         keep = min(max(TAIL // len(lanes.spans), LEAST_TAIL), MOST_TAIL)
-        if self._size is not None and base + size < self._size - RECENT:
+        if self._size is not None and self._offset + size < self._size - RECENT:
             keep = 1  # the end is far away
         # What led to something that is no progress matters near the end.
         lead = keep if len(beside) else 1
@@ -408,6 +507,39 @@ def _beside(number: Array, pick: Flags, events: Array, owed: int) -> int:
     near = np.concatenate((after - 1, after, after[-1] + np.arange(1, AFTER)))
     pick[near[(near >= 0) & (near < size)]] = True
     return max(int(after[-1]) + AFTER - size, 0)
+
+
+class _Where(NamedTuple):
+    """Where lines of a text are in a stream.
+
+    Args:
+        starts: where they begin in the text, and where the next one would.
+        offset: where they begin in the block.
+        base: where the block begins.
+        number: which lines of the block they are.
+        first: the number of its first line.
+    """
+
+    starts: Array
+    offset: Array
+    base: int
+    number: Array
+    first: int
+
+    def report(self, text: bytes, line: int) -> Report:
+        """A line by itself."""
+        raw = text[self.starts[line] : self.starts[line + 1]].rstrip(b"\r\n")
+        return Report(raw, self.base + int(self.offset[line]), self.first + int(self.number[line]))
+
+
+def _parted(claimed: Sequence[tuple[bool, Lines]]) -> tuple[list[Lines], list[Lines]]:
+    """Lines with a time, and those without."""
+    return [lines for timed, lines in claimed if timed], [lines for timed, lines in claimed if not timed]
+
+
+def _stop(number: int, start: int, end: int, flags: int, found: list[int]) -> bool:
+    found.append(end)
+    return True
 
 
 def _offset(report: Report) -> int:

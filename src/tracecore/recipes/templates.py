@@ -23,6 +23,8 @@ LANES: Final = 4096
 REACH: Final = 192
 #: Bytes after the step that are compared, up to the next digit.
 TAIL: Final = 8
+#: How far before the end of a line its time is looked for.
+LATE: Final = 48
 #: Numbers before the step that are looked at while learning.
 MAX_NUMBERS: Final = 24
 
@@ -52,6 +54,7 @@ class Said(NamedTuple):
         who: whose line it is, in any form that can be compared.
         timed: it has a time of its own.
         values: what it says of the loss and the like.
+        time: the time of its own, in any form that can be compared.
     """
 
     progress: bool
@@ -59,6 +62,7 @@ class Said(NamedTuple):
     who: object
     timed: bool = True
     values: object = None
+    time: object = None
 
 
 Ask: TypeAlias = Callable[[bytes], Said]
@@ -69,12 +73,14 @@ class Template(msgspec.Struct, frozen=True):
 
     Args:
         target: the bytes before the step, digits as zeros.
-        mask: which bits of them are compared: all of a byte that stays the same, the upper half of a digit.
+        mask: which bits of them are compared: all of a byte that stays the same, the upper half of a digit, none of
+            what is drawn (bars are of other characters than ASCII's).
         step: where the step begins; None for lines without one.
         tail: the bytes after the step, and how many of them are compared.
         values: (place after the step, bytes, which bits of them are compared): with one more digit before its point, or
             another exponent, a value is one of another shape, so that none becomes ten times as large unseen.
-        clock: where `HH:MM:SS` stands; None for lines without a time.
+        clock: where `HH:MM:SS` stands; None for lines without a time before the step.
+        late: for those, how far before the end of the line it stands; None where it does not either.
         lanes: (start, length) of the numbers that say whose line it is.
         kind: lines of different kinds are followed apart.
         text: where the text begins; what a container runtime puts before it is the same for all lines.
@@ -87,6 +93,7 @@ class Template(msgspec.Struct, frozen=True):
     tail: bytes
     values: tuple[tuple[int, bytes, bytes], ...]
     clock: int | None
+    late: int | None
     lanes: tuple[tuple[int, int], ...]
     kind: bytes
     text: int
@@ -153,9 +160,8 @@ def learn(line: bytes, text: int, ask: Ask) -> Template | None:
     if any(length > 8 for _, length in lanes):
         return None
     head = line[:reach]
-    digits = [48 <= byte <= 57 for byte in head]
-    target = bytes(48 if digit else byte for byte, digit in zip(head, digits, strict=True))
-    mask = bytes(0xF0 if digit else 0xFF for digit in digits)
+    mask = bytes(0xF0 if 48 <= byte <= 57 else 0xFF if byte < 128 else 0 for byte in head)
+    target = bytes(48 if bits == 0xF0 else byte & bits for byte, bits in zip(head, mask, strict=True))
     tail = b""
     values: tuple[tuple[int, bytes, bytes], ...] = ()
     if at is not None:
@@ -166,8 +172,18 @@ def learn(line: bytes, text: int, ask: Ask) -> Template | None:
         values = tuple(_values(line, end, said, ask))
     kind = b"\x00".join((target, tail, *(word for _, word, _ in values)))
     place = clock.start() if clock else None
-    timed = said.timed and place is not None
-    return Template(target, mask, at, tail, values, place, tuple(lanes), kind, text, timed)
+    late = _late(line, reach, said, ask) if said.timed and place is None else None
+    timed = said.timed and (place is not None or late is not None)
+    return Template(target, mask, at, tail, values, place, late, tuple(lanes), kind, text, timed)
+
+
+def _late(line: bytes, after: int, said: Said, ask: Ask) -> int | None:
+    """How far before the end of a line its time stands, where that follows everything else: Docker writes it last."""
+    begin = max(after, len(line) - LATE)
+    for clock in _CLOCK.finditer(line[begin:]):
+        if ask(_changed(line, begin + clock.end() - 1)).time != said.time:
+            return len(line) - begin - int(clock.start())
+    return None
 
 
 def _values(line: bytes, step_end: int, said: Said, ask: Ask) -> Iterator[tuple[int, bytes, bytes]]:

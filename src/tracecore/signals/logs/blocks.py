@@ -18,6 +18,8 @@ from tracecore.signals.stream import Counters
 
 #: Small enough to stay near the processor; much larger ones cost more for fresh memory than they save.
 BLOCK = 3 << 18
+#: The first one is smaller: in it whoever reads a file gets to know it, and looks at every line for that.
+FIRST = 1 << 17
 #: How much may be left after the last newline before carriage returns are taken for line ends, too.
 CARRY = 1 << 15
 #: What is looked at together stays in the cache of one core.
@@ -44,12 +46,14 @@ class Block(msgspec.Struct, gc=False):
 
 
 def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Block]:
-    """Cuts a file into blocks of about `size` bytes that end on a line border (the last one may not)."""
+    """Cuts a file into blocks of at most about `size` bytes that end on a line border (the last one may not)."""
     carry = b""
     offset = 0  # of the carry
     line = 1
     skipping = False
-    while chunk := file.read(size + _ahead(file, size)):
+    wanted = min(size, FIRST)
+    while chunk := file.read(wanted + _ahead(file, wanted)):
+        wanted = size
         counters.bytes_read += len(chunk)
         if skipping:
             end = _first_end(chunk)

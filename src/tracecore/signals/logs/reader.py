@@ -169,9 +169,9 @@ class _Assembly:
         self._all = picked is None
         position, index, count = 0, 0, 0 if picked is None else len(picked)
         counted_to, line = 0, block.line
-        known = None
+        known = lines = None
         if isinstance(picked, Picked):
-            known = picked.newlines
+            known, lines = picked.newlines, picked.lines
             if picked.reports:
                 yield from self.reported(picked.reports)
         while position < size:
@@ -206,10 +206,12 @@ class _Assembly:
                 raw = raw[:MAX_LINE]
             yield from self._line(raw, base + position, line, candidate, data, position)
             position = after
-        if known is None:
-            block.newlines = line - block.line + _newlines(data, counted_to, size)
-        else:
+        if known is not None:
             block.newlines = len(known)
+        elif lines is not None:
+            block.newlines = lines
+        else:
+            block.newlines = line - block.line + _newlines(data, counted_to, size)
         self._tail = data[-LOOK_BACK:] if size >= LOOK_BACK else (self._tail + data)[-LOOK_BACK:]
 
     def _ends_message(self, raw: bytes) -> bool:

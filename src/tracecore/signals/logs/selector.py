@@ -35,7 +35,7 @@ class Report(NamedTuple):
         offset: in the stream.
         line: its number.
         until: the last line it stands for; None where it stands for itself.
-        lines: how many lines these are.
+        lines: how many lines these are, as far as they were looked at.
     """
 
     raw: bytes
@@ -51,17 +51,20 @@ class Picked(list[int]):
     Args:
         newlines: where the newlines of the block are: they are not counted again then.
         reports: lines of this block and of those before it that need no position.
+        lines: how many newlines there are, where that is known and not where.
     """
 
-    __slots__ = ("newlines", "reports")
+    __slots__ = ("lines", "newlines", "reports")
 
     def __init__(
         self,
         positions: Sequence[int],
         newlines: np.ndarray[tuple[int], np.dtype[np.int64]] | None,
         reports: Sequence[Report] = (),
+        lines: int | None = None,
     ) -> None:
         super().__init__(positions)
+        self.lines = lines
         self.newlines = newlines
         self.reports = reports
 
