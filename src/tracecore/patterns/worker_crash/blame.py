@@ -171,7 +171,13 @@ class Scene:
         return not self._ended(fact)
 
     def _others_explained(self, fact: ExitStatus) -> bool:
-        """Whether every other process that ended was told to, or says that it lost a peer."""
+        """Whether every other process that ended was told to, or says that it lost a peer.
+
+        Where they waited in vain, this one may have, too: its watchdog then aborted it like theirs.
+        """
+        waited = (f for f in self.ledger.peers.facts if isinstance(f, WatchdogReport) and f.report == "timeout")
+        if any(self.near(report, fact) for report in waited):
+            return False
         return all(
             status.signal == "SIGTERM" or self._lost_peer(status, status.rank)
             for status in self.statuses
