@@ -80,6 +80,7 @@ def edit(path: Path, old: str, new: str) -> None:
         ("verdict.schema.json", '"additionalProperties": false,', "", "schema"),
         ("verdict.schema.json", '"hw_error", ', '"hw_error", "rumour", ', "schema"),
         ("verdict.schema.json", '"minimum": 1, ', "", "falsifiers"),
+        ("runbook.md", "## Blind spots", "## Blind spots\nTODO", "finished"),
         ("runbook.md", "## Blind spots", "## Blind", "runbook"),
         ("runbook.md", "{{window}}", "five minutes", "runbook"),
         ("cases/timelines.yaml", "kind: storm", "kind: guard", "cases"),
@@ -97,7 +98,17 @@ def test_lint_finds(copy: Path, file: str, old: str, new: str, check: str) -> No
 
 
 def test_every_check_is_exercised() -> None:
-    exercised = {"identity", "settings", "schema", "runbook", "cases", "goldens", "falsifiers", "attributes"}
+    exercised = {
+        "identity",
+        "finished",
+        "settings",
+        "schema",
+        "runbook",
+        "cases",
+        "goldens",
+        "falsifiers",
+        "attributes",
+    }
     assert {check.__name__ for check, _ in CHECKS} == exercised
 
 

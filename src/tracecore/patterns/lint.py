@@ -78,6 +78,18 @@ def identity(kind: Kind) -> Iterator[str]:
         yield "it has no docstring"
 
 
+def finished(kind: Kind) -> Iterator[str]:
+    """Nothing is left of what `patterns new` wrote to be replaced."""
+    home = folder(kind)
+    for path in (home / "detector.py", home / "runbook.md", *sorted((home / "cases").glob("*.yaml"))):
+        if path.exists() and (left := path.read_text(encoding="utf-8").count("TODO")):
+            yield (
+                f"{path.relative_to(home)} says TODO, {left} times"
+                if left > 1
+                else f"{path.relative_to(home)} says TODO"
+            )
+
+
 def settings(kind: Kind) -> Iterator[str]:
     """The configuration is usable as it is, frozen, closed, and bounded."""
     config = kind.Config
@@ -157,7 +169,7 @@ def runbook(kind: Kind) -> Iterator[str]:
         if section not in found:
             yield f"runbook.md has no section “{section}”"
         elif len(found[section].split()) < 5:
-            yield f"runbook.md says nothing under “{section}”"
+            yield f"runbook.md says hardly anything under “{section}”; write a sentence"
     if not text.startswith(f"# {kind.name}"):
         yield f"runbook.md does not begin with “# {kind.name}”"
     for need in kind.needs:
@@ -243,6 +255,7 @@ def attributes(kind: Kind) -> Iterator[str]:
 #: In the order in which they are reported; a caller may pass a subset.
 CHECKS: tuple[tuple[Check, Severity], ...] = (
     (identity, "error"),
+    (finished, "error"),
     (settings, "error"),
     (schema, "error"),
     (runbook, "error"),

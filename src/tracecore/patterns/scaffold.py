@@ -131,7 +131,7 @@ _SCHEMA = """{
         "properties": {
           "kind": {"enum": ["kernel_event", "pod_event"]},
           "uid": {"type": "string", "minLength": 1},
-          "timestamp": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$$"},
+          "timestamp": {"type": "string", "pattern": "^[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}(\\\\.[0-9]+)?Z$$"},
           "description": {"type": "string", "minLength": 1}
         }
       }
