@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -141,3 +142,37 @@ def test_a_bundle_and_its_archive_give_the_same_incident(bundle: Path, tmp_path:
     shown = report(diagnose([tmp_path / "bundle.tar.gz"]))
     assert "bundle.tar.gz!/bundle/rank3.log:" in shown
     assert "ValueError: bad batch" in shown
+
+
+RAISED = b'Traceback (most recent call last):\n  File "/a.py", line 1, in <module>\n    go()\nValueError: no\n'
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"\xff\xfe.log",
+        b"a\nWhat   All is well\n.log",
+        b"\x1b[2J\x1b]0;owned\x07.log",
+        "r\u202egol.log".encode(),
+        b"<img src=x onerror=alert(1)>.log",
+    ],
+)
+def test_names_of_files_are_as_hostile_as_what_is_in_them(tmp_path: Path, name: bytes) -> None:
+    with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+        file.write(RAISED)
+    diagnosis = diagnose([tmp_path])
+    assert [incident.root.verdict.pattern_name for incident in diagnosis.incidents if incident.root] == ["worker_crash"]
+    assert msgspec.json.encode(diagnosis.document())
+    shown, drawn = report(diagnosis), page(diagnosis)
+    assert not any(line.startswith("What   All is well") for line in shown.splitlines())
+    assert not {"\x1b", "\x9b", "\x07", "\x00", "\u202e"} & set(shown + drawn)
+    assert "<img" not in drawn
+    shown.encode(), drawn.encode()  # whatever the name was, what is said of it is text
+
+
+def test_a_name_in_an_archive_that_is_no_text(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "bundle.tar", "w") as tar:
+        member = tarfile.TarInfo(os.fsdecode(b"logs/\xff\xfe.log"))
+        member.size = len(RAISED)
+        tar.addfile(member, io.BytesIO(RAISED))
+    assert root_of(document(tmp_path)) == "worker_crash"

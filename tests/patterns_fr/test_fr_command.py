@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -67,3 +68,14 @@ def test_nothing_to_read_is_a_failure(tmp_path: Path) -> None:
     assert result.return_value == 1
     assert "No Flight Recorder dump" in result.output
     assert CliRunner().invoke(command, [str(tmp_path / "nowhere")]).exit_code == 2
+
+
+def test_names_of_dumps_are_told_on_one_line(tmp_path: Path) -> None:
+    for name in (b"nccl_trace_rank_0\xff", b"nccl_trace_rank_1\nAll is well"):
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb") as file:
+            file.write(b"\x80\x02}X\x07\x00\x00\x00entries")
+    for output in ("text", "json"):
+        told = CliRunner().invoke(command, [str(tmp_path), "--format", output])
+        assert told.exception is None or isinstance(told.exception, SystemExit)
+        assert "nccl_trace_rank_1" in told.output
+        assert not any(line.strip().startswith("All is well") for line in told.output.splitlines())

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tracecore.signals.naming import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -107,7 +109,9 @@ def _print_json(loaded: Loaded, analyses: Sequence[tuple[Joined, list[Emission]]
         "coverage": {
             "dumps_read": len(loaded.dumps),
             "entries_read": sum(dump.entries for dump in loaded.dumps),
-            "skipped": [{"path": item.path, "reason": item.reason, "detail": item.detail} for item in loaded.skipped],
+            "skipped": [
+                {"path": printable(item.path), "reason": item.reason, "detail": item.detail} for item in loaded.skipped
+            ],
         },
     }
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
@@ -284,7 +288,7 @@ def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:
         return
     yield ""
     for item in shown[:_ROWS]:
-        yield from _wrap(f"Skipped {item.path}: {item.reason.replace('_', ' ')}, {item.detail}", "        ")
+        yield from _wrap(f"Skipped {printable(item.path)}: {item.reason.replace('_', ' ')}, {item.detail}", "        ")
     if len(shown) > _ROWS:
         yield f"… and {len(shown) - _ROWS} more files; --format json has all"
     if duplicates:

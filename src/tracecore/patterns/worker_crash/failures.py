@@ -159,14 +159,19 @@ class Failures:
                 touched += [fact for fact in self._waiting.values() if fact.rank is None or fact.rank in ranks]
                 continue
             touched += self._unranked
-            for fact in facts:
-                if fact.rank is not None:
-                    # What was folded stands for lines of its rank that nobody remembers.
-                    for failure in BEARS_ON[kind] if fact.count == 1 else FAILURES:
-                        touched += self._ranks.get((fact.rank, failure), ())
-                touched += self._lines.get(place_of(fact), ())
-                if kind is ContainerTerminated:
-                    touched += self._pods.get(fact.pod, ())
+            # What was folded stands for lines of its rank that nobody remembers.
+            bearing = {
+                (fact.rank, failure)
+                for fact in facts
+                if fact.rank is not None
+                for failure in (BEARS_ON[kind] if fact.count == 1 else FAILURES)
+            }
+            for ranked in bearing:
+                touched += self._ranks.get(ranked, ())
+            for place in {place_of(fact) for fact in facts}:
+                touched += self._lines.get(place, ())
+            for pod in {fact.pod for fact in facts} if kind is ContainerTerminated else ():
+                touched += self._pods.get(pod, ())
         if reports:
             touched += self._unlaunched.values()
         if statuses or not new.keys().isdisjoint(LOST_PEER):

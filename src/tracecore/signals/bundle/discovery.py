@@ -21,6 +21,7 @@ from tracecore.signals.bundle.archive import Limits, Opener
 from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import objects
+from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import BASE_TIME, Clock, Counters, Stream
@@ -112,7 +113,7 @@ class _Search:
         self.count = 0
 
     def skip(self, path: str, reason: str) -> None:
-        self.skipped.append(Skipped(path, reason))
+        self.skipped.append(Skipped(printable(path), reason))
 
     def path(self, root: Path) -> None:
         """A file or directory the user named."""
@@ -144,6 +145,7 @@ class _Search:
 
     def consider(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
         """Recognises one file, going into it where it is an archive."""
+        path, relative = printable(path), printable(relative)
         with opener() as file:
             head = _exactly(file, HEAD)
             kind = archive.kind(head)

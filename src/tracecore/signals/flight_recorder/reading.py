@@ -29,6 +29,7 @@ from tracecore.signals.flight_recorder.dump import (
 )
 from tracecore.signals.flight_recorder.matching import operation_of
 from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -272,7 +273,9 @@ def one_for_each_rank(dumps: list[Dump], skipped: list[Skipped]) -> list[Dump]:
             continue
         keep, drop = (dump, other) if _worth(dump) > _worth(other) else (other, dump)
         best[key] = keep
-        skipped.append(Skipped(drop.path, "duplicate", f"rank {drop.rank} is read from {os.path.basename(keep.path)}"))
+        skipped.append(
+            Skipped(drop.path, "duplicate", f"rank {drop.rank} is read from {printable(os.path.basename(keep.path))}")
+        )
     return [best[key] for key in sorted(best, key=lambda k: (k[1], k[0]))]
 
 
