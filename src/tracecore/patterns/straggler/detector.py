@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from tracecore.facts.collective import Arrival
+from tracecore.facts.collective import Arrival, CollectiveEntry
 from tracecore.facts.training import Progress
-from tracecore.patterns.config import HOUR, MILLISECOND, Count, Duration, Factor, Fraction, Settings
+from tracecore.patterns.config import HOUR, MILLISECOND, SECOND, Count, Duration, Factor, Fraction, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.spread import Spread
+from tracecore.patterns.straggler.meetings import Meetings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ class Config(Settings, frozen=True, kw_only=True):
         crowd: when more than this share of the cohort is slow, nobody is named.
         warmup: steps with a lower number do not count.
         share: a wait for data, or a late arrival, matters from this share of the step on.
+        late: an arrival so late matters however long the step is.
         least_ms: nothing matters below so many milliseconds.
     """
 
@@ -48,6 +50,7 @@ class Config(Settings, frozen=True, kw_only=True):
     crowd: Fraction = 0.25
     warmup: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 2
     share: Fraction = 0.2
+    late: Duration = SECOND
     least_ms: Annotated[float, msgspec.Meta(ge=0.0, le=3_600_000.0)] = 5.0
 
 
@@ -220,8 +223,8 @@ class Straggler(Pattern[Config]):
     name = "straggler"
     role = "symptom"
     maturity = "stable"
-    needs = (Progress, Arrival)
-    steady = (Progress, Arrival)
+    needs = (Progress, Arrival, CollectiveEntry)
+    steady = (Progress, Arrival, CollectiveEntry)
     Config = Config
     window_limit = 32_768
 
@@ -234,6 +237,9 @@ class Straggler(Pattern[Config]):
 
     def counts(self, fact: Fact) -> bool:
         """First steps and evaluation do not count, nor do collectives of few."""
+        if type(fact) is CollectiveEntry:
+            # What is read from a dump has its arrivals told.
+            return fact.created is not None and not fact.final and not fact.is_p2p
         if type(fact) is not Progress:
             return isinstance(fact, Arrival) and fact.ranks >= self.config.cohort
         if fact.iter_time_s is None and fact.data_time_s is None:
@@ -334,15 +340,18 @@ class Straggler(Pattern[Config]):
     # -- by when they come to collectives -------------------------------------------------------------------------
 
     def _by_arrivals(self, window: Window) -> Iterator[StragglerVerdict]:
-        if not window.digest(Arrival, Lateness).most >= self.config.least_ms * MILLISECOND:
+        told: Sequence[Arrival] = window.of(Arrival)
+        if window.of(CollectiveEntry):
+            told = [*told, *window.digest(CollectiveEntry, Meetings).arrivals(self.config.cohort)]
+        elif not window.digest(Arrival, Lateness).most >= self.config.least_ms * MILLISECOND:
             return
         groups: dict[tuple[int, str], list[Arrival]] = {}
-        for arrival in window.of(Arrival):
+        for arrival in told:
             groups.setdefault((arrival.attempt, arrival.pg), []).append(arrival)
         for group in sorted(groups):
             run: list[Arrival] = []
             for arrival, took in _steps(sorted(groups[group], key=lambda arrival: (arrival.seq, arrival.time))):
-                least = max(self.config.least_ms * MILLISECOND, self.config.share * took)
+                least = max(self.config.least_ms * MILLISECOND, min(self.config.share * took, self.config.late))
                 if arrival.lateness < least:
                     run = []
                     continue
