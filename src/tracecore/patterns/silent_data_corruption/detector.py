@@ -121,7 +121,7 @@ class SilentDataCorruption(Pattern[Config]):
     """Accuracy below its baseline, with a corruption counter that rose while the job ran; or far below it alone.
 
     Accuracies on different data or of different checkpoints are not compared. Evaluations of one job that are low one
-    after the other are one episode.
+    after the other are one episode. One window holds all jobs: exporters know the node of a counter, and seldom the job.
     """
 
     id = "13"
@@ -137,13 +137,16 @@ class SilentDataCorruption(Pattern[Config]):
         return self.config.memory
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        return () if isinstance(fact, SdcCounter) and fact.delta < 1 else job_keys(fact)
+        return () if isinstance(fact, SdcCounter) and fact.delta < 1 else (("",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._low(window))
+        jobs: dict[Key, list[EvalAccuracy]] = {}
+        for evaluation in window.of(EvalAccuracy):
+            jobs.setdefault(job_keys(evaluation)[0], []).append(evaluation)
+        found = [verdict for job in sorted(jobs) for verdict in self._low(window, job, jobs[job])]
+        return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
-    def _low(self, window: Window) -> Iterator[Verdict]:
-        evaluations = window.of(EvalAccuracy)
+    def _low(self, window: Window, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
         low = False
         for evaluation in evaluations:
             drop = drop_of(evaluation)
@@ -158,7 +161,7 @@ class SilentDataCorruption(Pattern[Config]):
             if counters or drop >= 2 * self.config.drop:
                 low = True
                 yield SilentDataCorruptionVerdict(
-                    key=window.key,
+                    key=job,
                     episode=evaluation.source,
                     time=max(evaluation.time, counters[0].time) if counters else evaluation.time,
                     confidence="full" if counters else "partial",
@@ -170,7 +173,7 @@ class SilentDataCorruption(Pattern[Config]):
 
     def _during(self, counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
         """It rose inside the job's own start and end; a job that says no end had not ended when it was evaluated."""
-        if evaluation.job_start is None or abs(evaluation.time - counter.time) > self.config.memory:
+        if not _same_job(counter, evaluation) or evaluation.job_start is None or abs(evaluation.time - counter.time) > self.config.memory:
             return False
         end = evaluation.time if evaluation.job_end is None else evaluation.job_end
         return evaluation.job_start <= counter.time <= end
@@ -202,6 +205,13 @@ def drop_of(evaluation: EvalAccuracy) -> float | None:
     scale = 100.0 if max(evaluation.baseline, evaluation.observed) > 1.0 else 1.0
     # Decimal accuracies are not exact in binary: 0.9 less 0.895 must be 0.005.
     return round((evaluation.baseline - evaluation.observed) / scale, 9)
+
+
+def _same_job(counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
+    """A counter that names no job is of any that ran on its node."""
+    if counter.job or counter.pod:
+        return job_keys(counter) == job_keys(evaluation)
+    return _agree(counter.node, evaluation.node)
 
 
 def _agree(one: object, other: object) -> bool:
