@@ -78,6 +78,8 @@ def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
     """Of a traceback the exceptions and the frame above each, of another long block the beginning and the end."""
     if len(lines) <= most and not any(_TRACEBACK in line for _, line in lines):
         return lines
+    if any(line.startswith("╭") and _TRACEBACK in line for _, line in lines):
+        lines = [(number, text) for number, line in lines if (text := _unboxed(line))]
     column = next((line.find(_TRACEBACK) for _, line in lines if _TRACEBACK in line), -1)
     if column < 0:
         half = most // 2
@@ -95,6 +97,22 @@ def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
             if len(kept) < most and place - distance >= 0:
                 kept.setdefault(place - distance)
     return [lines[place] for place in sorted(kept)] or lines[-most:]
+
+
+def _unboxed(line: str) -> str:
+    """A line of a traceback that rich drew, without the box; nothing for lines of code that were not run."""
+    if line.startswith("╭") and _TRACEBACK in line:
+        return _TRACEBACK + ":"
+    if not line.startswith(("│", "╰")):
+        return line
+    inner = line[1:].rstrip(" │").strip()
+    if inner.startswith("❱"):
+        return f"    {_NUMBERED.sub('', inner)}"
+    return "  " + inner if _PLACE.search(inner) else ""
+
+
+_NUMBERED: Final = re2.compile(r"^❱ *\d+ (?:│ *)*")
+_PLACE: Final = re2.compile(r"^\S.*:\d+ in(?: \S+)?$")
 
 
 def _enter(file: BinaryIO, start: int, begin: int) -> int:

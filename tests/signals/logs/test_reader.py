@@ -308,3 +308,54 @@ def test_a_message_of_the_except_hook_stays_whole() -> None:
     message = b"ncclRemoteError: A call failed.\nLast error:\nsocketPollConnect: refused\nanything else\n"
     text = b"".join(b"[rank1]: " + line + b"\n" for line in (TRACEBACK + message).splitlines())
     assert bodies(text + b"[rank1]:[W1115 11:00:00.0 x.cpp:1] next\n")[0] == (TRACEBACK + message).decode().rstrip()
+
+
+BOXED = """\
+╭───────────────────── Traceback (most recent call last) ──────────────────────╮
+│ /app/train.py:9 in main                                                      │
+│                                                                              │
+│    8 │   for batch in loader:                                                │
+│ ❱  9 │   │   step(batch)                                                     │
+│                                                                              │
+│ ╭─ locals ─╮                                                                 │
+│ │ i = 4    │                                                                 │
+│ ╰──────────╯                                                                 │
+│ /usr/local/lib/python3.11/site-packages/torch/nn/modules/module.py:1518 in   │
+│ _wrapped_call_impl                                                           │
+│                                                                              │
+│ ❱ 1518 │   │   │   return self._call_impl(*args, **kwargs)                   │
+╰──────────────────────────────────────────────────────────────────────────────╯
+KeyError: 'b'
+
+The above exception was the direct cause of the following exception:
+
+╭───────────────────── Traceback (most recent call last) ──────────────────────╮
+│ /app/train.py:12 in <module>                                                 │
+│                                                                              │
+│ ❱ 12 raise RuntimeError("no shard") from error                               │
+╰──────────────────────────────────────────────────────────────────────────────╯
+RuntimeError: no shard
+step 7
+"""
+
+
+@pytest.mark.parametrize("block_size", [1 << 20, 300])
+def test_a_traceback_in_a_box_is_read_as_python_prints_it(block_size: int) -> None:
+    first, last = bodies(BOXED.encode(), block_size=block_size)
+    assert last == "step 7"
+    assert (
+        first
+        == """Traceback (most recent call last):
+  File "/app/train.py", line 9, in main
+    step(batch)
+  File "/usr/local/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1518, in ?
+    return self._call_impl(*args, **kwargs)
+KeyError: 'b'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "/app/train.py", line 12, in <module>
+    raise RuntimeError("no shard") from error
+RuntimeError: no shard"""
+    )

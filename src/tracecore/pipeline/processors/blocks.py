@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tracecore.signals.logs.dialects import Line, clean, strip_prefixes
-from tracecore.signals.logs.multiline import Message, Shape, Take, opens
+from tracecore.signals.logs.multiline import Boxed, Message, Shape, Take, opens, unboxed
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 
 #: Lines of others that may stand between two lines of one block.
@@ -63,7 +63,9 @@ class _Open:
         return 0
 
     def finish(self) -> LogSignal:
-        self.signal["log"]["body"] = b"\n".join(self.lines).decode("utf-8", "replace")
+        body = b"\n".join(self.lines)
+        body = unboxed(body) if isinstance(self.shape, Boxed) else body
+        self.signal["log"]["body"] = body.decode("utf-8", "replace")
         return self.signal
 
 

@@ -191,6 +191,53 @@ class Traceback:
         return TAKE if inner[:1] in (b"|", b"+") else CLOSE
 
 
+class Boxed(Traceback):
+    """A traceback in the box that rich draws, as Typer's programs and many trainers print it; see `unboxed`."""
+
+    def __init__(self, owned: bool) -> None:
+        super().__init__(HEADER + b":", owned)
+        self._in_box = True
+
+    @property
+    def whole(self) -> bool:
+        return not self._in_box and super().whole
+
+    def take(self, text: bytes) -> Take:
+        if self._in_box:
+            self._in_box = not text.startswith(_END)
+            return TAKE if text.startswith((_END, _SIDE)) else PASS
+        if self._state == "chain" and is_boxed(text):
+            self._in_box, self._state = True, "frames"
+            return TAKE
+        return super().take(text)
+
+
+_SIDE, _CORNER, _END = "│".encode(), "╭".encode(), "╰".encode()
+_BOXED_FRAME = re2.compile("^│ (\\S.*?):(\\d{1,9}) in(?: (\\S+))? *│$".encode())
+_BOXED_CODE = re2.compile("^│ *❱ *\\d+ (?:│ *)*(.*?) *│$".encode())
+
+
+def is_boxed(text: bytes) -> bool:
+    """Whether rich begins a traceback here."""
+    return text.startswith(_CORNER) and HEADER in text
+
+
+def unboxed(body: bytes) -> bytes:
+    """A traceback as Python prints it, of one that rich drew, so that whoever reads the one reads the other."""
+    return b"\n".join(line for text in body.split(b"\n") if (line := _without_box(text)) is not None)
+
+
+def _without_box(text: bytes) -> bytes | None:
+    if is_boxed(text):
+        return HEADER + b":"
+    if match := _BOXED_FRAME.match(text):
+        file, line, function = match.groups()
+        return b'  File "%s", line %s, in %s' % (file, line, function or b"?")
+    if match := _BOXED_CODE.match(text):
+        return b"    %s" % match.group(1)
+    return None if text.startswith((_END, _SIDE)) else text
+
+
 class Table:
     """Torchelastic's table of failures, between two rules."""
 
@@ -314,7 +361,7 @@ class LostGpu:
 def opens(text: bytes, owned: bool) -> Shape | None:
     """The shape that begins with this line, if any."""
     if HEADER in text:
-        return Traceback(text, owned)
+        return Boxed(owned) if is_boxed(text) else Traceback(text, owned)
     if text.startswith(b"Fatal Python error:") or text.endswith(b" (most recent call first):"):
         # PyTorch's C++ errors say "(most recent call first)" too, after "Exception raised from".
         return None if text.startswith(b"Exception raised from") else Dump()

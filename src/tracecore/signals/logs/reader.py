@@ -14,7 +14,7 @@ from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
-from tracecore.signals.logs.multiline import MAY_CONTINUE, Message, Shape, Table, Take, Traceback, opens
+from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Reporting, Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
@@ -413,7 +413,8 @@ class _Assembly:
         assert record.stamp is not None
         assert record.attributes is not None
         source = Source(self._stream.path, record.offset, record.line, record.end - record.offset)
-        yield self._record(record.host, record.program, record.body(), record.attributes, record.stamp.nanos, source)
+        body = unboxed(record.body()) if isinstance(record.shape, Boxed) else record.body()
+        yield self._record(record.host, record.program, body, record.attributes, record.stamp.nanos, source)
 
     def _record(
         self, host: str, program: str, body: bytes, attributes: Attributes, time: int, source: Source
