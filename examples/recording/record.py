@@ -173,6 +173,35 @@ FURTHER: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
     "wrong_order": (4, "plain", ["collective_mismatch"], [2], ["code"]),
     "saves_and_goes_on": (4, "torchrun", [], [], ["none"]),
 }
+# The same, of train_elsewhere.py.
+ELSEWHERE: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
+    "hook_raises": (4, "plain", ["worker_crash"], [2], ["code"]),
+    "gives_a_status": (4, "torchrun", ["worker_crash"], [1], ["code"]),
+    "no_such_text": (2, "torchrun", ["worker_crash"], [0], ["data", "code"]),
+    "archive_is_cut": (2, "plain", ["worker_crash", "storage_failure"], [1], ["data"]),
+    "disk_answers_wrong": (4, "plain", ["storage_failure"], [3], SHARED),
+    "mount_is_gone": (2, "plain", ["storage_failure"], [0], SHARED),
+    "left_on_the_host": (4, "torchrun", ["worker_crash"], [3], ["code"]),
+    "shapes_do_not_fit": (4, "torchrun", ["worker_crash"], [], ["code"]),
+    "bare_assertion": (4, "torchrun", ["worker_crash"], [2], ["code"]),
+    "tells_in_json": (4, "plain", ["worker_crash"], [2], ["code", "data"]),
+    "drawn_in_a_box": (2, "plain", ["worker_crash"], [1], ["code", "data"]),
+    "waits_for_a_queue": (2, "torchrun", ["worker_crash", "dataloader_hang"], [1], CRASH + ["resource"]),
+    "on_gloo": (4, "plain", ["worker_crash"], [1], ["code"]),
+    "divides_in_c": (4, "plain", ["worker_crash"], [2], CRASH),
+    "keeps_everything": (1, "plain", ["cuda_oom"], [], ["resource"]),
+    "late_to_the_barrier": (8, "plain", ["nccl_hang"], [6], HANG),
+    "objects_do_not_come": (4, "plain", ["nccl_hang"], [3], HANG),
+    "three_of_four": (4, "plain", ["nccl_hang"], [2], HANG),
+    "skips_a_reduction": (4, "plain", ["collective_mismatch"], [0], ["code"]),
+    "saves_into_nothing": (4, "plain", ["checkpointer_hang", "nccl_hang"], [0], HANG),
+    "asks_another_port": (3, "plain", ["nccl_bootstrap"], [2], SHARED),
+    "catches_and_goes_on": (2, "torchrun", [], [], ["none"]),
+    "helper_dies": (2, "plain", [], [], ["none"]),
+    "starts_from_nothing": (2, "torchrun", [], [], ["none"]),
+    "well_on_gloo": (3, "plain", [], [], ["none"]),
+    "slow_only_at_first": (4, "plain", [], [], ["none"]),
+}
 SMALL_DISK = ("checkpoint_full", "hf_full_disk", "cache_is_full")
 LIMIT = int(os.environ.get("RECORD_SECONDS", "75"))
 
@@ -213,7 +242,7 @@ def end(process: int) -> None:
 
 
 def record(name: str, out: Path, port: int) -> str:
-    ranks, launcher, roots, culprits, classes = (SCENARIOS | WIDER | LAUNCHED | FURTHER)[name]
+    ranks, launcher, roots, culprits, classes = (SCENARIOS | WIDER | LAUNCHED | FURTHER | ELSEWHERE)[name]
     place = out / name
     (place / "fr").mkdir(parents=True, exist_ok=True)
     (place / "scratch" / "small").mkdir(parents=True, exist_ok=True)
@@ -224,7 +253,7 @@ def record(name: str, out: Path, port: int) -> str:
         subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,size=8m", "tmpfs", place / "scratch/ro"], check=True)
     env = environment(place, port)
     before = kernel_log()
-    modules = {"train_wider": WIDER, "train_launched": LAUNCHED, "train_further": FURTHER}
+    modules = {"train_wider": WIDER, "train_launched": LAUNCHED, "train_further": FURTHER, "train_elsewhere": ELSEWHERE}
     module = next((module for module, names in modules.items() if name in names), "train")
     script = str(HERE / f"{module}.py")
     children: dict[str, subprocess.Popen[bytes]] = {}
@@ -323,7 +352,7 @@ def record(name: str, out: Path, port: int) -> str:
 
 def main() -> None:
     out = Path(sys.argv[1])
-    names = sys.argv[2:] or [*SCENARIOS, *WIDER, *LAUNCHED, *FURTHER]
+    names = sys.argv[2:] or [*SCENARIOS, *WIDER, *LAUNCHED, *FURTHER, *ELSEWHERE]
     with ThreadPoolExecutor(max_workers=int(os.environ.get("RECORD_TOGETHER", "5"))) as pool:
         for line in pool.map(lambda item: record(item[1], out, 23000 + 37 * item[0]), enumerate(names)):
             print(line, flush=True)
