@@ -75,8 +75,9 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
             "or use a collective that allows it",
         }[self.differs]
         return (
-            f"A bug in the program, so restarting as it is will end the same way. {advice}.{where} "
-            f"TORCH_DISTRIBUTED_DEBUG=DETAIL checks every collective before it runs."
+            f"A bug in the program, so restarting as it is will end the same way. {advice}, beginning with what "
+            f"{named(self.odd_ranks)} did.{where} `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective before it "
+            f"runs."
         )
 
     def evidence(self) -> Sequence[Fact]:

@@ -92,7 +92,8 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self._who()} ran out of GPU memory{tried}{self._where()}: {WORDS[self.memory]}"
 
     def remediation(self) -> str:
-        node = f"On {self.oom.node}" if self.oom.node else "On its node"
+        where = f"Where rank {self.oom.rank} runs" if self.oom.rank is not None else "On its node"
+        node = f"On {self.oom.node}" if self.oom.node else where
         smi = f"nvidia-smi -i {self.oom.gpu}" if self.oom.gpu else "nvidia-smi"
         if self.oom.backend == "hip":
             smi = "rocm-smi --showpids --showmeminfo vram"

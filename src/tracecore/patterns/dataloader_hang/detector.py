@@ -152,8 +152,8 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
         pid = f" (pid {self.error.worker_pid})" if self.error and self.error.worker_pid is not None else ""
         pod = self.stall.pod
         name = f"{pod_name(pod)} -n {namespace(pod)}" if pod and self.error is None else pod or "the trainer"
-        filled = text.replace("{pid}", pid).replace("{node}", self.stall.node or "its node").replace("{pod}", name)
-        return filled + "."
+        node = self.stall.node or (f"the node of {pod}" if pod else "its node")
+        return text.replace("{pid}", pid).replace("{node}", node).replace("{pod}", name) + "."
 
 
 class DataloaderHang(Pattern[Config]):

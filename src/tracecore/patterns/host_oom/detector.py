@@ -96,11 +96,14 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
             where = f"Look at `cat /sys/fs/cgroup{cgroup}/memory.max` on {node}; raise that limit or use less"
         elif self._reporter() == "slurm":
             job = self.reports[0].job or "JOB"
-            where = f"`sacct -j {job} --format=JobID,State,ReqMem,MaxRSS` shows the peak; ask for more with `--mem`"
+            on = f" on {node}" if self._node() else ""
+            where = f"`sacct -j {job} --format=JobID,State,ReqMem,MaxRSS` shows the peak{on}; ask for more with `--mem`"
         elif self._reporter() == "stdout":
+            process = self._reported_process()
             where = (
-                "It asked for more than was left: compare `free -g` and the job's memory limit with what it loads "
-                "(loader workers, pinned memory, offloaded optimizer state), and ask for more or use less"
+                f"{process[0].upper()}{process[1:]} asked for more than was left: compare `free -g` on {node} and the "
+                f"job's memory limit with what it loads (loader workers, pinned memory, offloaded optimizer state), "
+                f"and ask for more or use less"
             )
         else:
             where = f"Look for the kill on {node} (`dmesg -T | grep -i 'killed process'`) and at `free -g`"

@@ -23,7 +23,7 @@ from tracecore.patterns.nccl_bootstrap.cohorts import (
     namespace_of,
     problem_of,
 )
-from tracecore.patterns.scope import namespace
+from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,13 +106,15 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         pod = next((fact.pod for fact in self.ready if fact.pod), None)
-        describe = f"kubectl -n {namespace(pod)} describe pod {pod.partition('/')[2]}" if pod else ""
+        describe = f"kubectl -n {namespace(pod)} describe pod {pod_name(pod)}" if pod else ""
         ranks = ", ".join(map(str, self.failed[:NAMED]))
         if self.discriminator == "cni_error":
-            node = (self.cni.node if self.cni else None) or "the node"
+            broken = self.cni.pod if self.cni and self.cni.pod else pod
+            node = (self.cni.node if self.cni else None) or (f"the node of {broken}" if broken else "the node")
+            again = f"`kubectl -n {namespace(broken)} delete pod {pod_name(broken)}`" if broken else "delete the pod"
             return (
                 f"Look at the network plugin on {node} (`kubectl -n kube-system get pods -o wide | grep -i cni`, "
-                f"`journalctl -u kubelet | grep -i cni`), then delete the pod so that it is set up again."
+                f"`journalctl -u kubelet | grep -i cni`), then {again} so that it is set up again."
             )
         if self.discriminator == "socket_ifname_mismatch":
             name = self._told("interface")

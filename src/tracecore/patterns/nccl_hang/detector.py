@@ -122,7 +122,10 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             if stack is not None and culprit.why == "never_entered":
                 steps.append(_stood(stack))
             elif culprit.why == "called_different":
-                steps.append(f"Compare what rank {culprit.rank} called with the others{where}")
+                steps.append(
+                    f"Compare what rank {culprit.rank} called with the others{where} (`tracecore fr PATH` over the "
+                    f"dumps shows both)"
+                )
             else:
                 steps.append(
                     f"Look at rank {culprit.rank}{where}. If its process still runs, `py-spy dump --pid PID` on its "

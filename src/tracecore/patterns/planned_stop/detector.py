@@ -46,7 +46,7 @@ NEXT = {
 WHO = {
     "slurm": "`sacct -j JOB --format=JobID,State,ExitCode,Reason,End` says why",
     "kubernetes": "`kubectl get events -A --sort-by=.lastTimestamp` and `kubectl describe node {node}` say why",
-    "cloud": "the provider's notice and the machine's event log say why",
+    "cloud": "the provider's notice and `journalctl -n 200` on {node} say why",
 }
 LOOK = "the scheduler's log, `kubectl get events -A --sort-by=.lastTimestamp` and `journalctl` on the host say who"
 

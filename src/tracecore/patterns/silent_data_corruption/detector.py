@@ -74,7 +74,8 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
             f"and compare."
         )
         if self.counter is None:
-            return f"{again} Test the nodes of the job with `dcgmi diag -r 4` before they take other work."
+            job = f"job {self.evaluation.job}" if self.evaluation.job else "the job"
+            return f"{again} Test the nodes of {job} with `dcgmi diag -r 4` before they take other work."
         node = self.counter.node or "NODE"
         gpu = f" (GPU {self.counter.gpu})" if self.counter.gpu else ""
         return f"{again} Keep work off {node}{gpu}: `kubectl cordon {node}`, then `dcgmi diag -r 4` on it."
@@ -121,7 +122,7 @@ class SilentDataCorruption(Pattern[Config]):
     """Accuracy below its baseline, with a corruption counter that rose while the job ran; or far below it alone.
 
     Accuracies on different data or of different checkpoints are not compared. Evaluations of one job that are low one
-    after the other are one episode. One window holds all jobs: exporters know the node of a counter, and seldom the job.
+    after the other are one episode. One window holds all jobs: exporters know the node of a counter, seldom the job.
     """
 
     id = "13"
@@ -173,7 +174,9 @@ class SilentDataCorruption(Pattern[Config]):
 
     def _during(self, counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
         """It rose inside the job's own start and end; a job that says no end had not ended when it was evaluated."""
-        if not _same_job(counter, evaluation) or evaluation.job_start is None or abs(evaluation.time - counter.time) > self.config.memory:
+        if evaluation.job_start is None or not _same_job(counter, evaluation):
+            return False
+        if abs(evaluation.time - counter.time) > self.config.memory:
             return False
         end = evaluation.time if evaluation.job_end is None else evaluation.job_end
         return evaluation.job_start <= counter.time <= end

@@ -60,8 +60,10 @@ NEXT = {
     "enotconn": "`mountpoint -q {path} || echo gone`, then restart the FUSE or CSI driver pod and remount",
     "eio": "`dmesg -T | grep -i -E 'i/o error|nvme|blk_update'` and `smartctl -a {disk}`; replace a disk that fails",
     "quota": "`quota -s` (`lfs quota -h {path}` on Lustre), then remove data or ask for more",
-    "throttle": "fewer requests at once, spread over prefixes, a cache in front; ask for a higher limit",
-    "server_error": "look at the provider's status and the gateway's log; retry with back-off when it is well again",
+    "throttle": "fewer requests at once (`num_workers`, `prefetch_factor`), spread over prefixes, a cache in front; "
+    "ask for a higher limit",
+    "server_error": "`curl -sI ENDPOINT`, the provider's status and the gateway's log show whether it is well again; "
+    "retry with back-off",
     "not_responding": "`showmount -e {device}`, `ping {device}`, `nfsstat -m`: find out whether the server or the "
     "way to it is down",
     "evicted": "`lctl get_param *.*.state` and the server's log say why this client was evicted; then remount",
@@ -136,6 +138,8 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
             named = f"kubectl describe pod -n {namespace(self.first.pod)} {pod_name(self.first.pod)}"
             advice = advice.replace("kubectl describe pod", named)
         on = f"On {self.first.node}: " if self.first.node else ""
+        if not on and self.first.rank is not None:
+            on = f"Where rank {self.first.rank} runs: "
         advice = advice if on else advice[0].upper() + advice[1:]
         return f"{on}{advice}. Then restart the job from its last complete checkpoint."
 

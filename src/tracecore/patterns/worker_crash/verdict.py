@@ -24,7 +24,8 @@ NEXT = {
     "for whoever sent the signal (`journalctl -k`, the scheduler's log)",
     "SIGTERM": "somebody told this process to end, and no other: look for who did (the scheduler's log, "
     "`journalctl`{on}, a script that stops processes by name)",
-    "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception",
+    "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception; with "
+    "`TORCH_SHOW_CPP_STACKTRACES=1` the next one prints its stack",
 }
 #: The same where a DataLoader worker is gone and nobody says how.
 LOADER = (
@@ -151,7 +152,10 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
                 )
             file = getattr(fact, "error_file", None)
             error = f" and `{file}`" if file and file.startswith("/") else ""
-            return f"Read the end of {logs}{error}: what it printed before it ended is the cause. {again}"
+            return (
+                f"Read the end of {logs}{error}: what it printed before it ended is the cause. Where nothing was kept "
+                f"of it, `torchrun --tee 3 --log-dir DIR` keeps the output of every rank. {again}"
+            )
         place = f"`{fact.source.path}`" + (f", line {fact.source.line}" if fact.source.line else "")
         where = ""
         if fact.file and fact.line is not None:
