@@ -19,7 +19,8 @@ from tracecore.facts.progress import stalls
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress
 from tracecore.recipes import sampling
-from tracecore.recipes.columns import Starts
+from tracecore.recipes.columns import Starts, as_steps, steps
+from tracecore.recipes.lanes import SKEW
 from tracecore.recipes.plan import plan
 from tracecore.signals.logs.reader import read
 from tracecore.signals.logs.selector import Selector
@@ -68,13 +69,13 @@ def _stamp(millis: int) -> str:
 
 
 def _rewinds(facts: list[Fact]) -> list[tuple[int | None, int, int]]:
-    """(rank, step before, step after) wherever a step is smaller than the one before it."""
+    """(rank, step before, step after) wherever a step is smaller than the one before it, and not a little only."""
     last: dict[int | None, int] = {}
     found = []
     for fact in facts:
         if isinstance(fact, Progress) and fact.step is not None:
             before = last.get(fact.rank, -1)
-            if fact.step < before:
+            if fact.step < before - SKEW:
                 found.append((fact.rank, before, fact.step))
             last[fact.rank] = fact.step
     return found
@@ -223,3 +224,26 @@ def test_starts_of_lines(data: bytes) -> None:
     starts = Starts()(data)
     assert starts.tolist() == (found if found[-1] == len(data) else [*found, len(data)])
     assert starts.dtype == np.int64
+
+
+@given(st.lists(st.integers(0, 9_999_999), min_size=1))
+def test_steps_are_numbers_and_back(numbers: list[int]) -> None:
+    assert steps(as_steps(np.array(numbers, np.int64))).tolist() == numbers
+
+
+@pytest.mark.parametrize("apart", [0, 1])
+def test_ranks_that_do_not_say_who_they_are_repeat_steps(apart: int) -> None:
+    """Eight ranks write to one log; a second of it, then the next; they stop for two minutes, and later for good."""
+
+    def line(millis: int, step: int) -> str:
+        return f"{_stamp(millis)} stdout F step {step} | loss 1.5\n"
+
+    lines = [line(at * 50 + 120_000 * (at >= 6400), 100 + at // 8 - apart * (at % 3 == 0)) for at in range(9600)]
+    lines += [line(9600 * 50 + 120_000 + at * 1000, 1300) for at in range(200)]
+    data = "".join(lines).encode()
+    every = _facts(data, "cri", plan("stdout").every, 60_000)
+    sampled = _facts(data, "cri", partial(plan("stdout").selector, spans=True), 60_000)
+    assert len(sampled) < 400
+    end = START * 10**9 + 900_000 * 10**6
+    said, known = stalls(sampled, end), stalls(every, end)
+    assert [(s.step, s.no_progress_s) for s in said] == [(s.step, s.no_progress_s) for s in known]

@@ -73,6 +73,13 @@ def steps(words: Words) -> Array:
     return number
 
 
+def as_steps(number: Array) -> Words:
+    """Numbers as steps stand in columns."""
+    digits = (number[:, None] // _DECIMALS % 10).astype(np.uint8)
+    words: Words = digits.view(np.uint64).reshape(-1)
+    return words
+
+
 def seconds(words: Words) -> Array:
     """`HH:MM:SS` as seconds of the day; -1 for none."""
     number: Array = (words.view(np.uint8).reshape(-1, 8) & 15) @ _OF_DAY

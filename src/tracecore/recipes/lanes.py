@@ -8,10 +8,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracecore.recipes.columns import NO_STEP, Array, Flags, Lines, seconds, steps
+from tracecore.recipes.columns import NO_STEP, Array, Flags, Lines, Words, as_steps, seconds, steps
 from tracecore.signals.logs.selector import Report
 
 MAX_LANES: Final = 16_384
+#: Ranks that share a log and do not say who they are may be so many steps apart.
+SKEW: Final = 2
+#: So many lines of one step without times stand still.
+MANY: Final = 64
 
 #: Bits of a clock that hold its single seconds.
 _SECONDS: Final = np.uint64(8)
@@ -45,7 +49,8 @@ class Compared(NamedTuple):
         then: the seconds of these, and of those after them.
         now: likewise.
         edges: those of them after which there is a pause, or a smaller step.
-        still: those of them after which the step is the same.
+        still: those of them after which the step is the same, and has been or will be for longer than a moment.
+        stood: whether there is one for which that can be said of this block alone.
         spans: (lane, its first place, its last).
         ends: (step, second) of these first and last places.
     """
@@ -58,6 +63,7 @@ class Compared(NamedTuple):
     now: Array
     edges: Array
     still: Array
+    stood: bool
     spans: list[tuple[int, int, int]]
     ends: list[tuple[tuple[int, int], tuple[int, int]]]
 
@@ -68,7 +74,7 @@ class Compared(NamedTuple):
             stretch: which one each line is in, in the order of the block.
             expected: the lanes.
         """
-        if len(self.edges) or len(self.still) or {who for who, _, _ in self.spans} != expected:
+        if len(self.edges) or self.stood or {who for who, _, _ in self.spans} != expected:
             return False
         if self.order is not None:
             stretch = stretch[self.order]
@@ -89,6 +95,11 @@ def compare(lines: Lines, limit: int) -> Compared:
     if not isinstance(lines.lane, int):
         order = _by_lane(lines.lane)
         lines = lines.some(order)
+    return _compared(lines, order, limit)
+
+
+def _compared(lines: Lines, order: Array | None, limit: int, *, level: bool = False) -> Compared:
+    """The same for lines in their order; `level` where their steps have been evened out."""
     number, step, clock, lane = lines
     size = len(number)
     # As a rule steps rise within the same ten seconds, and only where they do not there is something to find out.
@@ -107,8 +118,13 @@ def compare(lines: Lines, limit: int) -> Compared:
     said, times = steps(step[places]), seconds(clock[places])
     then, now = times[:count], times[count : 2 * count]
     rises, pauses = said[count : 2 * count] - said[:count], now - then
+    if not level and ((rises < 0) & (rises >= -SKEW)).any():
+        return _compared(lines._replace(step=_level(lines)), order, limit, level=True)
     whose = [lane] if isinstance(lane, int) else lane[firsts].tolist()
     rows = list(zip(said[2 * count :].tolist(), times[2 * count :].tolist(), strict=True))
+    edges = at[(pauses >= limit) | (pauses < 0) | (rises < 0)]
+    same = (rises == 0) & (step[at] != NO_STEP)
+    still, stood = _lasting(at[same], then[same], now[same], limit, edges, firsts, lasts)
     return Compared(
         lines,
         order,
@@ -116,11 +132,54 @@ def compare(lines: Lines, limit: int) -> Compared:
         at,
         then,
         now,
-        at[(pauses >= limit) | (pauses < 0) | (rises < 0)],
-        at[(rises == 0) & (step[at] != NO_STEP)],
+        edges,
+        still,
+        stood,
         list(zip(whose, firsts, lasts, strict=True)),
         list(zip(rows[: len(firsts)], rows[len(firsts) :], strict=True)),
     )
+
+
+def _level(lines: Lines) -> Words:
+    """Steps of lines lane by lane without those that are a little behind the largest so far."""
+    said = steps(lines.step)
+    new = said[1:] < said[:-1] - SKEW
+    if not isinstance(lines.lane, int):
+        new |= lines.lane[1:] != lines.lane[:-1]
+    # Each stretch without a large step back is lifted above the one before it, and put down again.
+    lift = np.append(0, np.cumsum(new)) << 32
+    number: Array = np.maximum.accumulate(said + lift) - lift
+    level = as_steps(number)
+    level[lines.step == NO_STEP] = NO_STEP
+    return level
+
+
+def _lasting(
+    same: Array, then: Array, now: Array, limit: int, edges: Array, firsts: list[int], lasts: list[int]
+) -> tuple[Array, bool]:
+    """Of lines that the next one has the same step as, those where it stays so for long, and whether there are any.
+
+    Ranks that share a log and do not say who they are repeat every step. That is no step that stands still, unless it
+    does so for a while, or until nothing comes; where a block begins or ends, nobody knows yet.
+
+    Args:
+        same: these lines.
+        then: their seconds, and those of the lines after them.
+        now: likewise.
+        limit: seconds of a pause.
+        edges: lines after which there is one, or a smaller step.
+        firsts: the first line of each lane.
+        lasts: the last.
+    """
+    if not len(same):
+        return same, False
+    first = np.flatnonzero(np.diff(same, prepend=-2) != 1)
+    last = np.append(first[1:], len(same)) - 1
+    count = last - first + 1
+    begin, end = same[first], same[last] + 1
+    long = (now[last] - then[first] >= limit) | np.isin(end, edges) | ((then[first] < 0) & (count >= MANY))
+    kept = long | np.isin(begin, firsts) | np.isin(end, lasts)
+    return same[np.repeat(kept, count)], bool(long.any())
 
 
 class Lanes:
@@ -177,7 +236,8 @@ class Lanes:
                 pick[first] = True
             else:
                 stands = first_step == before[0] >= 0
-                broken = not 0 <= begin - before[1] < limit or first_step < before[0] or before[2] != stands
+                back = first_step < before[0] - SKEW
+                broken = not 0 <= begin - before[1] < limit or back or before[2] != stands
                 if broken or begin // every != before[1] // every:
                     pick[first] = True
                 stood = stood or (stands and final == first)

@@ -1,7 +1,8 @@
 """Progress lines are sampled: most lines of a training log are of this kind, and each of them matches.
 
-Every progress line of a block is read (`templates`), with spans only some where a long log goes on as before
-(`excerpt`), and only those are handed on without which a conclusion would change. In each lane (whose line it is, and which kind of line) these are
+Every progress line of a block is read (`templates`), or with spans those of some stretches, where a long log goes on as
+before (`excerpt`). Only those are handed on without which a conclusion would change. In each lane (whose line it is,
+and which kind of line) these are
 
 - both lines around a pause, so that a stall begins and ends where it did;
 - both lines around a step that is not larger than the one before, and the first line of steps that stand still;
