@@ -39,7 +39,7 @@ class Config(Settings, frozen=True, kw_only=True):
         crowd: when more than this share of the cohort is slow, nobody is named.
         warmup: steps with a lower number do not count.
         share: a wait for data, or a late arrival, matters from this share of the step on.
-        late: an arrival so late matters however long the step is.
+        late: an arrival so late, more than clocks may differ by, matters however long the step is.
         least_ms: nothing matters below so many milliseconds.
     """
 
@@ -50,7 +50,7 @@ class Config(Settings, frozen=True, kw_only=True):
     crowd: Fraction = 0.25
     warmup: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 2
     share: Fraction = 0.2
-    late: Duration = SECOND
+    late: Duration = 2 * SECOND
     least_ms: Annotated[float, msgspec.Meta(ge=0.0, le=3_600_000.0)] = 5.0
 
 
