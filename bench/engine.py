@@ -12,11 +12,17 @@ import sys
 import time
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench import Measurement
-from bench.mixture import NODES, mixed
+from bench.mixture import NODES, OTHERS, mixed
 from tracecore.engine.engine import Engine, Limits
 from tracecore.patterns import catalogue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tracecore.facts.fact import Fact
 
 SECOND = 1_000_000_000
 BASE = 12_500
@@ -27,12 +33,12 @@ RUNS = 3
 RATE = 1000
 
 
-def live(number: int) -> float:
+def live(number: int, mixture: Callable[[int, int], Iterator[Fact]] = mixed) -> float:
     """Facts for each second of CPU, all patterns on, 1,000 in a second and a look every second.
 
     Facts are made as they come, as readers make them; that is not counted.
     """
-    facts = mixed(number, number * SECOND // RATE)
+    facts = mixture(number, number * SECOND // RATE)
     engine = Engine(catalogue())
     gc.collect()
     spent = 0.0
@@ -82,14 +88,24 @@ def _resident() -> int:
 
 
 def measure() -> list[Measurement]:
-    """Throughput at 1×, 4× and 16×, how it scales, and memory."""
+    """Throughput at 1×, 4× and 16×, how it scales, on other mixtures, and memory."""
     held = Measurement("engine.memory", round(memory(), 1), "MiB", "≤ 500", "1,000,000 facts in windows")
-    return [*_rates("engine", BASE), held]
+    return [*_rates("engine", BASE), *_others(), held]
 
 
 def measure_full() -> list[Measurement]:
     """The same with four times as many facts: windows come to the size at which they forget."""
     return _rates("engine.long", 4 * BASE)
+
+
+def _others() -> list[Measurement]:
+    """The live rate where facts are mixed in other ways, at 4×; without a bar."""
+    rows = []
+    for name, mixture in OTHERS.items():
+        once, often = (max(live(BASE * factor, mixture) for _ in range(2)) for factor in (1, 4))
+        how = f"{4 * BASE:,}; a fact takes {once / often:.2f} times as long as of {BASE:,}"
+        rows.append(Measurement(f"engine.{name}", round(often), "facts/s", "", how))
+    return rows
 
 
 def _rates(label: str, base: int) -> list[Measurement]:

@@ -8,8 +8,10 @@ facts that can make it speak.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from tracecore.facts.catalog import BY_NAME
 from tracecore.facts.fact import Fact
@@ -92,7 +94,8 @@ TROUBLE: tuple[tuple[str, int, Make], ...] = (
     ("RunFinished", 1, lambda n: {"step": n}),
     ("XidGauge", 1, lambda n: {"code": XIDS[n % 8]}),
 )
-MIXTURE = tuple((BY_NAME[name], share, make) for name, share, make in ROUTINE + TROUBLE)
+Share = tuple[type[Fact], int, Make]
+MIXTURE: tuple[Share, ...] = tuple((BY_NAME[name], share, make) for name, share, make in ROUTINE + TROUBLE)
 EVICTED = BY_NAME["PodEvicted"]
 #: What a rank says knows its GPU only by way of its node.
 OF_GPU = frozenset(
@@ -112,19 +115,19 @@ OF_GPU = frozenset(
 )
 
 
-def mixed(number: int, spread: int) -> Iterator[Fact]:
+def mixed(number: int, spread: int, mixture: Sequence[Share] = MIXTURE) -> Iterator[Fact]:
     """So many facts over so much time, in order of time; the same every time."""
     nodes = [f"node-{index:04d}" for index in range(NODES)]
     paths = [f"/var/log/{node}.log" for node in nodes]
     jobs = [f"job-{index}" for index in range(JOBS)]
     pods = [f"train/{jobs[index % JOBS]}-{index // JOBS}" for index in range(NODES)]
-    total = sum(share for _, share, _ in MIXTURE)
-    order = sorted((place / share, index) for index, (_, share, _) in enumerate(MIXTURE) for place in range(share))
+    total = sum(share for _, share, _ in mixture)
+    order = sorted((place / share, index) for index, (_, share, _) in enumerate(mixture) for place in range(share))
     turns = [index for _, index in order]
-    seen = [index * 37 for index in range(len(MIXTURE))]
+    seen = [index * 37 for index in range(len(mixture))]
     for count in range(number):
         turn = turns[count % total]
-        kind, _, make = MIXTURE[turn]
+        kind, _, make = mixture[turn]
         nth = seen[turn]
         seen[turn] += 1
         place = nth % NODES
@@ -138,3 +141,35 @@ def mixed(number: int, spread: int) -> Iterator[Fact]:
             gpu=BUSES[nth // NODES % 8] if kind in OF_GPU else None,
             **make(nth),
         )
+
+
+def alike(number: int, spread: int) -> Iterator[Fact]:
+    """The same with as many facts of each kind as of any other: nine in ten are trouble."""
+    return mixed(number, spread, [(kind, 1, make) for kind, _, make in MIXTURE])
+
+
+def one_job(number: int, spread: int) -> Iterator[Fact]:
+    """The same where all nodes work for one job, each with a rank of its own."""
+    for fact in mixed(number, spread):
+        yield msgspec.structs.replace(fact, job="job-0", rank=int((fact.node or "-0").rpartition("-")[2]))
+
+
+def without(*fields: str) -> Callable[[int, int], Iterator[Fact]]:
+    """The same where nobody knows this of what a fact is about."""
+    gone = dict.fromkeys(fields)
+
+    def facts(number: int, spread: int) -> Iterator[Fact]:
+        for fact in mixed(number, spread):
+            yield msgspec.structs.replace(fact, **gone)
+
+    return facts
+
+
+#: Other clusters: what makes one kind of window large.
+OTHERS: dict[str, Callable[[int, int], Iterator[Fact]]] = {
+    "alike": alike,
+    "one_job": one_job,
+    "no_ranks": without("rank"),
+    "no_jobs": without("job", "pod"),
+    "nobody": without("node", "pod", "job", "rank"),
+}

@@ -85,10 +85,11 @@ class Outcomes:
                 break
             if step.step is None or (rank is not None and step.rank is not None and step.rank != rank):
                 continue
-            if not self._follows(step, fact) or not _related(step, fact) or self._drawn_again(place, fact):
+            if not self._follows(step, fact) or not _related(step, fact):
                 continue
             # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
-            if own or _same_stream(step, fact) or step.time - fact.end >= SETTLED:
+            felt = own or _same_stream(step, fact) or step.time - fact.end >= SETTLED
+            if felt and not self._drawn_again(place, fact):
                 return True
         return False
 
