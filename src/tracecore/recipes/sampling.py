@@ -76,11 +76,12 @@ AFTER: Final = 6
 #: Blocks that are read whole after stretches of one did not do, at most.
 MOST_WAITED: Final = 15
 #: Templates in use, and lines that may be learned from in one block and in one stream.
-MAX_READERS: Final = 16
-MAX_LEARNED: Final = 4
+MAX_READERS: Final = 64
+MAX_LEARNED: Final = 16
 MAX_LESSONS: Final = 512
-#: So many lines of an unknown shape are worth a template.
+#: So many lines of an unknown shape are worth a template; and of how many they are counted first.
 WORTH: Final = 24
+PEEK: Final = 256
 #: Of a stream that goes on for ever: lines that may be learned from.
 MAX_LIVE_LESSONS: Final = 64
 
@@ -354,14 +355,21 @@ class Sampler:
         claimed: list[tuple[bool, Lines]] = []
         left: Array | None = None
         plain_starts = starts if text is block else self._starts(text)
-        if not self._readers:
-            # One look at the beginning saves searching all of the block for what a template will explain.
-            first = np.arange(min(len(starts) - 1, 256))
-            self._learn(block, starts, self._progress_lines(text, plain_starts, first))
         for reader in tuple(self._readers):
-            left = self._claim(reader, block, starts, left, claimed)
-        unknown = self._progress_lines(text, plain_starts, left)
+            if left is None or len(left):
+                left = self._claim(reader, block, starts, left, claimed)
         lessons = MAX_LEARNED
+        if left is None:
+            left = np.arange(len(starts) - 1)
+        # A look at the first of them saves searching all that a template will explain.
+        while len(left) and lessons > 0:
+            lessons -= 1
+            first = self._progress_lines(text, plain_starts, left[:PEEK])
+            learned = self._learn(block, starts, first) if len(first) >= WORTH or not self._readers else None
+            if learned is None:
+                break
+            left = self._claim(learned, block, starts, left, claimed)
+        unknown = self._progress_lines(text, plain_starts, left)
         while len(unknown) >= WORTH and lessons > 0:
             lessons -= 1
             learned = self._learn(block, starts, unknown)

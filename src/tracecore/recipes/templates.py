@@ -42,6 +42,8 @@ DIGITS: Final = bytes.maketrans(b"0123456789", b"0000000000")
 _NUMBER = re2.compile(rb"\d+")
 _VALUE = re2.compile(rb"\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _EXPONENT = re2.compile(rb"[eE][+-]?\d+")
+_DIGITS = re2.compile(rb"0+")
+_BLANKS = re2.compile(rb"[ \x00]+")
 _CLOCK = re2.compile(rb"\d\d:\d\d:\d\d")
 
 
@@ -170,11 +172,17 @@ def learn(line: bytes, text: int, ask: Ask) -> Template | None:
         number = _NUMBER.search(rest)
         tail = rest[: number.start()] if number else rest
         values = tuple(_values(line, end, said, ask))
-    kind = b"\x00".join((target, tail, *(word for _, word, _ in values)))
+    kind = b"\x00".join((_gist(target), tail, *(word for _, word, _ in values)))
     place = clock.start() if clock else None
     late = _late(line, reach, said, ask) if said.timed and place is None else None
     timed = said.timed and (place is not None or late is not None)
     return Template(target, mask, at, tail, values, place, late, tuple(lanes), kind, text, timed)
+
+
+def _gist(target: bytes) -> bytes:
+    """A shape without how wide its numbers, its blanks and what is drawn are: a bar that grows is one kind of line."""
+    gist: bytes = _BLANKS.sub(b" ", _DIGITS.sub(b"0", target))
+    return gist
 
 
 def _late(line: bytes, after: int, said: Said, ask: Ask) -> int | None:
