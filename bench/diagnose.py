@@ -8,6 +8,9 @@ the rest the chatter of training programs; one of them raises an exception at it
 which the answer must name. The rate is for each second of processor time of the command as a user runs it, start
 included; two processes are compared with one by the clock. Memory is the peak of the process itself, at a fifth of the
 size and at the whole.
+
+Beside them, logs of other shapes (`bench.log_shapes`): what five further files of 10 MB take after the first one, so
+that the start drops out; the best of two runs.
 """
 
 from __future__ import annotations
@@ -25,10 +28,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import Measurement
+from bench import Measurement, log_shapes
 
 FILE = 9_765_625
 MOST_FILES = 1024
+FURTHER = 5
 CULPRIT = 3
 LINES_A_SECOND = 50
 _CHATTER = (
@@ -161,6 +165,27 @@ def _check(document: dict[str, object]) -> None:
         raise RuntimeError(f"the culprit is train-{CULPRIT}, not {pods}")
 
 
+def shapes() -> list[Measurement]:
+    """Bytes for each second of processor time, for each shape of log."""
+    found = []
+    for shape in log_shapes.SHAPES:
+        text = log_shapes.log(shape, FILE)
+        with tempfile.TemporaryDirectory(prefix="tracecore-bench-") as folder:
+            one, several = Path(folder) / "one", Path(folder) / "several"
+            for target, files in ((one, 1), (several, 1 + FURTHER)):
+                target.mkdir()
+                for number in range(files):
+                    (target / f"node{number}.log").write_bytes(text)
+            runs = [(diagnose(one), diagnose(several)) for _ in range(2)]
+        seconds = min(run.processor for _, run in runs) - min(run.processor for run, _ in runs)
+        incidents = runs[0][1].document["incidents"]
+        if incidents:
+            raise RuntimeError(f"nothing is wrong in logs of the shape {shape.__name__}, but {incidents}")
+        rate = FURTHER * len(text) / 1e6 / max(seconds, 1e-3)
+        found.append(Measurement(f"diagnose.shape.{shape.__name__}", rate, "MB/s", "", "each further log of 10 MB"))
+    return found
+
+
 def cold() -> Measurement:
     """A few small files, from a cold start to the answer; the best of five."""
     path = Path(__file__).resolve().parents[1] / "examples" / "incidents" / "nccl_rank_exception"
@@ -169,7 +194,7 @@ def cold() -> Measurement:
 
 
 def measure(gigabytes: float = 1.0) -> list[Measurement]:
-    return [cold(), *logs(gigabytes)]
+    return [cold(), *logs(gigabytes), *shapes()]
 
 
 if __name__ == "__main__":

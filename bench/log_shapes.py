@@ -1,0 +1,169 @@
+"""Logs as training programs and those around them write them, one function for each shape; made up, always the same."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+#: Of the line's number, its time and some dice.
+Shape: TypeAlias = Callable[[int, datetime, random.Random], str]
+
+START = datetime(2026, 11, 15)
+LINES_A_SECOND = 50
+_OTHERS = (
+    "dataset: shard {:05d} of 04096 opened, 1200345 samples",
+    "memory: allocated 61.{} GiB, reserved 70.1 GiB, peak 74.0 GiB",
+    'urllib3.connectionpool DEBUG "GET /corpus/shard-{:05d}.tar HTTP/1.1" 200 None',
+    "throughput 12{}.6 tokens/s, mfu 45.6 %, 412.3 TFLOP/s",
+)
+_WORDS = (
+    "loader",
+    "buffer",
+    "queue",
+    "batch",
+    "token",
+    "shard",
+    "worker",
+    "cache",
+    "stage",
+    "tensor",
+    "layer",
+    "merge",
+)
+_HARMLESS = (
+    "health: error=0 failed 0 retries 0",
+    "store timeout 600 s configured",
+    "last error: none; exception handler installed",
+    "out of memory guard: off; killed=0",
+)
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def _stamp(now: datetime) -> str:
+    return f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d}"
+
+
+def _step(number: int, dice: random.Random, ranks: int = 1) -> str:
+    """Nine steps, then something else."""
+    if number % 10 == 9:
+        return dice.choice(_OTHERS).format(number % 90)
+    return f"step {number // ranks} loss {2 + dice.random():.4f} lr 3.0e-4 grad_norm {1 + dice.random():.3f}"
+
+
+def plain(number: int, now: datetime, dice: random.Random) -> str:
+    return f"{_stamp(now)} - INFO - {_step(number, dice)}\n"
+
+
+def untimed(number: int, now: datetime, dice: random.Random) -> str:
+    return f"{_step(number, dice)}\n"
+
+
+def prefixed(number: int, now: datetime, dice: random.Random) -> str:
+    return f"[rank{number % 8}]: {_stamp(now)} INFO {_step(number, dice, 8)}\n"
+
+
+def labelled(number: int, now: datetime, dice: random.Random) -> str:
+    return f"{number % 8}: {_stamp(now)} {_step(number, dice, 8)}\n"
+
+
+def shared(number: int, now: datetime, dice: random.Random) -> str:
+    """Eight ranks, a step apart at most, none of which says who it is."""
+    step = max(number // 8 - dice.randrange(2), 0)
+    return f"{_stamp(now)} INFO step {step} loss {2 + dice.random():.4f} grad_norm {1 + dice.random():.3f}\n"
+
+
+def dictionaries(number: int, now: datetime, dice: random.Random) -> str:
+    values = f"'loss': {2 + dice.random():.4f}, 'grad_norm': {1 + dice.random():.6f}, 'learning_rate': {3e-4:.3e}"
+    return f"{{{values}, 'epoch': {number / 5000:.2f}}}\n"
+
+
+def bars(number: int, now: datetime, dice: random.Random) -> str:
+    """Redrawn in place, and never a newline."""
+    total = 25_000
+    step = number % total
+    full, part = divmod(step * 80 // total, 8)
+    bar = f"{'█' * full}{_EIGHTHS[part]}{' ' * (9 - full)}"
+    gone, left = (f"{seconds // 60:02d}:{seconds % 60:02d}" for seconds in (step // 9, (total - step) // 9))
+    return f"\r{step * 100 // total:3d}%|{bar}| {step}/{total} [{gone}<{left},  9.0it/s, loss={2 + dice.random():.3f}]"
+
+
+def megatron(number: int, now: datetime, dice: random.Random) -> str:
+    values = (
+        f"iteration {number:8d}/ 1000000",
+        f"consumed samples: {number * 256:12d}",
+        f"elapsed time per iteration (ms): {400 + dice.random() * 20:.1f}",
+        f"learning rate: {3e-4:.6E}",
+        f"lm loss: {2 + dice.random():.6E}",
+        f"grad norm: {1 + dice.random():.3f}",
+        "number of skipped iterations:   0",
+        "number of nan iterations:   0",
+    )
+    return f" [{now:%Y-%m-%d %H:%M:%S}] {' | '.join(values)} |\n"
+
+
+def docker(number: int, now: datetime, dice: random.Random) -> str:
+    time = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond * 1000 + number * 7919 % 1000:09d}".rstrip("0") + "Z"
+    entry = {"log": _step(number, dice) + "\n", "stream": "stdout", "time": time}
+    return json.dumps(entry, separators=(",", ":")) + "\n"
+
+
+def nccl(number: int, now: datetime, dice: random.Random) -> str:
+    before = f"node-1:{12_000 + number % 8}:{13_000 + number % 8} [{number % 8}] NCCL INFO "
+    if number % 2:
+        return f"{before}Channel {number % 32:02d}/0 : {number % 8}[{number % 8}] -> 1[1] via P2P/CUMEM/read\n"
+    return (
+        f"{before}AllReduce: opCount {number:x} sendbuff 0x7f{number * 64:010x} count 1048576 datatype 9 op 0 root 0\n"
+    )
+
+
+def chatter(number: int, now: datetime, dice: random.Random) -> str:
+    """Nothing about training, with words that failures have, too."""
+    if number % 20 == 7:
+        return f"{_stamp(now)} {dice.choice(_HARMLESS)}\n"
+    return f"{_stamp(now)} INFO {' '.join(dice.choices(_WORDS, k=dice.randrange(4, 14)))} {dice.randrange(10**6)}\n"
+
+
+def long_json(number: int, now: datetime, dice: random.Random) -> str:
+    metrics = {f"{dice.choice(_WORDS)}_{metric}": round(dice.random(), 6) for metric in range(190)}
+    line = {"ts": f"{now:%Y-%m-%dT%H:%M:%S.%f}Z", "level": "info", "step": number, "loss": round(2 + dice.random(), 4)}
+    return json.dumps({**line, "metrics": metrics}) + "\n"
+
+
+def coloured(number: int, now: datetime, dice: random.Random) -> str:
+    values = f"\x1b[32mloss: {2 + dice.random():7.4f}  \x1b[33mmemory: 61.20GiB(77.30%)  \x1b[34mtps: 10,634"
+    return (
+        f"[rank{number % 8}]:[titan] {_stamp(now)} - root - INFO - \x1b[31mstep: {number // 8:2d}  {values}\x1b[39m\n"
+    )
+
+
+SHAPES: tuple[Shape, ...] = (
+    plain,
+    untimed,
+    prefixed,
+    labelled,
+    shared,
+    dictionaries,
+    bars,
+    megatron,
+    docker,
+    nccl,
+    chatter,
+    long_json,
+    coloured,
+)
+
+
+def log(shape: Shape, size: int) -> bytes:
+    """About so many bytes of a shape."""
+    dice = random.Random(7)
+    lines: list[str] = []
+    written = number = 0
+    while written < size:
+        line = shape(number, START + timedelta(seconds=number / LINES_A_SECOND), dice)
+        lines.append(line)
+        written += len(line)
+        number += 1
+    return "".join(lines).encode()
