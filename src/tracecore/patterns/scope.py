@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracecore.patterns.contract import tolerance
+
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -32,6 +34,11 @@ def meet(window: Window, *facts: Fact) -> bool:
         return True
     nodes = {fact.node for fact in facts}
     return None in nodes and len(nodes) <= 2
+
+
+def slack(one: Fact, other: Fact, skew: int) -> int:
+    """How far past the edge of a window clocks may put one of these: nothing, unless they name different nodes."""
+    return tolerance(one, other, skew) if one.node and other.node else 0
 
 
 def namespace(pod: str) -> str:

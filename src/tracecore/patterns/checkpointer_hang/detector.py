@@ -20,7 +20,7 @@ from tracecore.facts.wording import seconds
 from tracecore.patterns.checkpointer_hang.saving import after, first_begun, longest, unfinished
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import FOREVER, Pattern, Role, Suspects, Verdict
-from tracecore.patterns.scope import job_keys
+from tracecore.patterns.scope import job_keys, slack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -305,7 +305,7 @@ class CheckpointerHang(Pattern[Config]):
     def _verdict(self, window: Window, first: CheckpointPhase, begun: list[CheckpointPhase]) -> Verdict:
         stall, alive, timeout = _stall(window, first), _alive(window, first), self._timeout(window, first)
         start = first.time if stall is None else min(first.time, max(stall.since, 0))
-        storage = self._storage(window, start)
+        storage = self._storage(window, first, start)
         watched = [fact.end - first.time for fact in (alive, timeout) if fact is not None]
         if stall is not None:
             watched.append(int(stall.no_progress_s * SECOND))
@@ -315,6 +315,7 @@ class CheckpointerHang(Pattern[Config]):
             episode=first.source,
             time=first.time,
             confidence="partial" if storage is None else "full",
+            skew=window.skew if storage is not None and not self._around(storage, start) else 0,
             begun=tuple(begun),
             everyone=None not in ranks and _ranks(window) <= ranks,
             stalled_ns=max(0, *watched) if watched else 0,
@@ -324,15 +325,18 @@ class CheckpointerHang(Pattern[Config]):
             alive=alive,
         )
 
-    def _storage(self, window: Window, start: int) -> Storage | None:
-        oldest, newest = start - self.config.before, start + self.config.after
+    def _storage(self, window: Window, first: CheckpointPhase, start: int) -> Storage | None:
+        """The first trouble around the start of the stall; what is there only because clocks differ comes last."""
         found: list[Storage] = [
             fact
             for facts in (window.of(StorageError), window.of(MountEvent))
             for fact in facts
-            if fact.end >= oldest and fact.time <= newest
+            if self._around(fact, start, slack(fact, first, window.skew))
         ]
-        return min(found, key=lambda fact: (fact.time, fact.uid), default=None)
+        return min(found, key=lambda fact: (not self._around(fact, start), fact.time, fact.uid), default=None)
+
+    def _around(self, fact: Storage, start: int, off: int = 0) -> bool:
+        return fact.end >= start - self.config.before - off and fact.time <= start + self.config.after + off
 
 
 def _stall(window: Window, begin: CheckpointPhase) -> StepStalled | None:

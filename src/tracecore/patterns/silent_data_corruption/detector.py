@@ -11,7 +11,7 @@ from tracecore.facts.gpu import SdcCounter
 from tracecore.facts.training import EvalAccuracy
 from tracecore.patterns.config import DAY, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.scope import job_keys
+from tracecore.patterns.scope import job_keys, slack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -158,7 +158,7 @@ class SilentDataCorruption(Pattern[Config]):
                 continue
             if low:
                 continue
-            counters = [counter for counter in window.of(SdcCounter) if self._during(counter, evaluation)]
+            counters = [counter for counter in window.of(SdcCounter) if self._during(counter, evaluation, window.skew)]
             if counters or drop >= 2 * self.config.drop:
                 low = True
                 yield SilentDataCorruptionVerdict(
@@ -166,20 +166,22 @@ class SilentDataCorruption(Pattern[Config]):
                     episode=evaluation.source,
                     time=max(evaluation.time, counters[0].time) if counters else evaluation.time,
                     confidence="full" if counters else "partial",
+                    skew=window.skew if counters and not self._during(counters[0], evaluation) else 0,
                     evaluation=evaluation,
                     drop=drop,
                     counter=counters[0] if counters else None,
                     rises=sum(counter.delta for counter in counters),
                 )
 
-    def _during(self, counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
+    def _during(self, counter: SdcCounter, evaluation: EvalAccuracy, skew: int = 0) -> bool:
         """It rose inside the job's own start and end; a job that says no end had not ended when it was evaluated."""
         if evaluation.job_start is None or not _same_job(counter, evaluation):
             return False
         if abs(evaluation.time - counter.time) > self.config.memory:
             return False
         end = evaluation.time if evaluation.job_end is None else evaluation.job_end
-        return evaluation.job_start <= counter.time <= end
+        off = slack(counter, evaluation, skew)
+        return evaluation.job_start - off <= counter.time <= end + off
 
     def _comparable(self, evaluation: EvalAccuracy, all_: Sequence[EvalAccuracy]) -> bool:
         """Nothing says that the baseline was measured on something else.
