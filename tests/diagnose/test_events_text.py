@@ -39,3 +39,17 @@ def test_an_eviction_on_a_node_that_is_not_named(tmp_path: Path) -> None:
 )
 def test_a_date_in_a_name_is_no_host(name: str, host: str | None) -> None:
     assert identity.of(f"bundle/{name}").get("host.name") == host
+
+
+def test_a_pod_whose_image_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "events.txt").write_text("""\
+LAST SEEN   TYPE      REASON      OBJECT            MESSAGE
+3m          Normal    Scheduled   pod/train-3       Successfully assigned ml/train-3 to gpu-node-9
+60s         Warning   Failed      pod/train-3       Failed to pull image "reg/train:1": code = NotFound desc = not found
+20s         Warning   BackOff     pod/train-3       Back-off pulling image "reg/train:1"
+""")
+    (incident,) = diagnose([tmp_path]).document()["incidents"]
+    assert incident["status"] == "insufficient_evidence"
+    assert incident["headline"].startswith('ml/train-3 does not start: Failed to pull image "reg/train:1"')
+    assert incident["suspects"]["pods"] == ["ml/train-3"]
+    assert incident["failure"]["class"] == "infrastructure"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
+from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.training import StepStalled
@@ -70,9 +70,29 @@ def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
         headline, suspects = _left(first, first.peer)
     if isinstance(first, PodEvicted):
         headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
+    if isinstance(first, WorkloadEvent):
+        headline = f"{first.pod or 'A pod'} does not start: {first.note or first.reason or first.hint}"
     rest = [fact for fact in run.trouble if fact is not first]
     jobs = run.jobs()
-    return _incident(headline, suspects, [first, *rest], "failed", jobs[0] if jobs else "", 0, run, layers)
+    incident = _incident(headline, suspects, [first, *rest], "failed", jobs[0] if jobs else "", 0, run, layers)
+    if isinstance(first, WorkloadEvent):
+        incident.advice = _not_started(first)
+    return incident
+
+
+def _not_started(event: WorkloadEvent) -> str:
+    """What to do about a pod whose container never runs."""
+    space, _, name = (event.pod or "NAMESPACE/POD").partition("/")
+    if event.hint == "image_pull_failure" or "pulling image" in (event.note or ""):
+        return (
+            f"Compare the image's name and tag with the registry, and its secret with what the registry asks for "
+            f"(`kubectl -n {space} get pod {name} -o jsonpath='{{.spec.imagePullSecrets}}'`); `crictl pull IMAGE` on "
+            f"the node shows the registry's own answer."
+        )
+    return (
+        f"Its container ends as soon as it starts: `kubectl -n {space} logs --previous {name}` has its last words, "
+        f"`kubectl -n {space} describe pod {name}` how it ended."
+    )
 
 
 def _left(fact: NcclError, peer: str) -> tuple[str, Suspects]:

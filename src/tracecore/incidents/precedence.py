@@ -182,6 +182,14 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
+        causes=("gpu_fault",),
+        effects=("gpu_fault",),
+        bonds=("node?",),
+        reason="it is the same failure, by a line that does not name the GPU",
+        test=lambda cause, effect: bool(cause.gpus) and not effect.gpus and abs(cause.first - effect.first) <= SLACK,
+        before=False,
+    ),
+    Rule(
         causes=("hbm_ecc",),
         effects=("gpu_fault", "gpu_app_fault", "xid_correlation"),
         bonds=("gpu", "record"),

@@ -14,7 +14,7 @@ from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import AerError, GpuLost, Xid
 from tracecore.facts.host import SlurmState
-from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
+from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
@@ -202,6 +202,8 @@ def _is_trouble(fact: Fact) -> bool:
         return fact.severity in ("nonfatal", "fatal")
     if isinstance(fact, NonFinite):
         return fact.explicit
+    if isinstance(fact, WorkloadEvent):
+        return fact.hint in ("image_pull_failure", "backoff")
     return isinstance(fact, _TROUBLES)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.actions.classify import classify
-from tracecore.facts.kubernetes import PodEvicted
+from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.signals.bundle import archive
 
 if TYPE_CHECKING:
@@ -61,7 +61,12 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
 
 def _reason(incident: Incident) -> str | None:
     """What Kubernetes calls the end, where only that is known."""
-    return next((fact.reason for fact in incident.evidence if isinstance(fact, PodEvicted)), None)
+    for fact in incident.evidence:
+        if isinstance(fact, PodEvicted):
+            return fact.reason
+        if isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure":
+            return "ErrImagePull"
+    return None
 
 
 def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:

@@ -359,3 +359,11 @@ Traceback (most recent call last):
     raise RuntimeError("no shard") from error
 RuntimeError: no shard"""
     )
+
+
+def test_a_logger_that_puts_its_prefix_before_every_line_of_a_traceback() -> None:
+    prefix = "(Engine pid=88) ERROR 10-03 04:12:13 [core.py:710] "
+    text = "".join(f"{prefix}{line}".rstrip() + "\n" for line in CHAINED.decode().splitlines())
+    first, last = bodies((text + "step 7\n").encode())
+    assert last == "step 7"
+    assert [line.removeprefix(prefix[16:]) for line in first.splitlines()] == CHAINED.decode().splitlines()

@@ -28,6 +28,8 @@ DRIVER = {
     "ras_uncorrectable": "has an uncorrectable error",
     "reset_failed": "could not be reset",
 }
+#: Of these, what only amdgpu says.
+AMD = frozenset({"ring_timeout", "page_fault", "ras_uncorrectable", "reset_failed"})
 #: CUDA errors that speak of hardware.
 CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",

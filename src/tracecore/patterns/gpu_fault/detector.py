@@ -10,7 +10,7 @@ from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.gpu_fault.action import CUDA, DRIVER, LINK, MILD, action_of, drastic, faulty
+from tracecore.patterns.gpu_fault.action import AMD, CUDA, DRIVER, LINK, MILD, action_of, drastic, faulty
 from tracecore.patterns.gpu_fault.gauge import PEERS, corroboration, gauge_keys
 
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         node, gpu = self.first.node or "NODE", self.first.gpu or "GPU"
         action = action_of(self.worst)
-        look = f"Look at `nvidia-smi -q -i {gpu}` and `dmesg -T | grep -i -E 'xid|nvrm|amdgpu'` on {node}. "
+        show, reset, test = f"nvidia-smi -q -i {gpu}", f"nvidia-smi --gpu-reset -i {gpu}", "dcgmi diag -r 3"
+        if isinstance(self.worst, GpuDriverError) and self.worst.error in AMD:
+            show, reset, test = f"amd-smi static -g {gpu}", f"amd-smi reset --gpureset -g {gpu}", "rvs"
+        look = f"Look at `{show}` and `dmesg -T | grep -i -E 'xid|nvrm|amdgpu'` on {node}. "
         first = ""
         if isinstance(self.worst, Xid):
             first = f"NVIDIA's first action for Xid {self.worst.code}: {ACTIONS.get(action or '', 'not known yet')}. "
@@ -97,8 +100,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         elif action == "CONTACT_SUPPORT" or action is None:
             command = f"Run `nvidia-bug-report.sh` on {node} and send it to the vendor. "
         else:
-            command = f"When its jobs are gone, reset it: `nvidia-smi --gpu-reset -i {gpu}` on {node}. "
-        return f"{hold}{first}{command}{look}Then `dcgmi diag -r 3` before it takes work; restart the job elsewhere."
+            command = f"When its jobs are gone, reset it: `{reset}` on {node}. "
+        return f"{hold}{first}{command}{look}Then `{test}` before it takes work; restart the job elsewhere."
 
     def evidence(self) -> Sequence[Fact]:
         facts = [self.first]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from tracecore.facts.collective import CollectiveEntry, GroupProgress, named
+from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, named
 from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
@@ -80,6 +80,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return self.unmeasured if len(self.unmeasured) <= len(self.hanging) else ()
 
     @property
+    def crossed(self) -> bool:
+        """Whether those who wait in sends and receives wait for nobody but themselves."""
+        return self.is_p2p and bool(self.culprits) and set(self.looked_for) == set(self.hanging_ranks)
+
+    @property
     def _dumped(self) -> bool:
         return any(isinstance(fact, CollectiveEntry) for fact in self.hanging)
 
@@ -100,6 +105,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             if different:
                 where = f", behind seq {self.origin[1]} of {self.origin[0]}, where" if self.origin else ":"
                 return f"{head}{where} {named(different)} called something else"
+            if self.crossed:
+                return f"{head}: they wait for each other"
             if self.is_p2p:
                 return f"{head}: they wait for {named(never)}"
             if self.origin:
@@ -116,7 +123,12 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         steps = []
-        for culprit in self.culprits[:3]:
+        if self.crossed:
+            calls = [fact for fact in self.hanging if isinstance(fact, CollectiveEntry) and fact.is_p2p]
+            told = [f"rank {c.rank} {called(c)}{f' at {c.frame}' if c.frame else ''}" for c in calls[:3]]
+            what = f": {'; '.join(told)}" if told else ""
+            steps.append(f"Compare what each sends with what the other expects, in size, type and order{what}")
+        for culprit in self.culprits[:3] if not self.crossed else ():
             where = f"; its last call was {culprit.what or 'a collective'} at {culprit.frame}" if culprit.frame else ""
             stack = next((stack for stack in self.stacks if stack.rank == culprit.rank), None)
             if stack is not None and culprit.why == "never_entered":

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
 from tracecore.patterns.config import SECOND
-from tracecore.patterns.worker_crash.ledger import order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -81,11 +80,15 @@ def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
 
 
 def _first_of(facts: Iterable[Fact]) -> Fact:
-    """The earliest; of several the least likely to be the end of one who followed, then the one with the lowest uid."""
+    """The earliest; of several the least likely to be the end of one who followed, then the first in its file."""
     known = list(facts)
     time = min(fact.time for fact in known)
     known = [fact for fact in known if fact.time == time]
-    return known[0] if len(known) == 1 else min(known, key=lambda fact: (_follows(fact), order(fact)))
+    return known[0] if len(known) == 1 else min(known, key=lambda fact: (_follows(fact), *_place(fact)))
+
+
+def _place(fact: Fact) -> tuple[str, int, str]:
+    return fact.source.path, fact.source.offset, fact.uid
 
 
 def _follows(fact: Fact) -> int:

@@ -156,6 +156,11 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
                 f"Read the end of {logs}{error}: what it printed before it ended is the cause. Where nothing was kept "
                 f"of it, `torchrun --tee 3 --log-dir DIR` keeps the output of every rank. {again}"
             )
+        if any(word in (fact.message or "") for word in ("EADDRINUSE", "ddress already in use")):
+            return (
+                f"Another process holds the port{on}: `ss -ltnp` names it. If it is what an earlier run left behind, "
+                f"end it; else start with another port (`--master-port`, `MASTER_PORT`)."
+            )
         place = f"`{fact.source.path}`" + (f", line {fact.source.line}" if fact.source.line else "")
         where = ""
         if fact.file and fact.line is not None:

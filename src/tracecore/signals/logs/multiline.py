@@ -119,6 +119,8 @@ class Traceback:
             before = before[: before.rstrip().rfind(b" ") + 1]
         self._group = b"Exception Group " in before or before.strip() in (b"|", b"+")
         self._indent = before if not before.strip() else b""
+        # Some loggers put what they put before a message before each of its lines.
+        self._prefix = before if before.strip() and not self._group else b""
         self._owned = owned
         self._state = "frames"
         self._last_error = False
@@ -132,6 +134,8 @@ class Traceback:
     def take(self, text: bytes) -> Take:
         if self._group:
             return self._take_group(text)
+        if self._prefix and text.startswith(self._prefix.rstrip()):
+            text = text[len(self._prefix) :].rstrip()
         if not text:
             self._blank = True
             return HOLD
