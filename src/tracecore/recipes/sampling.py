@@ -362,7 +362,7 @@ class Sampler:
         if left is None:
             left = np.arange(len(starts) - 1)
         # A look at the first of them saves searching all that a template will explain.
-        while len(left) and lessons > 0:
+        while len(left) > (PEEK if self._readers else 0) and lessons > 0:
             lessons -= 1
             first = self._progress_lines(text, plain_starts, left[:PEEK])
             learned = self._learn(block, starts, first) if len(first) >= WORTH or not self._readers else None
