@@ -34,11 +34,12 @@ import numpy as np
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
-from tracecore.recipes.columns import Array, Flags, Lines, Reader, Starts, aside, seconds, together
+from tracecore.recipes.columns import Array, Flags, Lines, Starts, seconds, together
 from tracecore.recipes.escapes import uncoloured, unescaped
 from tracecore.recipes.excerpt import Excerpt, Pace, excerpt, pace
 from tracecore.recipes.lanes import MAX_LANES, Compared, Lanes, Standing, compare
-from tracecore.recipes.templates import DIGITS, Ask, Lessons, Template
+from tracecore.recipes.readers import MAX_LESSONS, Readers
+from tracecore.recipes.templates import Ask, Lessons, Template
 from tracecore.signals.logs.blocks import newlines
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
 
@@ -75,13 +76,6 @@ MAX_EVENTS: Final = 4
 AFTER: Final = 6
 #: Blocks that are read whole after stretches of one did not do, at most.
 MOST_WAITED: Final = 15
-#: Templates in use, and lines that may be learned from in one block and in one stream.
-MAX_READERS: Final = 64
-MAX_LEARNED: Final = 16
-MAX_LESSONS: Final = 512
-#: So many lines of an unknown shape are worth a template; and of how many they are counted first.
-WORTH: Final = 24
-PEEK: Final = 256
 #: Of a stream that goes on for ever: lines that may be learned from.
 MAX_LIVE_LESSONS: Final = 64
 
@@ -140,19 +134,13 @@ class Sampler:
         self._shapes = Shapes() if shapes is None else shapes
         self._beginning = 0 if self._live or spans else BEGINNING
         self._burst, self._second = LIVE_BURST, -1
-        self._most_learned = MAX_LIVE_LESSONS if self._live else MAX_LESSONS
         self._events = Selector(events, doubts=doubts)
-        self._progress = progress
-        self._ask = ask
-        self._lessons = lessons
         self._form = form
         self._size = size
         self._offset = 0
-        self._readers: list[Reader] = []
-        #: Shapes that were tried in vain.
-        self._hopeless: set[bytes] = set()
-        self._learned = 0
         self._starts = self._shapes.starts
+        most = MAX_LIVE_LESSONS if self._live else MAX_LESSONS
+        self._readers = Readers(progress, ask, lessons, form, self._shapes.kind, self._starts, most)
         self._lanes = Lanes()
         #: Of each lane of a stream that goes on, the second of its last line, and how many lines that has.
         self._seconds: dict[int, tuple[int, int]] = {}
@@ -185,7 +173,7 @@ class Sampler:
 
     def _nothing(self, block: bytes, text: bytes) -> Picked | None:
         """The answer for a block without any progress, in a stream that had none before."""
-        if self._readers or self._standing or self._any_progress(text):
+        if self._readers or self._standing or self._readers.any(text):
             return None
         return self._done(block, Picked((), None, (), newlines(block)))
 
@@ -201,7 +189,7 @@ class Sampler:
             return None
         seen = excerpt(block, pace.width, pace.period, self._starts)
         if seen is not None:
-            claimed, unknown = self._read(seen.text, self._plain(seen.text), seen.starts)
+            claimed, unknown = self._readers.read(seen.text, self._plain(seen.text), seen.starts)
             timed, loose = _parted(claimed)
             if not unknown and bool(timed) != bool(loose) and not (loose and last):
                 lines = together(timed or loose)
@@ -244,7 +232,7 @@ class Sampler:
         carriages = b"\r" in block
         if carriages:
             ends = ends[np.frombuffer(block, np.uint8)[ends] == 10]
-        claimed, unknown = self._read(block, text, starts)
+        claimed, unknown = self._readers.read(block, text, starts)
         timed, loose = _parted(claimed) if spans else ([], [lines for _, lines in claimed])
         picked = unknown.copy()
         if timed:
@@ -343,102 +331,6 @@ class Sampler:
         found = np.empty(size, np.bool_)
         found[order] = first
         return found
-
-    def _read(self, block: bytes, text: bytes, starts: Array) -> tuple[list[tuple[bool, Lines]], list[int]]:
-        """Progress lines that were read and whether they have a time, and numbers of those that could not be.
-
-        Args:
-            block: some lines.
-            text: the same without terminal codes and escapes.
-            starts: where the lines of the block begin.
-        """
-        claimed: list[tuple[bool, Lines]] = []
-        left: Array | None = None
-        plain_starts = starts if text is block else self._starts(text)
-        for reader in tuple(self._readers):
-            if left is None or len(left):
-                left = self._claim(reader, block, starts, left, claimed)
-        lessons = MAX_LEARNED
-        if left is None:
-            left = np.arange(len(starts) - 1)
-        # A look at the first of them saves searching all that a template will explain.
-        while len(left) > (PEEK if self._readers else 0) and lessons > 0:
-            lessons -= 1
-            first = self._progress_lines(text, plain_starts, left[:PEEK])
-            learned = self._learn(block, starts, first) if len(first) >= WORTH or not self._readers else None
-            if learned is None:
-                break
-            left = self._claim(learned, block, starts, left, claimed)
-        unknown = self._progress_lines(text, plain_starts, left)
-        while len(unknown) >= WORTH and lessons > 0:
-            lessons -= 1
-            learned = self._learn(block, starts, unknown)
-            if learned is None:
-                break
-            unknown = self._claim(learned, block, starts, np.array(unknown, np.int64), claimed).tolist()
-        return claimed, unknown
-
-    def _claim(
-        self, reader: Reader, text: bytes, starts: Array, left: Array | None, claimed: list[tuple[bool, Lines]]
-    ) -> Array:
-        """Reads those of some lines that have a reader's shape, and gives the others."""
-        found, rest = reader.read(text, starts, left)
-        if found:
-            claimed += [(reader.template.timed, lines) for lines in found]
-            if reader is not self._readers[0]:
-                self._readers.remove(reader)
-                self._readers.insert(0, reader)
-        return rest
-
-    def _learn(self, text: bytes, starts: Array, numbers: Sequence[int]) -> Reader | None:
-        """A reader for the first of these lines that has a shape nobody tried in vain."""
-        for number in numbers:
-            line = text[starts[number] : starts[number + 1]].rstrip(b"\r\n")
-            shape = line[:96].translate(DIGITS)
-            if shape in self._hopeless:
-                continue
-            if self._learned >= self._most_learned:
-                continue
-            self._learned += 1
-            header = 0
-            if self._form == "cri":
-                header = len(b" ".join(line.split(b" ", 3)[:3])) + 1
-            elif self._form == "docker":
-                header = line.find(b'"', 7) + 1
-            template = self._lessons.learn(line, header, self._ask)
-            if template is not None:
-                return self._use(template)
-            self._hopeless.add(shape)
-        return None
-
-    def _use(self, template: Template) -> Reader:
-        reader = Reader(template, self._shapes.kind(template))
-        self._readers.insert(0, reader)
-        del self._readers[MAX_READERS:]
-        return reader
-
-    def _any_progress(self, text: bytes) -> bool:
-        found: list[int] = []
-        self._progress.scan(text, _stop, found)
-        return bool(found)
-
-    def _progress_lines(self, text: bytes, starts: Array, numbers: Array | None) -> list[int]:
-        """Those of some lines in which a guard of progress can match; None for all lines."""
-        found: list[int] = []
-        if numbers is None:
-            self._progress.scan(text, _collect, found)
-            return np.unique(starts.searchsorted(np.array(found, np.int64) - 1, "right") - 1).tolist() if found else []
-        if not len(numbers):
-            return []
-        rows, others = aside(text, starts, numbers)
-        self._progress.scan(rows.buffer, _collect, found)
-        picked = rows.holding(found) if found else []
-        for number in others.tolist():
-            found.clear()
-            self._progress.scan(text[starts[number] : starts[number + 1]], _collect, found)
-            if found:
-                picked.append(number)
-        return sorted(picked)
 
     def _needed(self, compared: Compared, whole: Flags | None) -> Array:
         """Numbers of the lines that are handed on in this block; `whole` are those that are in any case."""
@@ -546,14 +438,5 @@ def _parted(claimed: Sequence[tuple[bool, Lines]]) -> tuple[list[Lines], list[Li
     return [lines for timed, lines in claimed if timed], [lines for timed, lines in claimed if not timed]
 
 
-def _stop(number: int, start: int, end: int, flags: int, found: list[int]) -> bool:
-    found.append(end)
-    return True
-
-
 def _offset(report: Report) -> int:
     return report.offset
-
-
-def _collect(number: int, start: int, end: int, flags: int, found: list[int]) -> None:
-    found.append(end)
