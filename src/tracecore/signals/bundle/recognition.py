@@ -287,18 +287,24 @@ def holds_work(found: Recognised, head: bytes, tail: bytes) -> bool:
 
 def _wrapping(head: bytes) -> str:
     """Which of `dialects.WRAPPINGS` stands before every line: nearly all have it."""
-    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _ABOUT_CONTAINERS.search(line)]
+    lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _about_containers(line)]
     if len(lines) < 4:
         return ""
     for name, expression in WRAPPINGS.items():
+        # The first few tell that nearly every file has none.
+        if sum(1 for line in lines[:8] if expression.match(line)) * 2 <= len(lines[:8]):
+            continue
         found = [match for line in lines if (match := expression.match(line))]
         if len(found) >= len(lines) * 0.9 and _TELLS_APART[name](found):
             return name
     return ""
 
 
-#: What compose itself says between the lines of its containers.
-_ABOUT_CONTAINERS = re2.compile(rb"^Attaching to |^[\w.-]+ exited with code \d+\s*$")
+def _about_containers(line: bytes) -> bool:
+    """What compose itself says between the lines of its containers."""
+    return line.startswith(b"Attaching to ") or b" exited with code " in line
+
+
 _NUMBERED = re2.compile(rb"[-_.]\d+(?:\.\w+@[\w.-]+)?$")
 _POD = re2.compile(rb"-[a-z0-9-]*\d|\d[a-z0-9]*-|-[a-z0-9]{5}$")
 
