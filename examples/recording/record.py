@@ -201,6 +201,16 @@ ELSEWHERE: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
     "starts_from_nothing": (2, "torchrun", [], [], ["none"]),
     "well_on_gloo": (3, "plain", [], [], ["none"]),
     "slow_only_at_first": (4, "plain", [], [], ["none"]),
+    "sends_more_than_is_taken": (2, "plain", ["nccl_hang", "collective_mismatch"], [], ["code", *HANG]),
+    "nobody_sends": (2, "plain", ["nccl_hang", "collective_mismatch"], [0], ["code", *HANG]),
+    "models_differ": (4, "torchrun", ["worker_crash"], [], ["code"]),
+    "evaluates_too_long": (4, "plain", ["nccl_hang"], [1], HANG),
+    "says_it_in_a_line": (4, "plain", ["worker_crash"], [2], ["code"]),
+    "leaves_with_seven": (4, "plain", ["worker_crash"], [3], CRASH),
+    "two_at_odds": (4, "plain", ["worker_crash"], [3], ["code"]),
+    "draws_a_bar": (2, "plain", ["worker_crash"], [1], ["data", "code"]),
+    "nan_in_one": (4, "plain", ["training_divergence"], [3], ["code", "data", "unknown", "none"]),
+    "speaks_of_failures": (2, "torchrun", [], [], ["none"]),
 }
 SMALL_DISK = ("checkpoint_full", "hf_full_disk", "cache_is_full")
 LIMIT = int(os.environ.get("RECORD_SECONDS", "75"))

@@ -353,6 +353,124 @@ def slow_only_at_first() -> None:
     finish()
 
 
+# -- they do not agree ------------------------------------------------------------------------------------------------
+
+
+def sends_more_than_is_taken() -> None:
+    start()
+    steps()
+    if RANK == 0:
+        dist.send(torch.ones(1 << 22, device="cuda"), 1)
+    else:
+        dist.recv(torch.ones(1 << 18, device="cuda"), 0)
+    torch.cuda.synchronize()
+    steps(2, 6)
+    finish()
+
+
+def nobody_sends() -> None:
+    start()
+    steps()
+    if RANK == 1:
+        dist.recv(torch.ones(1024, device="cuda"), 0)
+        torch.cuda.synchronize()
+    steps(2, 6)
+    finish()
+
+
+def models_differ() -> None:
+    start()
+    torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64 if RANK != 1 else 32).cuda())
+    steps()
+    finish()
+
+
+def evaluates_too_long() -> None:
+    """One rank has the whole test set to itself."""
+    start()
+    steps()
+    if RANK == 1:
+        say("rank 1 | evaluating 40000 samples")
+        time.sleep(45)
+        say("rank 1 | eval_loss 0.3100")
+    steps(4, 6)
+    finish()
+
+
+# -- without a traceback ----------------------------------------------------------------------------------------------
+
+
+def says_it_in_a_line() -> None:
+    """Catches everything, prints one line, ends with 1."""
+    start()
+    try:
+        steps()
+        if RANK == 2:
+            raise RuntimeError("tokenizer and model disagree: 32000 != 32064")
+        steps(2, 6)
+        finish()
+    except RuntimeError as error:
+        print(f"ERROR: training failed: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def leaves_with_seven() -> None:
+    start()
+    steps()
+    if RANK == 3:
+        os._exit(7)
+    steps(2, 6)
+    finish()
+
+
+def two_at_odds() -> None:
+    """Two ranks fail of themselves, one three seconds after the other."""
+    start()
+    steps()
+    if RANK == 3:
+        raise KeyError("domain")
+    if RANK == 0:
+        time.sleep(3)
+        raise IsADirectoryError(21, "Is a directory", "/data/out")
+    steps(2, 6)
+    finish()
+
+
+def draws_a_bar() -> None:
+    start()
+    for n in range(40):
+        dist.all_reduce(torch.ones(65536, device="cuda"))
+        torch.cuda.synchronize()
+        bar = "█" * (n // 4)
+        print(f"\rEpoch 0: {n * 2:3d}%|{bar:10s}| {n}/50 [00:{n:02d}<00:{50 - n:02d}, 1.00it/s, loss={2.0 / (n + 1):.3f}]",
+              end="", file=sys.stderr, flush=True)  # fmt: skip
+        if RANK == 1 and n == 30:
+            raise EOFError("shard 30 ends in the middle of a record")
+    finish()
+
+
+def nan_in_one() -> None:
+    start()
+    for n in range(20):
+        step(n, loss=float("nan") if RANK == 3 and n >= 12 else None)
+    finish()
+
+
+def speaks_of_failures() -> None:
+    """Well, and full of words."""
+    start()
+    if RANK == 0:
+        log.info("config: on_error=raise max_failures=3 nccl_timeout=1800 oom_retry=true kill_on_xid=[48, 79]")
+        log.info(
+            'help: on "CUDA out of memory" lower --batch-size; a "Traceback (most recent call last)" is kept in err.log'
+        )
+    quiet_steps(20)
+    if RANK == 0:
+        log.info("eval: 412 passed, 3 failed, error rate 0.7 %, worst: AssertionError in sample 17 (expected)")
+    quiet_steps(20)
+    finish()
+
+
 def main() -> None:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     globals()[SCENARIO]()
