@@ -302,3 +302,27 @@ def test_of_facts_of_one_time_a_full_window_drops_the_first_by_uid() -> None:
     assert window.trim(2) == 3
     assert [fact.uid for kind in (Spark, Smoke) for fact in window.of(kind)] == ["c", "d"]
     assert window.floor == at(1) + 1
+
+
+class SteadyDigest(DigestPattern):
+    """The same for types of which many come."""
+
+    name = "steady_digest"
+    steady = (Smoke,)
+
+
+def test_facts_of_one_second_come_into_their_order_however_they_are_portioned() -> None:
+    rng = random.Random(5)
+    uids = [f"u{number:03d}" for number in range(300)]
+    facts = [smoke(number // 100, uid=uid) for number, uid in enumerate(uids)]
+    for _ in range(20):
+        rng.shuffle(facts)
+        engine = Engine([SteadyDigest()])
+        said: list[Emission] = []
+        places = sorted(rng.choices(range(1, len(facts)), k=4))
+        for begin, end in zip([0, *places], [*places, len(facts)], strict=True):
+            # Some come twice, with the others or later.
+            engine.add(facts[begin:end] + rng.sample(facts[:end], min(end, 5)))
+            said += engine.advance(at(3))
+        said += engine.close(at(5))
+        assert [fact.uid for fact in said[-1].verdict.smokes] == uids  # type: ignore[attr-defined]

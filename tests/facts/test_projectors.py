@@ -675,6 +675,16 @@ def test_a_reported_nan_is_told_from_a_complaint() -> None:
     assert (of(NonFinite, facts).step, of(NonFinite, facts).phase) == (3, "eval")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf"), "NaN", "+inf"])
+def test_a_value_that_is_no_number_says_so_itself(value: object) -> None:
+    facts = project(signal({"tracecore.training.loss": value, "gen_ai.training.step": 3}))
+    found = of(NonFinite, facts)
+    assert (found.what, found.step, found.explicit) == ("loss", 3, False)
+    assert of(Progress, facts).loss is None
+    for good in (2.5, "2.5", "n/a", True):
+        assert NonFinite not in {type(fact) for fact in project(signal({"tracecore.training.loss": good}))}
+
+
 @pytest.mark.parametrize(
     ("state", "stop"),
     [("TIMEOUT", "time_limit"), ("PREEMPTED", "preempted"), ("CANCELLED+", "cancelled"), ("FAILED", None)],

@@ -9,10 +9,12 @@ its windows.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING
+from itertools import islice
+from operator import lt
+from typing import TYPE_CHECKING, Any
 
 from tracecore.engine.routes import Routes, identity
-from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow
+from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow, order
 from tracecore.patterns.contract import FOREVER
 
 if TYPE_CHECKING:
@@ -211,6 +213,9 @@ class Intake:
         """
         kind, key = group.way.kind, group.key
         in_order = hurry is None and (len(facts) == 1 or _rise([fact.time for fact in facts]))
+        if hurry is None and not in_order:
+            facts = sorted(facts, key=order)
+            in_order = _rise([order(fact) for fact in facts])
         for route in group.way.routes:
             new = facts
             if (counts := route.counts) is not None and group.counts is None:
@@ -369,9 +374,10 @@ class Intake:
         self._stats.windows -= len(windows)
 
 
-def _rise(times: list[int]) -> bool:
-    """Whether each is later than the one before."""
-    return len(set(times)) == len(times) and times == sorted(times)
+def _rise(places: Sequence[int | tuple[int, str]]) -> bool:
+    """Whether each comes after the one before."""
+    after: Callable[[Any, Any], bool] = lt
+    return all(map(after, places, islice(places, 1, None)))
 
 
 def _level(sizes: list[int], total: int) -> int:

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 ASLEEP, AWAKE, CHANGED = range(3)
 
 _time = attrgetter("time")
+_uid = attrgetter("uid")
 
 
-def _order(fact: Fact) -> tuple[int, str]:
+def order(fact: Fact) -> tuple[int, str]:
+    """By which facts of a window are sorted."""
     return fact.time, fact.uid
 
 
@@ -121,7 +123,7 @@ class FactWindow(msgspec.Struct, eq=False):
             for fact in self.early:
                 found.setdefault(type(fact), []).append(fact)
             for facts in found.values():
-                facts.sort(key=_order)
+                facts.sort(key=order)
         return found
 
     def keep(self, conclusions: object) -> None:
@@ -147,15 +149,18 @@ class FactWindow(msgspec.Struct, eq=False):
         if time > facts[-1].time:
             facts.append(fact)
             return 1
-        place = bisect_left(facts, _order(fact), key=_order)
-        if place < len(facts):
-            present = facts[place]
-            if present.time == time and present.uid == fact.uid:
-                if not _supersedes(fact, present):
-                    return -1
-                facts[place] = fact
-                self.unlearn(kind)
-                return 0
+        # Of many logs that tell time by the second, many facts are of one time.
+        place = bisect_left(facts, time, key=_time)
+        if facts[place].time == time:
+            place = bisect_left(facts, fact.uid, place, bisect_right(facts, time, place, key=_time), key=_uid)
+            if place < len(facts):
+                present = facts[place]
+                if present.time == time and present.uid == fact.uid:
+                    if not _supersedes(fact, present):
+                        return -1
+                    facts[place] = fact
+                    self.unlearn(kind)
+                    return 0
         facts.insert(place, fact)
         if self.digests:
             for (of, _), kept in self.digests.items():
@@ -221,7 +226,7 @@ class FactWindow(msgspec.Struct, eq=False):
                 self.unlearn(kind)
         # Of those that are all of the last time, the first by uid.
         ties = [facts[place] for facts in self.facts.values() for place in range(bisect_right(facts, last, key=_time))]
-        for fact in sorted(ties, key=_order)[:left]:
+        for fact in sorted(ties, key=order)[:left]:
             self.facts[type(fact)].remove(fact)
             self.unlearn(type(fact))
         self.raise_floor(last + 1)

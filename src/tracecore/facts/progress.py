@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import SlurmState
@@ -115,9 +115,10 @@ class ProgressBridge:
         if self._now is not None and now < self._now:
             return []
         self._now = now
-        ends: list[_Waiting] = []
+        ends: dict[int | None, list[_Waiting]] = {}
         while self._ends and self._ends[0][0] <= now:
-            ends.append(heapq.heappop(self._ends))
+            end = heapq.heappop(self._ends)
+            ends.setdefault(end[-1].rank, []).append(end)
         found: list[StepStalled] = []
         for state in self._states.values():
             for fact in _reached(state, ends, now):
@@ -194,14 +195,21 @@ def _concerns(end: Fact, last: Fact) -> bool:
     return any(mine is not None and mine == its for mine, its in known)
 
 
-def _reached(state: _State, ends: list[_Waiting], now: int) -> list[Fact]:
-    """The facts of a stream, and the ends that concern it, that the clock has reached, oldest first."""
+def _reached(state: _State, ends: Mapping[int | None, Sequence[_Waiting]], now: int) -> list[Fact]:
+    """The facts of a stream, and the ends that concern it, that the clock has reached, oldest first.
+
+    Args:
+        ends: by rank; one of another rank never concerns it.
+    """
     reached: list[_Waiting] = []
     while state.pending and state.pending[0][0] <= now:
         reached.append(heapq.heappop(state.pending))
     one = reached[0][-1] if reached else state.last
-    if ends and one is not None and (mine := [end for end in ends if _concerns(end[-1], one)]):
-        reached = sorted(reached + mine, key=lambda waiting: waiting[:-1])
+    if ends and one is not None:
+        ranks = ends if one.rank is None else (None, one.rank)
+        mine = [end for rank in ranks for end in ends.get(rank, ()) if _concerns(end[-1], one)]
+        if mine:
+            reached = sorted(reached + mine, key=lambda waiting: waiting[:-1])
     return [waiting[-1] for waiting in reached]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 from tracecore.facts.coerce import flag, magnitude, name, natural, number, positive, word
 from tracecore.facts.identity import Stamped
 from tracecore.facts.projectors.projector import Projection
@@ -11,6 +13,7 @@ _STALL = "tracecore.alert.training_step_stalled.no_progress_seconds"
 _CHECKPOINT = "tracecore.training.checkpoint.phase"
 _EXPLICIT = "tracecore.training.non_finite.explicit"
 _EVENTS = frozenset({"begin", "end", "error"})
+_UNREAL = frozenset({"nan", "inf", "infinity"})
 
 
 def progress(record: Stamped) -> Progress | None:
@@ -64,7 +67,7 @@ def checkpoint_phase(record: Stamped) -> CheckpointPhase | None:
 
 
 def non_finite(record: Stamped) -> NonFinite | None:
-    what = word(record.get("tracecore.training.non_finite"))
+    what = word(record.get("tracecore.training.non_finite")) or _unreal(record)
     if what is None:
         return None
     # A report prints the value beside other numbers; a line of its own is the program's complaint.
@@ -86,6 +89,17 @@ def non_finite(record: Stamped) -> NonFinite | None:
         explicit=flag(record.get(_EXPLICIT)) is True or not reported,
         phase=word(record.get("gen_ai.training.phase")),
     )
+
+
+def _unreal(record: Stamped) -> str | None:
+    """Which value of a report is itself not finite: a metric, or a sender of its own, has no other way to say so."""
+    for what in ("loss", "grad_norm"):
+        value = record.get("tracecore.training." + what)
+        if isinstance(value, str):
+            value = float(value) if value.strip().lower().lstrip("+-") in _UNREAL else None
+        if isinstance(value, float) and not isfinite(value):
+            return what
+    return None
 
 
 def eval_accuracy(record: Stamped) -> EvalAccuracy | None:
@@ -129,7 +143,10 @@ TRAINING = (
     ),
     Projection(step_stalled, gate=(_STALL,)),
     Projection(checkpoint_phase, gate=(_CHECKPOINT, "tracecore.training.checkpoint.event")),
-    Projection(non_finite, gate=("tracecore.training.non_finite",)),
+    Projection(
+        non_finite,
+        either=("tracecore.training.non_finite", "tracecore.training.loss", "tracecore.training.grad_norm"),
+    ),
     Projection(eval_accuracy, gate=("gen_ai.training.eval_accuracy.observed",)),
     Projection(run_finished, gate=("tracecore.training.finished",)),
 )
