@@ -203,7 +203,7 @@ ELSEWHERE: dict[str, tuple[int, str, list[str], list[int], list[str]]] = {
     "slow_only_at_first": (4, "plain", [], [], ["none"]),
     "sends_more_than_is_taken": (2, "plain", ["nccl_hang", "collective_mismatch"], [], ["code", *HANG]),
     "nobody_sends": (2, "plain", ["nccl_hang", "collective_mismatch"], [0], ["code", *HANG]),
-    "models_differ": (4, "torchrun", ["worker_crash"], [], ["code"]),
+    "models_differ": (4, "torchrun", ["worker_crash"], [1], ["code"]),
     "evaluates_too_long": (4, "plain", ["nccl_hang"], [1], HANG),
     "says_it_in_a_line": (4, "plain", ["worker_crash"], [2], ["code"]),
     "leaves_with_seven": (4, "plain", ["worker_crash"], [3], CRASH),

@@ -442,8 +442,8 @@ def draws_a_bar() -> None:
         dist.all_reduce(torch.ones(65536, device="cuda"))
         torch.cuda.synchronize()
         bar = "█" * (n // 4)
-        print(f"\rEpoch 0: {n * 2:3d}%|{bar:10s}| {n}/50 [00:{n:02d}<00:{50 - n:02d}, 1.00it/s, loss={2.0 / (n + 1):.3f}]",
-              end="", file=sys.stderr, flush=True)  # fmt: skip
+        rest = f"{n}/50 [00:{n:02d}<00:{50 - n:02d}, 1.00it/s, loss={2.0 / (n + 1):.3f}]"
+        print(f"\rEpoch 0: {n * 2:3d}%|{bar:10s}| {rest}", end="", file=sys.stderr, flush=True)
         if RANK == 1 and n == 30:
             raise EOFError("shard 30 ends in the middle of a record")
     finish()

@@ -367,3 +367,12 @@ def test_a_logger_that_puts_its_prefix_before_every_line_of_a_traceback() -> Non
     first, last = bodies((text + "step 7\n").encode())
     assert last == "step 7"
     assert [line.removeprefix(prefix[16:]) for line in first.splitlines()] == CHAINED.decode().splitlines()
+
+
+@pytest.mark.parametrize("selector", [SelectAll(), SelectLiterals([b"Traceback"])])
+def test_what_pytorch_says_at_the_end_dates_the_traceback_above_it(selector: Selector) -> None:
+    text = b"2026-11-15 11:00:00 step 5\n" + b"".join(b"[rank0]: %s\n" % line for line in TRACEBACK.splitlines())
+    text += b"[rank0]:[W1115 11:00:03.5 P.cpp:1] Warning: destroy_process_group() was not called before program exit\n"
+    raised = next(r for r in records(text, selector) if "ValueError" in str(r["log"]["body"]))
+    assert raised["log"]["time_unix_nano"] == NOON - 3600 * SECOND + 3_500_000_000
+    assert raised["log"]["attributes"]["tracecore.time.inferred"] is True

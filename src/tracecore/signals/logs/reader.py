@@ -31,6 +31,9 @@ ABOVE = 1024
 #: After so many looks in vain a stream is taken to have no times.
 MAX_LOOKS = 64
 
+#: What PyTorch says when a process ends that has not taken its group down: it raised, most often.
+EXITING = b"destroy_process_group() was not called before program exit"
+
 _ELLIPSIS = b"\n[... %d bytes left out ...]\n"
 _STARTS = re2.compile(rb"(?m)^.{0,90}\d\d:\d\d:\d\d|(?m)^[\[( ]*1\d{9}")
 
@@ -266,6 +269,8 @@ class _Assembly:
             if record.foreign > MAX_FOREIGN:
                 del self._open[lane]
                 yield from self._emit(record)
+        if self._open and EXITING in line.text:
+            self._left(line)
         record_here = self._open.get(line.lane)
         if record_here is not None and (shape := record_here.shape) is not None:
             taken = shape.take(line.text)
@@ -313,6 +318,16 @@ class _Assembly:
         self._count_attempts(line, shape)
         opened.attributes = self._marked(line, inferred=inferred)
         opened.stamp = Stamp(time)
+
+    def _left(self, line: Line) -> None:
+        """PyTorch's last word at the end of a process that raised is nearer to its traceback than the line above it."""
+        stamp = line.stamp or stamps.find(line.text)
+        whose = self._stream.resource.get("gen_ai.training.rank") if line.rank is None else line.rank
+        for record in self._open.values():
+            inferred = record.attributes is not None and "tracecore.time.inferred" in record.attributes
+            rank = self._stream.resource.get("gen_ai.training.rank") if record.rank is None else record.rank
+            if stamp is not None and inferred and rank == whose and isinstance(record.shape, Traceback):
+                record.stamp = Stamp(stamp.resolve(self._clock.latest if self._time is None else self._time))
 
     def _marked(self, line: Line, *, inferred: bool) -> Attributes:
         """The attributes of a line's record: its own, and what the reader knows of it."""
