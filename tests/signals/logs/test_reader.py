@@ -376,3 +376,17 @@ def test_what_pytorch_says_at_the_end_dates_the_traceback_above_it(selector: Sel
     raised = next(r for r in records(text, selector) if "ValueError" in str(r["log"]["body"]))
     assert raised["log"]["time_unix_nano"] == NOON - 3600 * SECOND + 3_500_000_000
     assert raised["log"]["attributes"]["tracecore.time.inferred"] is True
+
+
+def test_a_notebook_puts_the_type_before_the_header() -> None:
+    text = b"""ValueError                                Traceback (most recent call last)
+Cell In[7], line 3
+----> 3     trainer.step(batch)
+
+File /home/u/trainer.py:88, in Trainer.step(self, batch)
+---> 88         raise ValueError("rows")
+
+ValueError: expected 64 rows, got 13
+"""
+    (body,) = [body for body in bodies(text) if "Traceback" in body]
+    assert body.endswith("ValueError: expected 64 rows, got 13")

@@ -134,7 +134,7 @@ class Traceback:
     def take(self, text: bytes) -> Take:
         if self._group:
             return self._take_group(text)
-        if self._prefix and text.startswith(self._prefix.rstrip()):
+        if self._prefix and (text.startswith(self._prefix) or text == self._prefix.rstrip()):
             text = text[len(self._prefix) :].rstrip()
         if not text:
             self._blank = True
