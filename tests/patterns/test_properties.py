@@ -52,6 +52,7 @@ KEEPING = {
     "nccl_bootstrap",
     "nccl_hang",
     "planned_stop",
+    "silent_data_corruption",
     "storage_failure",
     "training_divergence",
     "worker_crash",

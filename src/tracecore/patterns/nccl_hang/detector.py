@@ -289,7 +289,7 @@ class NcclHang(Pattern[Config]):
         return ()
 
     def matters(self, window: Window, fact: Fact) -> bool:
-        """While nobody waits for anything, only a collective that has not ended does."""
+        """While nobody is known to wait in a collective and nothing is said, only one that has not ended does."""
         return not window.kept or (isinstance(fact, CollectiveEntry) and not fact.done)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
@@ -302,14 +302,16 @@ class NcclHang(Pattern[Config]):
                 # that it was one.
                 reports = [report for report in reports if _is_pairwise(report)]
         calls = window.digest(CollectiveEntry, Calls)
-        quiet = not calls.open and not calls.pairs and not reports
-        window.keep(quiet or None)
-        if quiet:
+        idle = not calls.open and not calls.pairs
+        if idle and not reports:
+            window.keep(True)
             return []
         cohorts, pairwise = self._hanging(calls, reports, now)
         enough = self.config.min_ranks
         if len(pairwise) < enough and not any(len(cohort) >= enough for cohort in cohorts.values()) and not pairwise:
+            window.keep(idle or None)
             return []
+        window.keep(None)
         known = Known.of(window)
         found: list[NcclHangVerdict] = []
         if pairwise:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -141,10 +142,15 @@ class SilentDataCorruption(Pattern[Config]):
         return () if isinstance(fact, SdcCounter) and fact.delta < 1 else (("",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        jobs: dict[Key, list[EvalAccuracy]] = {}
-        for evaluation in window.of(EvalAccuracy):
-            jobs.setdefault(job_keys(evaluation)[0], []).append(evaluation)
-        found = [verdict for job in sorted(jobs) for verdict in self._low(window, job, jobs[job])]
+        judged: dict[Key, list[Verdict]] = {} if window.kept is None else window.kept
+        jobs = window.digest(EvalAccuracy, ByJob).jobs
+        new = window.new()
+        anybodys = any(_of_any_job(counter) for counter in new.get(SdcCounter, ()))
+        touched = jobs.keys() if anybodys else {job_keys(fact)[0] for facts in new.values() for fact in facts}
+        for job in touched & jobs.keys():
+            judged[job] = list(self._low(window, job, jobs[job]))
+        window.keep(judged)
+        found = [verdict for verdicts in judged.values() for verdict in verdicts]
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
     def _low(self, window: Window, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
@@ -203,6 +209,17 @@ class SilentDataCorruption(Pattern[Config]):
         )
 
 
+class ByJob:
+    """Evaluations by job, in order."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[Key, list[EvalAccuracy]] = {}
+
+    def add(self, evaluations: Sequence[EvalAccuracy]) -> None:
+        for evaluation in evaluations:
+            insort(self.jobs.setdefault(job_keys(evaluation)[0], []), evaluation, key=_order)
+
+
 def drop_of(evaluation: EvalAccuracy) -> float | None:
     """Baseline less observed, as a fraction of 1; accuracies above 1 are per cent."""
     if evaluation.baseline is None or not isfinite(evaluation.baseline - evaluation.observed):
@@ -214,9 +231,17 @@ def drop_of(evaluation: EvalAccuracy) -> float | None:
 
 def _same_job(counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
     """A counter that names no job is of any that ran on its node."""
-    if counter.job or counter.pod:
-        return job_keys(counter) == job_keys(evaluation)
-    return _agree(counter.node, evaluation.node)
+    if _of_any_job(counter):
+        return _agree(counter.node, evaluation.node)
+    return job_keys(counter) == job_keys(evaluation)
+
+
+def _of_any_job(counter: SdcCounter) -> bool:
+    return not counter.job and not counter.pod
+
+
+def _order(fact: Fact) -> tuple[int, str]:
+    return fact.time, fact.uid
 
 
 def _agree(one: object, other: object) -> bool:
