@@ -55,7 +55,9 @@ def repeats(fact: Fact) -> str:
     """` (800000 times in 12 min)` where a fact stands for more than one statement."""
     if fact.count == 1:
         return ""
-    return f" ({fact.count} times in {seconds((fact.end - fact.time) / SECOND)})"
+    lasted = (fact.end - fact.time) / SECOND
+    # Lines without times of their own say how often, not how fast.
+    return f" ({fact.count} times)" if lasted < 0.001 else f" ({fact.count} times in {seconds(lasted)})"
 
 
 def sentence(fact: Fact, what: str, detail: str | None = None) -> str:
