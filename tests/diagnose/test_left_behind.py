@@ -246,3 +246,14 @@ LAST SEEN   TYPE      REASON      OBJECT            MESSAGE
     assert root_of(found) == "pod_evicted"
     assert (found["suspects"]["pods"], found["suspects"]["nodes"]) == (["ml/train-3"], ["gpu-node-4"])
     assert "20" not in found["headline"], "no time is known here, so none is told"
+
+
+def test_who_does_not_come_to_make_a_communicator(tmp_path: Path) -> None:
+    said = (
+        "[rank{0}]: torch.distributed.DistBackendError: [{0}] is setting up NCCL communicator and retrieving "
+        "ncclUniqueId from [0] via c10d key-value store by key '3:0', but store->get('3:0') got error: wait timeout "
+        "after 20000ms\n"
+    )
+    logs = {f"rank{rank}__log": STEPS.format(rank) + (said.format(rank) if rank else "") for rank in range(4)}
+    found = first(tmp_path, **logs)
+    assert (root_of(found), found["suspects"]["ranks"]) == ("nccl_hang", [0])

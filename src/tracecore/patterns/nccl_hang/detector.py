@@ -92,6 +92,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
         if self.pg == GLOO:
             return "a collective over gloo"
+        if not self.seq and not self._dumped:
+            return "the setting up of a communicator"
         if self.is_p2p:
             return f"point-to-point operations of {group}"
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
@@ -377,7 +379,7 @@ class NcclHang(Pattern[Config]):
         for report in reports:
             if report.rank is None or report.report not in ("timeout", "exception"):
                 continue
-            if report.pg == GLOO:
+            if report.pg == GLOO or (report.seq is None and report.missing):
                 cohorts.setdefault(0, {}).setdefault(report.rank, report)
                 continue
             if report.seq is None:
