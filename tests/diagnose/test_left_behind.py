@@ -176,6 +176,8 @@ def test_the_number_of_a_pod_is_its_rank(tmp_path: Path, pods: tuple[str, ...], 
         "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n",
         "distributed init: world_size=16 backend=nccl\n",
         "[rank9]: ready\n",
+        "rank 8 | step 12 | loss 2.1\nrank 9 | step 12 | loss 2.1\n",
+        '{"rank": 8, "step": 12, "loss": 2.1}\n{"rank": 9, "step": 12, "loss": 2.1}\n',
     ],
 )
 def test_a_pod_with_several_processes_is_no_rank(tmp_path: Path, said: str) -> None:

@@ -26,7 +26,11 @@ _LAUNCHER = re2.compile(
     rb"\[default[1-9]|local_rank['\"]?[:=] ?[1-9]|nproc[_-]per[_-]node|torchrun|torch\.distributed\.(?:run|launch)"
     rb"|Setting OMP_NUM_THREADS|deepspeed[./]launcher|accelerate[ .](?:launch|commands)"
 )
+#: A prefix, or a report of progress that says whose it is; other lines may speak of other ranks.
 _PREFIX = re2.compile(rb"\[[Rr]ank ?(\d{1,7})\]")
+_REPORT = re2.compile(
+    rb"(?i)\brank['\"]?[ =:]{1,3}(\d{1,7})\b[^\n]{0,40}?\b(?:step|iteration|iter|epoch)\b['\"]?[ =:]+\d"
+)
 _WORLD = re2.compile(rb"(?i)\bworld[_ -]?size['\"]?[ =:]+(\d{1,7})\b")
 
 
@@ -35,7 +39,7 @@ class Processes(NamedTuple):
 
     Args:
         launched: a launcher that starts several of them speaks.
-        ranks: that prefixes name.
+        ranks: that prefixes and reports of progress name.
         world: how many there are in all, where it is said.
     """
 
@@ -50,7 +54,7 @@ def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
         return None
     ends = head[:ENDS] + (tail or head)[-ENDS:]
     world = _WORLD.search(ends)
-    ranks = frozenset(int(rank) for rank in _PREFIX.findall(ends))
+    ranks = frozenset(int(rank) for form in (_PREFIX, _REPORT) for rank in form.findall(ends))
     return Processes(_LAUNCHER.search(ends) is not None, ranks, int(world.group(1)) if world else None)
 
 

@@ -360,7 +360,8 @@ def _stamp(raw: bytes) -> Stamp | None:
         return stamps.find(raw.partition(b":")[2].strip())
     if (told := _TOLD.search(raw[:400])) is not None:
         return stamps.find(b"T".join(told.groups()))
-    return stamps.find(_WRAPPED(raw[:400]).text)
+    line = _WRAPPED(raw[:400])
+    return line.stamp or stamps.find(line.text)
 
 
 _HAPPENED = re2.compile(
