@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +138,13 @@ def test_a_restart_begins_anew() -> None:
 
 def test_a_stream_that_never_says_its_step_lives_by_its_reports() -> None:
     assert stalls([step(n * 30, None, loss=1.0) for n in range(5)], at(150)) == []
+
+
+def test_a_checkpoint_of_another_step_that_was_saved_is_progress() -> None:
+    saved = [msgspec.structs.replace(checkpoint(50 * n, "write", "end"), step=100 * n) for n in range(1, 9)]
+    assert stalls(saved, at(450)) == []
+    again = [msgspec.structs.replace(fact, step=100) for fact in saved]
+    assert brief(stalls(again, at(450))) == [(400.0, None, None)]
 
 
 def test_bounds_are_counted() -> None:

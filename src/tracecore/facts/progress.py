@@ -37,12 +37,14 @@ _Waiting = tuple[int, str, int, str, str, Fact]
 
 
 class _State:
-    __slots__ = ("attempt", "checkpoints", "ended", "last", "pending", "phase", "since", "stated", "step")
+    __slots__ = ("attempt", "checkpoints", "ended", "last", "pending", "phase", "saved", "since", "stated", "step")
 
     def __init__(self) -> None:
         self.attempt = 0
         self.step: int | None = None
         self.phase: str | None = None
+        #: The step of the last checkpoint that was saved.
+        self.saved: int | None = None
         #: Checkpoint phases begun and not ended.
         self.checkpoints: set[str] = set()
         #: When the last progress was made; None before the first.
@@ -218,7 +220,9 @@ def _advances(state: _State, fact: Fact) -> bool:
     if fact.attempt > state.attempt or state.since is None:
         return True
     if isinstance(fact, CheckpointPhase):
-        return fact.event != "begin" and fact.phase in state.checkpoints
+        # Some say only that a checkpoint was saved: of another step than the last one, that is progress as well.
+        another = fact.event == "end" and fact.step is not None and fact.step != state.saved
+        return fact.event != "begin" and (another or fact.phase in state.checkpoints)
     assert isinstance(fact, Progress)
     if (fact.phase or "train") != (state.phase or "train"):
         return fact.phase is not None or fact.step is not None
@@ -238,12 +242,14 @@ def _apply(state: _State, fact: Fact) -> None:
     if fact.attempt > state.attempt:
         state.attempt = fact.attempt
         state.checkpoints.clear()
-        state.step = state.phase = None
+        state.step = state.phase = state.saved = None
     if isinstance(fact, CheckpointPhase):
         if fact.event == "begin":
             state.checkpoints.add(fact.phase)
         else:
             state.checkpoints.discard(fact.phase)
+        if fact.event == "end":
+            state.saved = fact.step
     if not advances:
         return
     # A report may stand for several that followed each other closely.
