@@ -15,6 +15,8 @@ from tracecore.signals.stream import Stream
 
 #: Bytes of either end of a log that are looked at.
 ENDS = 16 * 1024
+#: And for reports of progress, of which those of all ranks stand side by side.
+REPORTS = 2 * 1024
 RANK = "gen_ai.training.rank"
 _ROLE = re2.compile(r"^(.+)-(master|chief|worker)-(\d{1,6})(?:-[a-z0-9]{5})?$")
 _JOBSET = re2.compile(r"^(.+)-(\d{1,6})-(\d{1,6})-[a-z0-9]{5}$")
@@ -54,7 +56,8 @@ def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
         return None
     ends = head[:ENDS] + (tail or head)[-ENDS:]
     world = _WORLD.search(ends)
-    ranks = frozenset(int(rank) for form in (_PREFIX, _REPORT) for rank in form.findall(ends))
+    reports = ends[:REPORTS] + ends[-REPORTS:]
+    ranks = frozenset(int(rank) for rank in (*_PREFIX.findall(ends), *_REPORT.findall(reports)))
     return Processes(_LAUNCHER.search(ends) is not None, ranks, int(world.group(1)) if world else None)
 
 
