@@ -72,7 +72,7 @@ MOST_TAIL: Final = 16
 #: Bytes at the end; of a lane that ended before them only the last line is handed on.
 RECENT: Final = 4 << 20
 #: With spans: how much that is no progress is looked at in a block, and lines after the last of it.
-MAX_EVENTS: Final = 4
+MAX_EVENTS: Final = 8
 AFTER: Final = 6
 #: Blocks that are read whole after stretches of one did not do, at most.
 MOST_WAITED: Final = 15

@@ -16,8 +16,8 @@ import numpy as np
 
 from tracecore.signals.stream import Counters
 
-#: Small enough to stay near the processor; much larger ones cost more for fresh memory than they save.
-BLOCK = 3 << 18
+#: What is done once for each block costs little of one so large; much larger ones cost more for fresh memory.
+BLOCK = 3 << 19
 #: The first one is smaller: in it whoever reads a file gets to know it, and looks at every line for that.
 FIRST = 1 << 17
 #: How much may be left after the last newline before carriage returns are taken for line ends, too.
