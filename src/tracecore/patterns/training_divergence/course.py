@@ -58,6 +58,9 @@ class Streak:
 class Surge:
     """The first run of reports far above the median of those before it, and that median.
 
+    What is said of one step several times, by ranks that do not say who they are or by a bar that is drawn again, is
+    one report.
+
     Args:
         what: is measured.
         factor: how many times the median.
@@ -65,7 +68,7 @@ class Surge:
         window: how far back the median looks, and how far apart those reports may be.
     """
 
-    __slots__ = ("_before", "_factor", "_high", "_lowest", "_persist", "_usual", "_what", "_window", "found")
+    __slots__ = ("_before", "_factor", "_high", "_lowest", "_persist", "_steps", "_usual", "_what", "_window", "found")
 
     def __init__(self, what: Measure, factor: float, persist: int, window: int) -> None:
         self._what = what
@@ -74,6 +77,7 @@ class Surge:
         self._window = window
         self._before: deque[Progress] = deque(maxlen=HISTORY)
         self._high: list[Progress] = []
+        self._steps: deque[int] = deque(maxlen=HISTORY)
         self._lowest, self._usual = float("inf"), 0.0
         self.found: tuple[list[Progress], float] | None = None
 
@@ -81,6 +85,10 @@ class Surge:
         value = measured(report, self._what)
         if self.found is not None or value is None or not isinstance(report, Progress):
             return
+        if report.step is not None:
+            if report.step in self._steps:
+                return
+            self._steps.append(report.step)
         before, high = self._before, self._high
         if not high and value >= self._factor * self._lowest:
             while before and report.time - before[0].time > self._window:
