@@ -109,9 +109,7 @@ class Readers:
         for number in numbers:
             line = text[starts[number] : starts[number + 1]].rstrip(b"\r\n")
             shape = line[:96].translate(DIGITS)
-            if shape in self._hopeless:
-                continue
-            if self._learned >= self._most_learned:
+            if shape in self._hopeless or self._learned >= self._most_learned:
                 continue
             self._learned += 1
             header = 0

@@ -8,18 +8,11 @@ word also has to match what the word's guards say as a whole, which is compiled 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from tracecore.ottl.planner.database import Database, Search, compiled, search
 
 Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
-#: Where the lines of a text begin, and where the next one would.
-Starts: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
-
-#: So few lines are sooner found one by one.
-FEW: Final = 8
 
 
 class Doubts:
@@ -37,16 +30,13 @@ class Doubts:
         self._databases: dict[int, Database | None] = {}
         self._keep = keep
 
-    def holding(
-        self, text: bytes, ends: Sequence[int], entries: Sequence[int], starts: Starts | None = None
-    ) -> list[int]:
+    def holding(self, text: bytes, ends: Sequence[int], entries: Sequence[int]) -> list[int]:
         """Those of the finds that are worth parsing their line.
 
         Args:
             text: what was scanned.
             ends: the last byte of each find.
             entries: what was found, as the place in the search.
-            starts: of its lines, where they are known.
         """
         found: list[int] = []
         by_entry: dict[int, list[int]] = {entry: [] for entry in entries}
@@ -59,7 +49,7 @@ class Doubts:
             if database is None:
                 found += places
                 continue
-            lines = _lines(text, places, starts)
+            lines = [line_at(text, place) for place in places]
             # As a rule none of them holds, and then one look says so.
             if len(lines) == 1 or _matches(database, b"\n".join(lines)):
                 found += [end for end, line in zip(places, lines, strict=True) if _matches(database, line)]
@@ -78,16 +68,6 @@ class Doubts:
 
         dumped = make() if self._keep is None else self._keep(str(entry), make)
         return Database((), once=True, serialised=dumped) if dumped else None
-
-
-def _lines(text: bytes, places: list[int], starts: Starts | None) -> list[bytes]:
-    if starts is None or len(places) < FEW:
-        return [line_at(text, place) for place in places]
-    after = np.searchsorted(starts, places, "right")
-    stops = starts[after] - 1
-    if not text.endswith(b"\n"):
-        stops[after == len(starts) - 1] = len(text)
-    return list(map(text.__getitem__, map(slice, starts[after - 1].tolist(), stops.tolist())))
 
 
 def line_at(text: bytes, end: int) -> bytes:

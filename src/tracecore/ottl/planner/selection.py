@@ -15,7 +15,7 @@ import numpy as np
 import re2
 
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
-from tracecore.ottl.planner.doubts import Doubts, Starts
+from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals.logs.selector import ALWAYS
 
@@ -88,18 +88,13 @@ class Selector:
         found.sort()
         return found if text is block else mapped(text, found, block)
 
-    def scan(self, text: bytes, starts: Starts | None = None) -> list[int]:
-        """The last byte of every match.
-
-        Args:
-            text: a block.
-            starts: of its lines, where they are known.
-        """
+    def scan(self, text: bytes) -> list[int]:
+        """The last byte of every match in a block."""
         found: list[int] = []
         entries: list[int] = []
         self._scan(text, found, entries)
         if self._doubts is not None and found:
-            found = self._doubts.holding(text, found, entries, starts)
+            found = self._doubts.holding(text, found, entries)
         # A single byte is found much sooner than two.
         if _LONG_S[:1] in text:
             found += [match.start() for match in re.finditer(_LONG_S, text)]
