@@ -14,7 +14,8 @@ from operator import lt
 from typing import TYPE_CHECKING, Any
 
 from tracecore.engine.routes import Routes, identity
-from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow, order
+from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow
+from tracecore.facts.fact import order
 from tracecore.patterns.contract import FOREVER
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from tracecore.facts.fact import order
 from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
@@ -25,11 +26,6 @@ ASLEEP, AWAKE, CHANGED = range(3)
 
 _time = attrgetter("time")
 _uid = attrgetter("uid")
-
-
-def order(fact: Fact) -> tuple[int, str]:
-    """By which facts of a window are sorted."""
-    return fact.time, fact.uid
 
 
 class Known(msgspec.Struct, gc=False):

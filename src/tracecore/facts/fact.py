@@ -67,6 +67,11 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_fi
         return self.kind
 
 
+def order(fact: Fact) -> tuple[int, str]:
+    """By which facts are sorted: by time, and those of one time by uid."""
+    return fact.time, fact.uid
+
+
 F_co = TypeVar("F_co", bound=Fact, covariant=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tracecore.facts.fact import order
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import entry
@@ -118,7 +119,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         facts: tuple[Fact, ...] = (self.report, self.error)
-        return sorted(facts if self.gauge is None else (*facts, self.gauge), key=_order)
+        return sorted(facts if self.gauge is None else (*facts, self.gauge), key=order)
 
     def suspects(self) -> Suspects:
         # The hardware is not to be looked at first; unless it has done this to others.
@@ -193,7 +194,7 @@ class GpuAppFault(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         errors = window.of(CudaError)
-        kernel = sorted((*window.of(Xid), *window.of(GpuDriverError), *window.of(GpuLost)), key=_order)
+        kernel = sorted((*window.of(Xid), *window.of(GpuDriverError), *window.of(GpuLost)), key=order)
         gauges = window.of(XidGauge)
         failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
         times = [error.time for error in errors]
@@ -284,7 +285,3 @@ def _application(fact: Fact) -> bool:
 
 def _meet(window: Window, report: Fact, error: Fact) -> bool:
     return bool(window.key[0]) or report.node is None or error.node is None
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tracecore.facts.fact import order
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry
@@ -111,7 +112,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
             facts.append(self.peer)
         if self.gauge is not None:
             facts.append(self.gauge)
-        return sorted(facts, key=_order)
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("kernel",) if self.confidence == "partial" else ()
@@ -186,7 +187,7 @@ class GpuFault(Pattern[Config]):
             return found if len(found) < 2 else sorted(found, key=lambda verdict: (verdict.time, verdict.episode))
         kernel: Sequence[Fact] = window.of(Xid)
         if others := (*window.of(GpuLost), *window.of(GpuDriverError)):
-            kernel = sorted((*kernel, *others), key=_order)
+            kernel = sorted((*kernel, *others), key=order)
         return [self._verdict(window, chain) for chain in _chains(kernel, self.config.window)]
 
     def _programs(self, window: Window) -> list[Verdict]:
@@ -212,7 +213,7 @@ class GpuFault(Pattern[Config]):
             for chain in _chains(gpus[gpu], self.config.window):
                 peers = [peer for facts in others if (peer := self._peer(facts, chain[0])) is not None]
                 if peers:
-                    peer = peers[0] if len(peers) == 1 else min(peers, key=_order)
+                    peer = peers[0] if len(peers) == 1 else min(peers, key=order)
                     found.append(self._verdict(window, chain, "full", peer))
         return found
 
@@ -258,7 +259,7 @@ class Links:
     def add(self, xids: Sequence[Xid]) -> None:
         for xid in xids:
             if xid.code == LINK:
-                insort(self.xids, xid, key=_order)
+                insort(self.xids, xid, key=order)
 
 
 def _worst(chain: Sequence[Fact]) -> Fact:
@@ -283,7 +284,3 @@ def _chains(facts: Sequence[Fact], gap: int) -> list[Sequence[Fact]]:
     if facts:
         found.append(facts[begin:])
     return found
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid

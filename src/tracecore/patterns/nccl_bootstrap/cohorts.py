@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import CniEvent, PodReady
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import ExitStatus
@@ -96,10 +97,10 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
         if name in stepped:
             continue
         cohort = cohorts[name] = Cohort()
-        for pod in sorted(ready.get(name, ()), key=_order):
+        for pod in sorted(ready.get(name, ()), key=order):
             # A pod that became ready again is the same rank.
             cohort.ready.setdefault(pod.rank, pod)
-        cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=_order)
+        cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=order)
         for group in (known[name] for known in entries if name in known):
             cohort.joined |= group.ranks
             cohort.pods |= group.pods
@@ -141,10 +142,6 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
     missing = max(len(failed), expected - joined, 1)
     size = max(len(cohort.ready), expected, len(seen | failed), missing)
     return tuple(sorted(failed)), missing, size
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid
 
 
 def problem_of(fact: Said) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, signal_name
@@ -100,7 +101,7 @@ class PlannedStopVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         facts = (self.stop,) if self.last is self.stop else (self.stop, self.last)
-        return sorted(facts, key=_order)
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("scheduler",) if self.confidence == "partial" else ()
@@ -173,7 +174,7 @@ class PlannedStopPattern(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         stops = [fact for kind in self.triggers for fact in window.digest(kind, Stops).facts]
-        stops.sort(key=_order)
+        stops.sort(key=order)
         window.keep(max((stop.end for stop in stops), default=NEVER))
         failures: list[int] | None = None
         found: list[Verdict] = []
@@ -239,7 +240,3 @@ def _weight(fact: Fact) -> int:
     if not isinstance(fact, PlannedStop):
         return 2
     return 0 if fact.reason in ASKED else 1
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid

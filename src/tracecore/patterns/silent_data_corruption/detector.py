@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
+from tracecore.facts.fact import order
 from tracecore.facts.gpu import SdcCounter
 from tracecore.facts.training import EvalAccuracy
 from tracecore.patterns.config import DAY, Duration, Settings
@@ -217,7 +218,7 @@ class ByJob:
 
     def add(self, evaluations: Sequence[EvalAccuracy]) -> None:
         for evaluation in evaluations:
-            insort(self.jobs.setdefault(job_keys(evaluation)[0], []), evaluation, key=_order)
+            insort(self.jobs.setdefault(job_keys(evaluation)[0], []), evaluation, key=order)
 
 
 def drop_of(evaluation: EvalAccuracy) -> float | None:
@@ -238,10 +239,6 @@ def _same_job(counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
 
 def _of_any_job(counter: SdcCounter) -> bool:
     return not counter.job and not counter.pod
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid
 
 
 def _agree(one: object, other: object) -> bool:

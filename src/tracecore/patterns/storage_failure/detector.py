@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import MountEvent, PodReady
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
@@ -149,7 +150,7 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
             facts.append(self.last)
         if self.harm is not None:
             facts.append(self.harm)
-        return sorted(facts, key=_order)
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("exception",) if self.confidence == "partial" else ()
@@ -284,7 +285,7 @@ class StorageFailure(Pattern[Config]):
 
     def _chains(self, window: Window, outcomes: Outcomes) -> list[list[Trouble]]:
         """Errors that were not overcome, by error and backend, those close to each other together."""
-        troubles: list[Trouble] = sorted((*window.of(StorageError), *window.of(MountEvent)), key=_order)
+        troubles: list[Trouble] = sorted((*window.of(StorageError), *window.of(MountEvent)), key=order)
         chains: list[list[Trouble]] = []
         open_: dict[tuple[str, str | None], list[Trouble]] = {}
         for fact in troubles:
@@ -323,7 +324,3 @@ def _harm(fact: Fact | None) -> str:
     if isinstance(fact, StepStalled):
         return "the training stalled"
     return "the process failed"
-
-
-def _order(fact: Fact) -> tuple[int, str]:
-    return fact.time, fact.uid

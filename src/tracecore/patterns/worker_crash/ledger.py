@@ -6,7 +6,7 @@ from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from tracecore.facts.fact import Fact
+from tracecore.facts.fact import Fact, order
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
@@ -258,11 +258,6 @@ def place_of(fact: Fact) -> tuple[str, int, str]:
 def last_name(kind: str) -> str:
     """`DistBackendError` of `torch.distributed.DistBackendError` and of `c10::DistBackendError`."""
     return kind.rpartition(".")[2].rpartition(":")[2]
-
-
-def order(fact: Fact) -> tuple[int, str]:
-    """By which facts are sorted."""
-    return fact.time, fact.uid
 
 
 def arrange(facts: list[Fact]) -> None:
