@@ -133,7 +133,7 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
     if not failed and 0 < expected <= 1 << 20 and 0 <= expected - joined == expected - len(seen):
         # Everybody who is heard of joined, or waited: those never heard of are the ones.
         failed = set(range(expected)) - seen if all(rank < expected for rank in seen) else set()
-    if not failed and not unreached and 0 < len(cohort.alive) == expected - joined:
+    if not failed and not unreached and cohort.alive and (len(cohort.alive) == expected - joined or not counts):
         # The others gave up waiting and ended.
         failed = set(cohort.alive)
     if not failed:

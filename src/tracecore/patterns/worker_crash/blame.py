@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 #: Signals a process dies of by its own fault, or that nobody sends as a request.
 FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGIOT"})
 ABORT = frozenset({"SIGABRT", "SIGIOT"})
+#: How a process ends that was told to, or whose watchdog ended it.
+_TOLD = ABORT | {"SIGTERM"}
 #: Exceptions by which a launcher, or a process that was told to stop, says so: never the crash itself.
 MESSENGERS = frozenset(
     {
@@ -179,7 +181,7 @@ class Scene:
         if any(self.near(report, fact) for report in waited):
             return False
         return all(
-            status.signal == "SIGTERM" or self._lost_peer(status, status.rank)
+            not status.exit_code or status.signal == "SIGTERM" or self._lost_peer(status, status.rank)
             for status in self.statuses
             if status.rank != fact.rank and not status.alive and self.near(status, fact)
         )
@@ -193,12 +195,27 @@ class Scene:
         return bool(ended) and not ended & {"SIGTERM", 0} and not ended & FATAL - ABORT
 
     def _left_alone(self, fact: ExitStatus) -> bool:
-        """Whether one process gave up with a status of its own and no traceback, and the others were aborted."""
+        """Whether one process gave up with a status of its own and no traceback, and no other did of itself.
+
+        The others were aborted or told to end, say that they lost a peer, ended well, or have not ended.
+        """
         if not fact.exit_code or fact.signal is not None or fact.rank is None or self.launchers or self.stops:
             return False
         if self._within(self.ledger.complaints.times.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
             return False
-        return self._other_ends(fact) == {"SIGABRT"} and self._heard(fact.rank, fact)
+        # Who says nothing at all may have been first, or have lost one that aborted.
+        told = _TOLD if self._heard(fact.rank, fact) else _TOLD - ABORT
+        others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
+        return bool(others) and all(
+            not status.exit_code or status.signal in told or self._lost_peer(status, status.rank) for status in others
+        )
+
+    def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:
+        """Whether a launcher that names no root reports one status of a process's own, and had to end the others."""
+        if not fact.exit_code or rank is None or self._within(self.ledger.complaints.times.get(rank), fact):
+            return False
+        others = [report for report in self.launchers if report.rank != rank and self.near(report, fact)]
+        return bool(others) and all(not report.exit_code or report.signal in _TOLD for report in others)
 
     def _other_ends(self, fact: ExitStatus) -> set[str | int | None]:
         """How the other ranks ended, by signal or exit status."""
@@ -220,7 +237,7 @@ class Scene:
         rank = self.rank(fact)
         if rank is None and fact.exit_code is None:
             return True  # What others say of their peers is said of this one.
-        return fact.root and not self._lost_peer(fact, rank)
+        return (fact.root or self._told_first(fact, rank)) and not self._lost_peer(fact, rank)
 
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""

@@ -47,7 +47,7 @@ BEARS_ON: dict[type[Fact], tuple[type[Fact], ...]] = {
     ExceptionRaised: _DEATHS,
     NcclError: _DEATHS,
     WatchdogReport: (*_DEATHS, CudaError),
-    FatalSignal: (ExitStatus,),
+    FatalSignal: (ExitStatus, LauncherFailure),
     ExitStatus: _ERRORS,
     LauncherFailure: _ERRORS,
     RunFinished: _ERRORS,
@@ -82,7 +82,8 @@ class Failures:
         #: Of which no launcher has spoken, and that may be of the only process: a report, a status may bear on them.
         self._unlaunched: dict[int, Fact] = {}
         self._alone: dict[int, Fact] = {}
-        self._aborts: list[Fact] = []
+        #: Ends by an abort or a status, of which the others' ends tell whether they are a process's own.
+        self._mute: list[Fact] = []
         self._own: dict[int, Fact] = {}
         self._whose: dict[int, int | None] = {}
         self._crashes: list[Crash] | None = None
@@ -109,8 +110,8 @@ class Failures:
                 self._lines.setdefault(place_of(fact), []).append(fact)
                 self._pods.setdefault(fact.pod, []).append(fact)
                 self._unlaunched[id(fact)] = self._alone[id(fact)] = fact
-                if isinstance(fact, ExitStatus) and fact.signal in ABORT:
-                    self._aborts.append(fact)
+                if isinstance(fact, ExitStatus) and fact.exit_code and (fact.signal is None or fact.signal in ABORT):
+                    self._mute.append(fact)
         for fact in self._touched(scene, new):
             self._conclude(fact, scene)
         if scene.launchers:
@@ -174,9 +175,11 @@ class Failures:
                 touched += self._pods.get(pod, ())
         if reports:
             touched += self._unlaunched.values()
+            # Which of them was first is told by how the others ended.
+            touched += scene.launchers
         if statuses or not new.keys().isdisjoint(LOST_PEER):
-            # What the others say of their ends bears on an abort of which its own process says nothing.
-            touched += self._aborts
+            # What the others say of their ends bears on one of which its own process says nothing.
+            touched += self._mute
         if statuses:
             touched += self._alone.values()
             if not scene.launchers and not scene.stops:

@@ -23,7 +23,7 @@ from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import objects
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
-from tracecore.signals.stamps import Stamp
+from tracecore.signals.stamps import DAY, Stamp
 from tracecore.signals.stream import BASE_TIME, Clock, Counters, Stream
 
 HEAD = 64 * 1024
@@ -263,7 +263,21 @@ def _settle_time(stamps: list[Stamp], now: int) -> Clock:
     whole = max((stamp.nanos for stamp in stamps if not stamp.missing), default=None)
     reference = now if whole is None else whole
     dated = [stamp.resolve(reference) for stamp in stamps if stamp.missing != "date"]
-    return Clock(max(dated), True) if dated else Clock(reference, False)
+    if dated:
+        return Clock(max(dated), True)
+    return Clock(_last_of_day(sorted({stamp.nanos for stamp in stamps}), reference), False)
+
+
+def _last_of_day(clocks: list[int], reference: int) -> int:
+    """The end of a bundle whose logs have times of the day and no date.
+
+    A run may go past midnight: the longest time in which no log ends is the one after the last of them.
+    """
+    if not clocks:
+        return reference
+    following = [*clocks[1:], clocks[0] + DAY]
+    silence = [later - clock for clock, later in zip(clocks, following, strict=True)]
+    return reference - reference % DAY + clocks[silence.index(max(silence))]
 
 
 def _settle_pods(streams: list[Stream]) -> None:
