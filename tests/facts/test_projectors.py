@@ -33,6 +33,7 @@ from tracecore.facts.host import HostEvent, SlurmState
 from tracecore.facts.identity import Stamped, bus_id
 from tracecore.facts.kubernetes import (
     CniEvent,
+    ContainerStarted,
     ContainerTerminated,
     MountEvent,
     NodePressure,
@@ -42,7 +43,7 @@ from tracecore.facts.kubernetes import (
     WorkloadEvent,
 )
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
-from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.process import (
     CudaError,
@@ -369,6 +370,11 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
         {"failure": "store_timeout", "joined": 3, "expected": 4, "endpoint": "m:29500", "interface": "eth9"},
     ),
     (
+        RendezvousRetry,
+        {"tracecore.rendezvous.retry": "connection_refused", "tracecore.rendezvous.endpoint": "m:29500"},
+        {"problem": "connection_refused", "endpoint": "m:29500"},
+    ),
+    (
         Progress,
         {
             "gen_ai.training.step": 10,
@@ -448,6 +454,11 @@ NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
     ),
     (MountEvent, {"k8s.event.reason": "FailedMount", "k8s.node.name": "n1"}, {"reason": "FailedMount", "node": "n1"}),
     (CniEvent, {"k8s.event.reason": "FailedCreatePodSandBox"}, {"reason": "FailedCreatePodSandBox"}),
+    (
+        ContainerStarted,
+        {"k8s.event.reason": "Started", "k8s.pod.name": "w-0", "k8s.namespace.name": "train"},
+        {"pod": "train/w-0"},
+    ),
     (
         ContainerTerminated,
         {

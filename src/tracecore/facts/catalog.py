@@ -29,6 +29,7 @@ from tracecore.facts.gpu import (
 from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
 from tracecore.facts.kubernetes import (
     CniEvent,
+    ContainerStarted,
     ContainerTerminated,
     MountEvent,
     NodePressure,
@@ -38,7 +39,7 @@ from tracecore.facts.kubernetes import (
     WorkloadEvent,
 )
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
-from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.process import (
     CudaError,
@@ -81,6 +82,7 @@ TYPES: tuple[type[Fact], ...] = (
     WatchdogReport,
     NcclError,
     RendezvousFailure,
+    RendezvousRetry,
     Progress,
     StepStalled,
     CheckpointPhase,
@@ -105,6 +107,7 @@ TYPES: tuple[type[Fact], ...] = (
     PodReady,
     MountEvent,
     CniEvent,
+    ContainerStarted,
     ContainerTerminated,
     WorkloadEvent,
     HostEvent,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
+from tracecore.facts.coerce import natural
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence
 from tracecore.signals.record import LogSignal, Source, attribute
@@ -351,15 +352,15 @@ class _CollectiveProjector:
 
     def __call__(self, signal: LogSignal) -> CollectiveEntry | None:
         own = signal["log"].get("attributes", {})
-        seq = _natural(own.get("nccl.fr.collective_seq_id"))
+        seq = natural(own.get("nccl.fr.collective_seq_id"))
         if seq is None:
             return None
-        rank = next((value for name in _RANKS if (value := _natural(attribute(signal, name))) is not None), None)
+        rank = next((value for name in _RANKS if (value := natural(attribute(signal, name))) is not None), None)
         if rank is None:
             return None
-        created = _natural(own.get("nccl.fr.time_created_ns")) or None
-        started = _natural(own.get("nccl.fr.time_discovered_started_ns")) or None
-        completed = _natural(own.get("nccl.fr.time_discovered_completed_ns")) or None
+        created = natural(own.get("nccl.fr.time_created_ns")) or None
+        started = natural(own.get("nccl.fr.time_discovered_started_ns")) or None
+        completed = natural(own.get("nccl.fr.time_discovered_completed_ns")) or None
         name = _words(own.get("nccl.fr.profiling_name"))
         state = _words(own.get("nccl.fr.state")) or ("completed" if completed else "scheduled")
         log = signal["log"]
@@ -367,16 +368,17 @@ class _CollectiveProjector:
         resource = signal["resource"].get("attributes", {})
         namespace, pod = _words(resource.get("k8s.namespace.name")), _words(resource.get("k8s.pod.name"))
         group = own.get("nccl.fr.pg_id")
-        pg = _words(group) or (str(group) if type(group) is int else "0")
+        pg = _words(group) or str(natural(group) or 0)
+        job = attribute(signal, "gen_ai.training.job_id")
         source = signal.get("source") or Source("nccl.fr", ident=f"nccl.fr/{pg}/{seq}/{rank}/{state}")
         return CollectiveEntry(
             time=time,
             source=source,
             node=_words(attribute(signal, "k8s.node.name")) or _words(attribute(signal, "host.name")),
             pod=(f"{namespace}/{pod}" if namespace else pod) if pod else None,
-            job=_words(attribute(signal, "gen_ai.training.job_id")),
+            job=_words(str(job) if type(job) is int else job),
             rank=rank,
-            attempt=_natural(attribute(signal, "tracecore.attempt")) or 0,
+            attempt=natural(attribute(signal, "tracecore.attempt")) or 0,
             pg=pg,
             seq=seq,
             op=name.partition(":")[2] or name if name else None,
@@ -390,12 +392,6 @@ class _CollectiveProjector:
 
 #: Projects one stamped entry.
 collective_entry: Final = _CollectiveProjector()
-
-
-def _natural(value: Any) -> int | None:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
-        value = int(value)
-    return value if type(value) is int and 0 <= value < 1 << 63 else None
 
 
 def _words(value: Any) -> str | None:

@@ -125,6 +125,17 @@ class CniEvent(Fact, frozen=True, kw_only=True):
         return sentence(self, self.reason, self.note)
 
 
+class ContainerStarted(Fact, frozen=True, kw_only=True):
+    """The kubelet started a container, which it does when all volumes of the pod are mounted."""
+
+    kind: ClassVar[str] = "container_started"
+    layer: ClassVar[str] = "kubernetes"
+    folds: ClassVar[bool] = True
+
+    def describe(self) -> str:
+        return sentence(self, "container started")
+
+
 class ContainerTerminated(Fact, frozen=True, kw_only=True):
     """A container ended.
 

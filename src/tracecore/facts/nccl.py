@@ -133,3 +133,23 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
         if self.interface:
             parts.append(f"interface {self.interface}")
         return sentence(self, ", ".join(parts))
+
+
+class RendezvousRetry(Fact, frozen=True, kw_only=True):
+    """A rank could not reach the others yet, and tries again.
+
+    Args:
+        problem: the vocabulary of `tracecore.rendezvous.failure`.
+        endpoint: where it tries.
+    """
+
+    kind: ClassVar[str] = "rendezvous_retry"
+    layer: ClassVar[str] = "stdout"
+    folds: ClassVar[bool] = True
+
+    problem: str
+    endpoint: str | None = None
+
+    def describe(self) -> str:
+        at = f" at {self.endpoint}" if self.endpoint else ""
+        return sentence(self, f"{self.problem.replace('_', ' ')}{at}, tries again")

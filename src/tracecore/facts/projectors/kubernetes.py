@@ -10,6 +10,7 @@ from tracecore.facts.kubernetes import (
     MOUNT_REASONS,
     PRESSURES,
     CniEvent,
+    ContainerStarted,
     ContainerTerminated,
     MountEvent,
     NodePressure,
@@ -138,6 +139,13 @@ def cni_event(record: Stamped) -> CniEvent | None:
     )
 
 
+def container_started(record: Stamped) -> ContainerStarted | None:
+    if _reason(record) != "Started":
+        return None
+    fields = record.event_identity()
+    return ContainerStarted(**fields) if "pod" in fields else None
+
+
 def container_terminated(record: Stamped) -> ContainerTerminated | None:
     reason = name(record.get("k8s.container.terminated.reason"))
     code = integer(record.get("k8s.container.terminated.exit_code"))
@@ -187,6 +195,7 @@ KUBERNETES = (
     Projection(node_rebooted, gate=("k8s.event.reason",)),
     Projection(mount_event, gate=("k8s.event.reason",)),
     Projection(cni_event, either=_EVENT),
+    Projection(container_started, gate=("k8s.event.reason",)),
     Projection(container_terminated, either=("k8s.container.terminated.reason", "k8s.container.terminated.exit_code")),
     Projection(memory_kill_event, gate=("k8s.event.hint",)),
     Projection(preempted, either=_EVENT),

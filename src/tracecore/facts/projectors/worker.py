@@ -9,7 +9,7 @@ from tracecore.facts import stacks, tracebacks
 from tracecore.facts.coerce import flag, integer, magnitude, name, natural, positive, text, word
 from tracecore.facts.identity import Stamped
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
-from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -97,6 +97,15 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
         expected=natural(record.get("tracecore.rendezvous.expected")),
         endpoint=name(record.get("tracecore.rendezvous.endpoint")),
         interface=name(record.get("tracecore.rendezvous.interface")),
+    )
+
+
+def rendezvous_retry(record: Stamped) -> RendezvousRetry | None:
+    problem = word(record.get("tracecore.rendezvous.retry"))
+    if problem is None:
+        return None
+    return RendezvousRetry(
+        **record.identity(), problem=problem, endpoint=name(record.get("tracecore.rendezvous.endpoint"))
     )
 
 
@@ -275,4 +284,5 @@ WORKER = (
     Projection(watchdog_report, either=("nccl.watchdog.kind", "nccl.watchdog.op", "nccl.watchdog.seq")),
     Projection(nccl_error, gate=("nccl.error",)),
     Projection(rendezvous_failure, gate=("tracecore.rendezvous.failure",)),
+    Projection(rendezvous_retry, gate=("tracecore.rendezvous.retry",)),
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import CniEvent, PodReady
-from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.scope import namespace
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-Said: TypeAlias = RendezvousFailure | NcclError
+Said: TypeAlias = RendezvousFailure | RendezvousRetry | NcclError
 
 NO_INTERFACE = "no_socket_interface"
 #: What a rank says that could not reach the others; the other failures are of one that waited.
@@ -32,11 +32,12 @@ _who = attrgetter("job", "pod", "rank", "attempt")
 class Cohort:
     """The ranks of one job, or of one namespace where the job is not known."""
 
-    __slots__ = ("alive", "joined", "pods", "ready", "said", "seen", "stepped")
+    __slots__ = ("alive", "joined", "pods", "ready", "retried", "said", "seen", "stepped")
 
     def __init__(self) -> None:
         self.ready: dict[int | None, PodReady] = {}
         self.said: list[Said] = []
+        self.retried: list[Said] = []
         self.joined: set[int] = set()
         self.pods: set[str | None] = set()
         self.seen: set[int] = set()
@@ -89,6 +90,7 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
     """Those of which there is something to say: a pod was ready or somebody failed, and no step was made."""
     ready = window.digest(PodReady, Sayings).cohorts
     failures = (window.digest(RendezvousFailure, Sayings).cohorts, window.digest(NcclError, Sayings).cohorts)
+    retries = window.digest(RendezvousRetry, Sayings).cohorts
     stepped = window.digest(Progress, Members).cohorts
     entries = [window.digest(kind, Members).cohorts for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
     statuses = window.digest(ExitStatus, Sayings).cohorts
@@ -101,6 +103,7 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
             # A pod that became ready again is the same rank.
             cohort.ready.setdefault(pod.rank, pod)
         cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=order)
+        cohort.retried = sorted(retries.get(name, ()), key=order)
         for group in (known[name] for known in entries if name in known):
             cohort.joined |= group.ranks
             cohort.pods |= group.pods
@@ -146,6 +149,8 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
 
 def problem_of(fact: Said) -> str:
     """What went wrong, in one word."""
+    if isinstance(fact, RendezvousRetry):
+        return fact.problem
     return fact.failure if isinstance(fact, RendezvousFailure) else fact.error
 
 

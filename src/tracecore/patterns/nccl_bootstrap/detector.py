@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.kubernetes import CniEvent, PodReady
-from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import MINUTE, Duration, Settings
@@ -201,6 +201,7 @@ class NcclBootstrap(Pattern[Config]):
     needs = (
         PodReady,
         RendezvousFailure,
+        RendezvousRetry,
         NcclError,
         CniEvent,
         CollectiveEntry,
@@ -247,7 +248,7 @@ class NcclBootstrap(Pattern[Config]):
         cohorts = {name: cohort for name, cohort in cohorts_of(window).items() if not cohort.stepped}
         window.keep(None if cohorts else ALL_STEPPED)
         for (key, attempt), cohort in sorted(cohorts.items(), key=lambda item: item[0]):
-            said = tuple(fact for fact in cohort.said if fact.rank is None or fact.rank not in cohort.joined)
+            said = _outside(cohort.said, cohort)
             absent = self._absent(cohort, now)
             if not said and not absent:
                 continue
@@ -279,6 +280,11 @@ class NcclBootstrap(Pattern[Config]):
     ) -> Verdict:
         failed, missing, size = failed_of(cohort, said, absent)
         cni = self._cni(window, key, cohort, absent) if absent else None
+        times = [fact.time for fact in said]
+        if absent:
+            times.append(self._first(cohort) + self.config.window)
+            # That somebody is refused and tries again says nothing, until he has not come for so long.
+            said = said or _outside(cohort.retried, cohort)
         discriminator: Discriminator = "unknown"
         if cni is not None:
             discriminator = "cni_error"
@@ -286,9 +292,6 @@ class NcclBootstrap(Pattern[Config]):
             discriminator = "socket_ifname_mismatch"
         elif said:
             discriminator = "rendezvous_unreachable"
-        times = [fact.time for fact in said]
-        if absent:
-            times.append(self._first(cohort) + self.config.window)
         return NcclBootstrapVerdict(
             key=key,
             episode=f"{key[0]}/{key[1]} attempt {attempt}",
@@ -314,3 +317,8 @@ class NcclBootstrap(Pattern[Config]):
             if near and space is not None and space in spaces and (not event.job or not key[0] or event.job == key[0]):
                 return event
         return None
+
+
+def _outside(said: list[Said], cohort: Cohort) -> tuple[Said, ...]:
+    """What those said who did not join."""
+    return tuple(fact for fact in said if fact.rank is None or fact.rank not in cohort.joined)

@@ -10,7 +10,7 @@ from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, o
 from tracecore.facts.nccl import WatchdogReport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracecore.patterns.contract import Window
 
@@ -92,7 +92,7 @@ class Known:
         self.entered: dict[int, int] = {}
         #: The first collective in which each rank is itself stuck.
         self.stuck_at: dict[int, int] = {}
-        #: The odd ones out at the first sequence where signatures differ.
+        #: The odd ones out at the first sequence where calls differ.
         self.odd: list[CollectiveEntry] = []
         self.absent: set[int] = set()
         self.size: int | None = None
@@ -109,7 +109,7 @@ class Known:
             known.absent = _silent(window)
         known.entered = _entered(window, known.progress)
         known.stuck_at = _stuck_at(window)
-        known.odd = _odd(window.of(CollectiveEntry))
+        known.odd = _odd(window.digest(CollectiveEntry, Calls).latest)
         return known
 
     def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:
@@ -177,18 +177,17 @@ def _order(entry: CollectiveEntry) -> tuple[int, str]:
     return entry.time, entry.uid
 
 
-def _odd(entries: Sequence[CollectiveEntry]) -> list[CollectiveEntry]:
-    """The odd ones out at the first sequence where signatures differ."""
-    for entry in entries:
-        if entry.signature is not None:
-            break
-    else:
-        return []
-    calls = Calls()
-    calls.add(entries)
-    latest = calls.latest
+def _odd(latest: Mapping[int, Mapping[int, CollectiveEntry]]) -> list[CollectiveEntry]:
+    """The odd ones out at the first sequence where calls differ, in sizes and types too where everybody's are known."""
     for seq in sorted(latest):
-        sides = sides_of([entry for entry in latest[seq].values() if entry.signature is not None])
+        entries = latest[seq].values()
+        first = next(iter(entries))
+        for entry in entries:
+            if entry.signature != first.signature or entry.op != first.op:
+                break
+        else:
+            continue
+        sides = sides_of(entries)
         if len(sides) > 1:
             return odd_ones(sides)
     return []

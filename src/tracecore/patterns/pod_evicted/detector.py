@@ -22,6 +22,7 @@ CONDITIONS: dict[str, Pressure] = {"DiskPressure": "disk", "MemoryPressure": "me
 ANCHORS: dict[str, Pressure] = {
     "ephemeral-storage": "disk",
     "ephemeral local storage": "disk",
+    "ephemeral storage": "disk",
     "nodefs": "disk",
     "imagefs": "disk",
     "diskpressure": "disk",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
 from tracecore.facts.fact import order
-from tracecore.facts.kubernetes import MountEvent, PodReady
+from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
@@ -30,6 +30,9 @@ LASTING = frozenset(
 PASSING = frozenset({"throttle", "server_error", "not_responding", "timeout"})
 #: Mounts that Kubernetes tries again and again.
 MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume", "FailedMapVolume"})
+
+#: What says that the volumes of a pod are mounted.
+MOUNTED = frozenset({PodReady, ContainerStarted})
 
 WORDS = {
     "enospc": "has no space left",
@@ -79,7 +82,14 @@ LUSTRE = (
     "`lfs check servers` and `lctl get_param osc.*.import | grep -E 'target|state'` show which server this client has "
     "lost; ask its administrators whether it or the way to it is down, and remount if the client stays evicted"
 )
-NEXT_OF = {(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")}
+CEPH = (
+    "`ceph -s` and `ceph health detail` show which server is down, `cat /sys/kernel/debug/ceph/*/osdc` what this "
+    "client waits for; ask its administrators, and remount if the client stays locked out"
+)
+NEXT_OF = {
+    **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")},
+    **{("ceph", error): CEPH for error in ("not_responding", "evicted")},
+}
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -214,6 +224,7 @@ class StorageFailure(Pattern[Config]):
         Progress,
         RunFinished,
         PodReady,
+        ContainerStarted,
     )
     triggers = (StorageError, MountEvent)
     steady = (Progress,)
@@ -229,9 +240,12 @@ class StorageFailure(Pattern[Config]):
             return ()
         if type(fact) is CheckpointPhase and fact.event == "begin":
             return ()
-        if fact.node:
-            return ((fact.node, ""),)
-        return (("", fact.pod or ""),)
+        if not fact.node:
+            return (("", fact.pod or ""),)
+        if fact.pod and type(fact) in MOUNTED:
+            # A volume that could not be attached is told of by a controller, which names no node.
+            return ((fact.node, ""), ("", fact.pod))
+        return ((fact.node, ""),)
 
     def matters(self, window: Window, fact: Fact) -> bool:
         """What was said soon after an error that was not overcome; before an error all may matter.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from tracecore.facts.kubernetes import MountEvent, PodReady
+from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
@@ -38,7 +38,7 @@ class Outcomes:
         self.statuses = window.of(ExitStatus)
         self.progress = window.of(Progress)
         self.finished = window.of(RunFinished)
-        self.ready = window.of(PodReady)
+        self.mounted = (*window.of(PodReady), *window.of(ContainerStarted))
 
     def harm(self, fact: Fact) -> Fact | None:
         """What suffered from this error, the most telling first."""
@@ -61,7 +61,7 @@ class Outcomes:
         """Storage said that it is well again, or the process that met the error went on."""
         if isinstance(fact, StorageError) and any(self._heals(recovery, fact) for recovery in self.recoveries):
             return True
-        if isinstance(fact, MountEvent) and any(p.pod == fact.pod and self._follows(p, fact) for p in self.ready):
+        if isinstance(fact, MountEvent) and any(up.pod == fact.pod and self._follows(up, fact) for up in self.mounted):
             return True
         if any(phase.event == "error" and _same_line(phase, fact) for phase in self.checkpoints):
             # The steps may go on without it; only a checkpoint that was written is one.
