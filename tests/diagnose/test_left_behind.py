@@ -260,3 +260,62 @@ def test_who_does_not_come_to_make_a_communicator(tmp_path: Path) -> None:
     logs = {f"rank{rank}__log": STEPS.format(rank) + (said.format(rank) if rank else "") for rank in range(4)}
     found = first(tmp_path, **logs)
     assert (root_of(found), found["suspects"]["ranks"]) == ("nccl_hang", [0])
+
+
+def test_a_traceback_in_a_field_of_json_is_read_from_a_pods_log_too(tmp_path: Path) -> None:
+    for rank in range(3):
+        said = json.dumps({"level": "critical", "rank": rank, "exc_info": RAISED if rank == 1 else LOST})
+        pod = tmp_path / f"ml_job-{rank}_0000{rank}aaa-1111-4222-8333-444455556666" / "main"
+        pod.mkdir(parents=True)
+        steps = STEPS.format(rank).splitlines()
+        lines = [
+            f"2026-10-03T04:12:{20 + n // 40:02d}.{n:09d}Z stdout F {line}" for n, line in enumerate([*steps, said])
+        ]
+        (pod / "0.log").write_text("\n".join(lines) + "\n")
+    found = first(tmp_path)
+    assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [1])
+
+
+def test_rank_0_is_named_where_the_launcher_ended_others(tmp_path: Path) -> None:
+    table = """============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-10-03_04:12:22
+  host      : node-b
+  rank      : 1 (local_rank: 1)
+  exitcode  : -15 (pid: 1112)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 1112
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-10-03_04:12:21
+  host      : node-b
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 1111)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+    raised = "".join(f"[rank0]: {line}\n" for line in RAISED.splitlines())
+    steps = "".join(f"2026-10-03 04:12:{second:02d} INFO step={second} loss=2.5\n" for second in range(20))
+    found = first(tmp_path, out__log=steps + raised + table)
+    assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [0])
+
+
+def test_a_restart_that_could_not_connect_is_told_after_what_ended_the_run_before_it(tmp_path: Path) -> None:
+    mesh = (
+        "[E1003 04:12:40.110212085 ProcessGroupGloo.cpp:69] Gloo connectFullMesh failed with "
+        "[/b/gloo/transport/tcp/pair.cc:152] timed out connecting: SO_ERROR: Connection refused, remote=[10.1.0.7]:75\n"
+    )
+    logs = tmp_path / "none_abc"
+    for rank in range(2):
+        for attempt, said in enumerate((STEPS.format(rank) + (RAISED if rank else LOST), mesh)):
+            place = logs / f"attempt_{attempt}" / str(rank)
+            place.mkdir(parents=True)
+            (place / "stderr.log").write_text(said)
+    incidents = diagnose([tmp_path]).document()["incidents"]
+    assert (root_of(incidents[0]), incidents[0]["suspects"]["ranks"]) == ("worker_crash", [1])
+    assert [root_of(incident) for incident in incidents[1:]] == ["nccl_bootstrap"]

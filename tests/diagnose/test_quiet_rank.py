@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tracecore.incidents.incident import Incident
 from tracecore.pipeline.offline import diagnose
 
 STEP = "[2026-11-15 01:37:04] rank {0} | step 10 | loss 1.2634 | data_time 0.000 | iter_time 0.624\n"
@@ -45,3 +46,41 @@ def test_a_rank_implies_those_below_it(tmp_path: Path) -> None:
 
 def test_one_of_many_is_waited_for_whatever_the_group_is_called(tmp_path: Path) -> None:
     assert suspects(tmp_path, (0, 1, 2, 3, 5, 6, 7), 8, ("2", "")) == (4,)
+
+
+GAVE_UP = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "/app/train.py", line {line}, in main
+[rank{rank}]:     {call}
+[rank{rank}]:   File "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py", line 3651, in wait
+[rank{rank}]:     work.wait()
+[rank{rank}]: RuntimeError: [/b/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation
+"""
+LOST_IT = "[rank{0}]: RuntimeError: [/b/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:21890\n"
+
+
+def over_gloo(place: Path, words: dict[int, str]) -> Incident:
+    for rank, said in words.items():
+        (place / f"rank{rank}.log").write_text(STEP.format(rank) + said)
+    found = diagnose([place]).incidents[0]
+    assert found.root is not None
+    assert found.root.verdict.pattern_name == "nccl_hang"
+    return found
+
+
+def test_of_ranks_that_all_gave_up_the_one_that_waits_elsewhere_is_odd(tmp_path: Path) -> None:
+    words = {rank: GAVE_UP.format(rank=rank, line=19, call="loss.backward()") for rank in range(3)}
+    found = over_gloo(tmp_path, words | {3: GAVE_UP.format(rank=3, line=96, call="dist.barrier()")})
+    assert found.suspects.ranks == (3,)
+    assert "/app/train.py:96" in found.advice
+    assert "/app/train.py:19" in found.advice
+
+
+def test_nobody_is_odd_where_all_wait_at_one_line_or_two_stand_against_two(tmp_path: Path) -> None:
+    for lines in ((19, 19, 19, 19), (19, 19, 96, 96)):
+        words = {rank: GAVE_UP.format(rank=rank, line=line, call="wait()") for rank, line in enumerate(lines)}
+        assert over_gloo(tmp_path, words).suspects.ranks == ()
+
+
+def test_who_lost_a_connection_to_one_that_gave_up_is_not_waited_for(tmp_path: Path) -> None:
+    words = {rank: GAVE_UP.format(rank=rank, line=19, call="wait()") for rank in (0, 2)}
+    assert over_gloo(tmp_path, words | {1: "", 3: LOST_IT.format(3)}).suspects.ranks == (1,)

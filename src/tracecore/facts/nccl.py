@@ -29,6 +29,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         numel_out: elements received.
         from_rank: the rank whose signal made this one dump.
         missing: ranks that did not come, where the line names them.
+        frame: the line of the program at which it waited, where a traceback tells.
     """
 
     kind: ClassVar[str] = "nccl_watchdog"
@@ -50,6 +51,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     numel_out: int | None = None
     from_rank: int | None = None
     missing: tuple[int, ...] = ()
+    frame: str | None = None
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]

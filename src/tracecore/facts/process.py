@@ -145,6 +145,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
         host: as printed.
         failed_at: the time as printed, whose zone is not known.
         error_file: as printed.
+        other_rank: a further rank that the report lists.
         exception_type: of the traceback the entry carries.
         exception_message: of the same.
     """
@@ -161,6 +162,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
     host: str | None = None
     failed_at: str | None = None
     error_file: str | None = None
+    other_rank: int | None = None
     exception_type: str | None = None
     exception_message: str | None = None
 

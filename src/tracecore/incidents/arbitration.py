@@ -325,6 +325,7 @@ def _rest(symptoms: Sequence[Touch], attempt: Attempt | None) -> Rest:
     ended = attempt.ended if attempt is not None else {}
     return Rest(
         ranks=frozenset(attempt.ranks if attempt is not None else ()),
+        lost=frozenset(attempt.lost if attempt is not None else ()),
         awaited=tuple(sorted(awaited)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
         stacks=attempt.stacks if attempt is not None else {},

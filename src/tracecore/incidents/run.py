@@ -244,6 +244,8 @@ def _take(attempt: Attempt, fact: Fact) -> None:
         attempt.exceptions.append(fact)
     elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure):
         attempt.bad.append(fact)
+        if isinstance(fact, LauncherFailure) and fact.other_rank is not None:
+            attempt.ranks.add(fact.other_rank)
     elif isinstance(fact, StepStalled) or (isinstance(fact, WatchdogReport) and fact.report == "timeout"):
         attempt.stalls.append(fact)
 

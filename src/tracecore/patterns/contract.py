@@ -192,12 +192,14 @@ class Rest(msgspec.Struct, frozen=True):
 
     Args:
         ranks: all that left a log.
+        lost: those of them that say they lost the connection to another.
         awaited: those that a hang which the verdict explains waits for.
         ended: how each rank ended, in words, where that is known.
         stacks: where each rank stood, where that was printed and no step followed.
     """
 
     ranks: frozenset[int] = frozenset()
+    lost: frozenset[int] = frozenset()
     awaited: tuple[int, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)

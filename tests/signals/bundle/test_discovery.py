@@ -257,6 +257,10 @@ def test_local_ranks_are_global_on_one_node_only(tmp_path: Path) -> None:
     write("first")
     assert {s.resource.get("gen_ai.training.rank") for s in discover([tmp_path]).streams} == {0, 1}
     assert {s.resource.get("tracecore.attempt") for s in discover([tmp_path]).streams} == {0, 1}
+    # What the launcher wrote of all of them beside it is the same node's.
+    (tmp_path / "out.log").write_text("[default0]:step 1\n[default1]:step 1\n")
+    assert {s.resource.get("gen_ai.training.rank") for s in discover([tmp_path]).streams} == {None, 0, 1}
+    (tmp_path / "out.log").unlink()
     write("second")
     bundle = discover([tmp_path])
     assert {s.resource.get("gen_ai.training.rank") for s in bundle.streams} == {None}

@@ -61,9 +61,17 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
         numel_out=natural(get("nccl.watchdog.numel_out")),
         from_rank=natural(get("nccl.watchdog.from_rank")),
         missing=_ranks(get("nccl.watchdog.missing_ranks")),
+        frame=_waited_at(record),
     )
     said = (word(get("nccl.watchdog.kind")), report.op, report.seq)
     return None if all(value is None for value in said) else report
+
+
+def _waited_at(record: Stamped) -> str | None:
+    """The innermost line of user code in the traceback of a rank that gave up waiting."""
+    stack = record.log.get("body")
+    parsed = tracebacks.parse(stack) if isinstance(stack, str) and tracebacks.HEADER in stack else None
+    return f"{parsed.frame.file}:{parsed.frame.line}" if parsed is not None and parsed.frame is not None else None
 
 
 def _ranks(value: object) -> tuple[int, ...]:
@@ -192,6 +200,7 @@ def launcher_failure(record: Stamped) -> LauncherFailure | None:
         host=name(record.get(_LAUNCHER + "host")),
         failed_at=name(record.get(_LAUNCHER + "time")),
         error_file=name(record.get(_LAUNCHER + "error_file")),
+        other_rank=natural(record.get(_LAUNCHER + "other_rank")),
         exception_type=parsed.type if parsed else None,
         exception_message=text(parsed.message, 512) if parsed else None,
     )

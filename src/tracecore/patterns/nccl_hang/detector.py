@@ -136,10 +136,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             if stack is not None and culprit.why == "never_entered":
                 steps.append(_stood(stack))
             elif culprit.why == "called_different":
-                steps.append(
-                    f"Compare what rank {culprit.rank} called with the others{where} (`tracecore fr PATH` over the "
-                    f"dumps shows both)"
-                )
+                both = f"{where} (`tracecore fr PATH` over the dumps shows both)"
+                if not self._dumped:
+                    others = next((frame for frame in _frames(self.hanging) if frame != culprit.frame), "")
+                    both = f": it waits at {culprit.frame}, they at {others}" if culprit.frame and others else ""
+                steps.append(f"Compare what rank {culprit.rank} called with the others{both}")
             else:
                 steps.append(
                     f"Look at rank {culprit.rank}{where}. If its process still runs, `py-spy dump --pid PID` on its "
@@ -198,13 +199,17 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def beside(self, rest: Rest) -> NcclHangVerdict:
         """Without dumps, the watchdogs of the ranks that wait are all that a hang shows. A rank whose log is here and
-        says nothing of a hang of all of them is the one they wait for: its own watchdog has nothing to time.
+        says nothing of a hang of all of them is the one they wait for: its own watchdog has nothing to time. Where all
+        of them wait, the few that wait at another line of the program called something else.
         """
         stacks = tuple(rest.stacks[rank] for rank in self.looked_for[:3] if rank in rest.stacks)
         if self.culprits:
             return msgspec.structs.replace(self, stacks=stacks) if stacks else self
         missing = self.looked_for
-        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks)))
+        if not missing and rest.ranks == frozenset(self.hanging_ranks) and (elsewhere := self._elsewhere()):
+            return msgspec.structs.replace(self, culprits=elsewhere)
+        # Who lost a connection waited, too, until another that waited gave up.
+        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks) - rest.lost))
         if not missing and not self.is_p2p:
             # Who is in another group than that of all is not known: but nearly everybody waits in few others.
             most = len(self.hanging) if (self.pg_desc or self.pg) in WHOLE_WORLD else len(self.hanging) // 3
@@ -214,6 +219,21 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         ended = tuple((rank, rest.ended[rank]) for rank in missing[:3] if rank in rest.ended)
         stacks = tuple(rest.stacks[rank] for rank in missing[:3] if rank in rest.stacks)
         return msgspec.structs.replace(self, unmeasured=missing, ended=ended, stacks=stacks)
+
+    def _elsewhere(self) -> tuple[Culprit, ...]:
+        """Of ranks that wait and say where, those that do not stand where most of them do."""
+        places: dict[str, list[WatchdogReport]] = {}
+        for fact in self.hanging:
+            if not isinstance(fact, WatchdogReport) or fact.frame is None:
+                return ()
+            places.setdefault(fact.frame, []).append(fact)
+        most = max(places.values(), key=len)
+        few = [fact for stand in places.values() if stand is not most for fact in stand]
+        if len(most) <= 2 * len(few):
+            return ()
+        return tuple(
+            Culprit(fact.rank, "called_different", frame=fact.frame, fact=fact) for fact in few if fact.rank is not None
+        )
 
     def fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {
@@ -439,7 +459,6 @@ def _frames(facts: Sequence[CollectiveEntry | WatchdogReport]) -> list[str]:
     """Where the waiting ranks are, in user code; each place once, the commonest first."""
     counts: dict[str, int] = {}
     for fact in facts:
-        frame = fact.frame if isinstance(fact, CollectiveEntry) else None
-        if frame:
+        if frame := fact.frame:
             counts[frame] = counts.get(frame, 0) + 1
     return sorted(counts, key=lambda frame: (-counts[frame], frame))[:4]

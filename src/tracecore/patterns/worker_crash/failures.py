@@ -37,7 +37,7 @@ FAILURES = (
     LoaderError,
 )
 #: Facts by which a rank may say that it lost a peer.
-LOST_PEER = (NcclError, WatchdogReport, ExceptionRaised)
+LOST_PEER = (NcclError, WatchdogReport, ExceptionRaised, RendezvousFailure)
 #: A rank that lost a peer, or whose watchdog ended it, did not die of itself.
 _DEATHS = (FatalSignal, ExitStatus, ContainerTerminated, LauncherFailure)
 #: Errors may be survived, or confirmed by whoever saw the process end.
@@ -55,7 +55,7 @@ BEARS_ON: dict[type[Fact], tuple[type[Fact], ...]] = {
     ContainerTerminated: (),
     CudaError: (),
     LoaderError: (),
-    RendezvousFailure: (),
+    RendezvousFailure: _DEATHS,
 }
 
 

@@ -46,6 +46,7 @@ TYPES: tuple[type[Fact], ...] = (
     ContainerTerminated,
     LauncherFailure,
     LoaderError,
+    RendezvousFailure,
 )
 _time = attrgetter("time")
 
@@ -105,7 +106,8 @@ class Steps:
 
 
 class Peers:
-    """Facts by which a rank says that it lost a peer or that its watchdog ends it, in order, and when by rank."""
+    """Facts by which a rank says that it lost a peer, never met one, or that its watchdog ends it, in order, and when
+    by rank."""
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
@@ -125,6 +127,8 @@ def _lost(fact: Fact) -> bool:
         return fact.error not in OWN_COLLECTIVE
     if isinstance(fact, WatchdogReport):
         return fact.report in ABORTING
+    if isinstance(fact, RendezvousFailure):
+        return not fact.own
     return isinstance(fact, ExceptionRaised) and last_name(fact.type) in COLLECTIVE
 
 
@@ -236,7 +240,7 @@ class Ledger:
             ContainerTerminated: (self.pods,),
             NcclError: (self.peers, own, errors),
             WatchdogReport: (self.peers, reports, self.words),
-            RendezvousFailure: (rendezvous, failed),
+            RendezvousFailure: (self.peers, rendezvous, failed),
             CudaError: (cuda,),
             FatalSignal: (self.ends, self.complaints, pids[1]),
             ExceptionRaised: (self.peers, self.complaints, pids[2]),

@@ -298,18 +298,18 @@ def _settle_pods(streams: list[Stream]) -> None:
 
 
 def _settle_local_ranks(streams: list[Stream]) -> None:
-    """A local rank is the global one where there is one node: where only one stream has a local rank 0."""
-    with_zero = {
+    """A local rank is the global one where there is one node: where only one log is of a local rank 0, and one has the
+    lines of all of them, which a launcher writes beside it.
+    """
+    of_all = {stream.path for stream in streams if stream.resource.pop("gen_ai.training.local_ranks", False)}
+    of_zero = {
         stream.path
         for stream in streams
-        if stream.resource.pop("gen_ai.training.local_ranks", False)
-        or (
-            stream.resource.get("gen_ai.training.local_rank") == 0
-            and stream.resource.get("log.iostream", "stderr") == "stderr"
-            and stream.resource.get("tracecore.attempt", 0) == 0
-        )
+        if stream.resource.get("gen_ai.training.local_rank") == 0
+        and stream.resource.get("log.iostream", "stderr") == "stderr"
+        and stream.resource.get("tracecore.attempt", 0) == 0
     }
-    if len(with_zero) > 1:
+    if len(of_all) > 1 or len(of_zero) > 1:
         for stream in streams:
             stream.single_node = False
         return

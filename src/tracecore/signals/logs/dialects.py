@@ -186,6 +186,8 @@ def container(single_node: bool = True) -> Dialect:
             line = Line(clean(raw))
         elif not line.partial:
             line.text = clean(line.text)
+            if line.text[:1] == b"{" and TRACEBACK in line.text:
+                _unfold(line)
             strip_prefixes(line, single_node)
         return line
 
