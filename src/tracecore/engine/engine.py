@@ -257,15 +257,19 @@ class Engine:
         evaluate, due, heeds, triggers = shelf.evaluate, shelf.due, shelf.heeds, shelf.triggers
         most = shelf.limit + shelf.limit // SLACK
         settled = instant - self.lateness - shelf.horizon
-        complete = self._intake.complete if shelf.ways else None
+        complete = self._intake.complete if shelf.steady else None
         for window in windows:
             if complete is not None:
                 complete(window)
             window.state = AWAKE
-            window.called = window.urgent = False
-            window.due = None
-            window.heeds = FOREVER
             window.looked = instant
+            # To set is dearer than to see that it is so already.
+            if window.called or window.urgent:
+                window.called = window.urgent = False
+            if window.due is not None:
+                window.due = None
+            if heeds is not None:
+                window.heeds = FOREVER
             window.size = sum(map(len, window.facts.values()))
             if window.size > most:
                 dropped = window.trim(shelf.limit)

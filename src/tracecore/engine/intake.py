@@ -9,8 +9,10 @@ its windows.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
+from collections import defaultdict
 from itertools import islice
-from operator import lt
+from operator import attrgetter, lt
 from typing import TYPE_CHECKING, Any
 
 from tracecore.engine.routes import Routes, identity
@@ -33,6 +35,8 @@ PAUSE = SECOND
 PORTION = 4096
 #: Identities of one fact type whose groups are remembered.
 REMEMBERED = 65_536
+
+_time = attrgetter("time")
 
 
 class Intake:
@@ -67,7 +71,9 @@ class Intake:
         self._skew = skew
         self._forget = forget
         kinds = dict.fromkeys(kind for shelf in shelves for kind in shelf.pattern.needs)
-        self._routes = {kind: Routes(kind, shelves) for kind in kinds}
+        #: By the place of a pattern the ways on which facts may wait before they come into its windows.
+        self._ways: list[list[Way]] = [[] for _ in shelves]
+        self._routes = {kind: Routes(kind, shelves, self._ways) for kind in kinds}
         self._ready: list[Group] = []
 
     # -- taking -------------------------------------------------------------------------------------------------------
@@ -88,7 +94,7 @@ class Intake:
 
     def complete(self, window: FactWindow) -> None:
         """Before a look: everything that waits for this window. What the look says may change what can wait."""
-        for way in self._shelves[window.shelf].ways:
+        for way in self._ways[window.shelf]:
             group = way.groups.get(window.key)
             if group is not None:
                 if group.batch:
@@ -98,25 +104,34 @@ class Intake:
     def _sort(self, facts: Sequence[Fact], clock: int) -> None:
         # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
         hurry = clock - self._lateness + PAUSE
-        kinds: dict[type[Fact], list[Fact]] = {}
+        kinds: defaultdict[type[Fact], list[Fact]] = defaultdict(list)
         for fact in facts:
-            kind = type(fact)
-            if kind in kinds:
-                kinds[kind].append(fact)
-            else:
-                kinds[kind] = [fact]
+            kinds[type(fact)].append(fact)
         for kind, known in kinds.items():
             routes = self._routes.get(kind)
             if routes is None:
                 self._stats.unneeded += len(known)
                 continue
-            idle = self._place(routes, known, hurry) if routes.others else self._gather(routes, known, hurry)
-            if routes.others and routes.steady:
-                left = set(map(id, self._gather(routes, known, hurry)))
-                idle = [fact for fact in idle if id(fact) in left]
-            self._stats.unneeded += len(idle)
+            # They are in order of time: those that cannot wait come first, and mostly there are none.
+            late = bisect_left(known, hurry, key=_time) if known[0].time < hurry else 0
+            if late:
+                self._send(routes, known[:late], hurry, late=True)
+                known = known[late:]
+            if known:
+                self._send(routes, known, hurry, late=False)
 
-    def _place(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
+    def _send(self, routes: Routes, facts: list[Fact], hurry: int, *, late: bool) -> None:
+        """Send facts of one type on all their ways; `late` says whether they are from before `hurry`."""
+        idle = self._place(routes, facts, hurry, late) if routes.others else facts
+        if routes.steady:
+            left = self._gather(routes, facts, hurry, late)
+            if routes.others:
+                unwanted = set(map(id, left))
+                left = [fact for fact in idle if id(fact) in unwanted]
+            idle = left
+        self._stats.unneeded += len(idle)
+
+    def _place(self, routes: Routes, facts: list[Fact], hurry: int, late: bool) -> list[Fact]:
         """Put facts of one type into windows; those that nobody wants."""
         kind, others, changed = routes.kind, routes.others, self.changed
         idle: list[Fact] = []
@@ -130,18 +145,18 @@ class Intake:
                     if window is None:
                         window = self._open(route.shelf, key, time)
                     present = window.facts.get(kind)
-                    if time < hurry or (present and time <= present[-1].time):
+                    if late or (present and time <= present[-1].time):
                         if not self._join(window, route, fact, hurry):
                             continue
                     else:
                         # Nearly all facts come in order.
-                        if present is None:
-                            window.facts[kind] = [fact]
-                        else:
-                            present.append(fact)
-                        if time < window.oldest:
-                            window.oldest = time
                         held += 1
+                        if present:
+                            present.append(fact)
+                        else:
+                            window.facts[kind] = [fact]
+                            if time < window.oldest:
+                                window.oldest = time
                     state = window.state
                     if state == CHANGED:
                         continue
@@ -157,35 +172,38 @@ class Intake:
         self._stats.held += held
         return idle
 
-    def _gather(self, routes: Routes, facts: list[Fact], hurry: int) -> list[Fact]:
+    def _gather(self, routes: Routes, facts: list[Fact], hurry: int, late: bool) -> list[Fact]:
         """Put facts of one type into their groups; those that go to none."""
-        remembered, ready = routes.identities.get, self._ready
+        remembered, only, ready = routes.identities.get, routes.only, self._ready
         idle: list[Fact] = []
         held = 0
         for fact in facts:
             time, wanted = fact.time, False
-            groups = remembered(identity(fact)) if routes.only is None else None
-            for group in self._groups(routes, fact) if groups is None else groups:
+            if only is None:
+                groups = remembered(identity(fact))
+                if groups is None:
+                    groups = self._groups(routes, fact)
+            else:
+                groups = [only.groups.get(key) or only.open(key) for key in only.routes[0].keys(fact)]
+            for group in groups:
                 if group.counts is not None and not group.counts(fact):
                     continue
                 wanted = True
-                if time < hurry:
+                if late:
                     self._hurry(group, fact, hurry)
                     continue
                 group.batch.append(fact)
                 held += 1
-                if time <= group.until or (group.asks and group.wakes(fact)):
+                until = group.until
+                if until is not None and (time <= until or (group.arms and group.wakes(fact))):
                     ready.append(group)
             if not wanted:
                 idle.append(fact)
         self._stats.held += held
         return idle
 
-    def _groups(self, routes: Routes, fact: Fact) -> Sequence[Group]:
+    def _groups(self, routes: Routes, fact: Fact) -> list[Group]:
         """The groups that a fact goes to, where nothing like it is remembered."""
-        if routes.only is not None:
-            way = routes.only
-            return [way.groups.get(key) or way.open(key) for key in way.routes[0].keys(fact)]
         if len(routes.identities) >= REMEMBERED:
             self._start_over(routes)
         groups = [way.groups.get(key) or way.open(key) for key, way in routes.parted(fact)]
@@ -212,12 +230,12 @@ class Intake:
         Args:
             hurry: as in `_join`; None for facts that were in time when they came.
         """
-        kind, key = group.way.kind, group.key
+        kind, key = group.kind, group.key
         in_order = hurry is None and (len(facts) == 1 or _rise([fact.time for fact in facts]))
         if hurry is None and not in_order:
             facts = sorted(facts, key=order)
             in_order = _rise([order(fact) for fact in facts])
-        for route in group.way.routes:
+        for route in group.routes:
             new = facts
             if (counts := route.counts) is not None and group.counts is None:
                 new = [fact for fact in facts if counts(fact)]
@@ -290,7 +308,7 @@ class Intake:
                     empty.add(window)
         if empty:
             self._drop(shelf, empty)
-        for way in shelf.ways:
+        for way in self._ways[shelf.index]:
             if way.keeper is shelf:
                 self._sweep_groups(way, cutoff)
 
@@ -364,8 +382,8 @@ class Intake:
 
     def _touched(self, window: FactWindow) -> int:
         """The time of its newest fact."""
-        ways = self._shelves[window.shelf].ways
-        waiting = [way.groups[window.key].batch for way in ways if window.key in way.groups]
+        ways, key = self._ways[window.shelf], window.key
+        waiting = [way.groups[key].batch for way in ways if key in way.groups]
         return max((facts[-1].time for facts in (*window.facts.values(), *waiting) if facts), default=0)
 
     def _drop(self, shelf: Shelf, windows: Set[FactWindow]) -> None:

@@ -11,7 +11,7 @@ from tracecore.engine.windows import ASLEEP, CHANGED
 from tracecore.patterns.contract import FOREVER, NEVER, Pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracecore.engine.windows import FactWindow
     from tracecore.facts.fact import Fact
@@ -22,7 +22,7 @@ identity = attrgetter("node", "pod", "job", "rank", "gpu", "attempt")
 
 
 class Shelf:
-    """All windows of one pattern, and the ways on which facts may wait before they come into them."""
+    """All windows of one pattern."""
 
     __slots__ = (
         "asks",
@@ -33,9 +33,9 @@ class Shelf:
         "index",
         "limit",
         "pattern",
+        "steady",
         "swept",
         "triggers",
-        "ways",
         "windows",
     )
 
@@ -49,8 +49,8 @@ class Shelf:
         self.triggers = frozenset(pattern.triggers)
         self.asks = type(pattern).arms is not Pattern.arms
         self.limit = limit if pattern.window_limit is None else min(limit, pattern.window_limit)
+        self.steady = bool(pattern.steady)
         self.windows: dict[Key, FactWindow] = {}
-        self.ways: list[Way] = []
         self.swept: int | None = None
 
 
@@ -92,37 +92,39 @@ class Way:
         self.routes = routes
         self.groups: dict[Key, Group] = {}
         self.counts = routes[0].counts if len(routes) == 1 else None
-        self.arms = [route.wakes for route in routes if route.arms is None]
+        self.arms = tuple(route.wakes for route in routes if route.arms is None)
         self.keeper = max((route.shelf for route in routes), key=lambda shelf: shelf.horizon)
-        for route in routes:
-            route.shelf.ways.append(self)
 
     def open(self, key: Key) -> Group:
         """A group for windows of this key."""
-        group = self.groups[key] = Group(key, self, self.counts, bool(self.arms))
+        group = self.groups[key] = Group(key, self.kind, self.routes, self.counts, self.arms)
         group.settle()
         return group
 
 
-class Group(msgspec.Struct, eq=False):
+class Group(msgspec.Struct, eq=False, gc=False):
     """Facts of one type on their way to the windows of one key, where they are put together.
 
     What is later than `until` changes nothing for now: it may stay in the `batch` until somebody looks at one of the
-    windows, which need not exist before; but where the way `asks`, each fact is to be asked about.
+    windows, which need not exist before; but those who are among `arms` are asked about each fact. None where nothing
+    does, and nobody is asked.
+
+    There are many: it refers to nothing that refers to it, so that it need not be looked at for garbage.
     """
 
     key: Key
-    way: Way
+    kind: type[Fact]
+    routes: tuple[Route, ...]
     counts: Callable[[Fact], bool] | None
-    asks: bool
+    arms: tuple[Callable[[Fact, Key], bool], ...]
     batch: list[Any] = msgspec.field(default_factory=list)
     gone: bool = False
-    until: int = NEVER
+    until: int | None = None
 
     def settle(self) -> None:
         """See from the windows, as they are now, of which instant a fact may change something at last."""
         until = NEVER
-        for route in self.way.routes:
+        for route in self.routes:
             window = route.windows.get(self.key)
             if window is None or window.state == ASLEEP:
                 if route.arms:
@@ -131,10 +133,10 @@ class Group(msgspec.Struct, eq=False):
                 until = FOREVER
             elif window.heeds > until:
                 until = window.heeds
-        self.until = until
+        self.until = None if until == NEVER and not self.arms else until
 
     def wakes(self, fact: Fact) -> bool:
-        for arms in self.way.arms:  # noqa: SIM110 - asked of every fact, and nearly always there is one to ask
+        for arms in self.arms:  # noqa: SIM110 - asked of every fact, and nearly always there is one to ask
             if arms(fact, self.key):
                 return True
         return False
@@ -144,12 +146,16 @@ class Routes:
     """All ways of one fact type: those that follow from its identity, remembered by it, and the others.
 
     Where only one pattern wants what is steady, there is one way (`only`), and keys are asked for.
+
+    Args:
+        ways: by the place of a pattern, all ways to its windows; new ones are added.
     """
 
-    __slots__ = ("_parts", "identities", "kind", "only", "others", "steady", "ways")
+    __slots__ = ("_all_ways", "_parts", "identities", "kind", "only", "others", "steady", "ways")
 
-    def __init__(self, kind: type[Fact], shelves: Iterable[Shelf]) -> None:
+    def __init__(self, kind: type[Fact], shelves: Iterable[Shelf], ways: Sequence[list[Way]]) -> None:
         self.kind = kind
+        self._all_ways = ways
         self.steady: list[Route] = []
         self.others: list[Route] = []
         for shelf in shelves:
@@ -182,6 +188,8 @@ class Routes:
         way = self.ways.get(routes)
         if way is None:
             way = self.ways[routes] = Way(self.kind, routes)
+            for route in routes:
+                self._all_ways[route.shelf.index].append(way)
         return way
 
     def forget(self) -> None:

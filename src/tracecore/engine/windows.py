@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from tracecore.facts.fact import order
-from tracecore.patterns.contract import NEVER
+from tracecore.patterns.contract import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +45,10 @@ class Kept:
         self.seen = 0
 
 
-class FactWindow(msgspec.Struct, eq=False):
+class FactWindow(msgspec.Struct, eq=False, gc=False):
     """Implements `patterns.contract.Window`.
+
+    There are many: what is kept in one must not refer to it, so that it need not be looked at for garbage.
 
     Args:
         key: of the facts.
@@ -85,7 +87,7 @@ class FactWindow(msgspec.Struct, eq=False):
     state: int = ASLEEP
     called: bool = False
     urgent: bool = False
-    heeds: int = NEVER
+    heeds: int = FOREVER
     looked: int = 0
     size: int = 0
     due: int | None = None
