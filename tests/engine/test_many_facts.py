@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import pytest
 
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, Limits
+from tracecore.engine.routes import Shelf
 from tracecore.engine.windows import FactWindow
 from tracecore.facts.fact import Fact
 from tracecore.patterns.contract import Key, Verdict, Window
@@ -208,9 +210,52 @@ def test_windows_of_steady_types_that_several_want_are_remembered_by_identity() 
     facts = [smoke(i / 10, f"n{i % 3}") for i in range(90)]
     facts += [spark(0, "n1"), spark(0.5, "n2", count=2, last_time=at(1))]
     found = engine.replay(facts)
-    assert len(SteadyPattern.asked) == 2 * 5
+    # Of sparks one counts, and only it is asked about.
+    assert len(SteadyPattern.asked) == 2 * 4
     assert [emission.verdict.key for emission in found] == [("n2",), ("n2",)]
     assert engine.stats.unneeded == 1
+
+
+class SiftingPattern(SteadyToo):
+    """The same, asked once for all that came together."""
+
+    name = "sifting"
+    sifted: ClassVar[list[int]] = []
+
+    def counts(self, fact: Fact) -> bool:
+        raise AssertionError("asked about a single fact")
+
+    def sift(self, facts: Sequence[Fact]) -> list[Fact]:
+        self.sifted.append(len(facts))
+        return [fact for fact in facts if isinstance(fact, Smoke) or fact.count > 1]
+
+
+@pytest.mark.parametrize("others", [(), (SteadyPattern(),), (FirePattern(),)])
+def test_facts_that_came_together_are_sifted_together(others: tuple[FirePattern, ...]) -> None:
+    SiftingPattern.sifted.clear()
+    facts = [smoke(i / 10, f"n{i % 3}") for i in range(90)]
+    facts += [spark(0, "n1"), spark(0.5, "n2", count=2, last_time=at(1)), spark(99, "n2")]
+    engine = Engine([SiftingPattern(), *others])
+    said = engine.replay(facts)
+    mine = [emission for emission in said if emission.verdict.key == ("n2",)]
+    assert [emission.document() for emission in mine[:1]] == [
+        emission.document() for emission in Engine([SteadyPattern()]).replay(facts)
+    ]
+    assert max(SiftingPattern.sifted) >= 30
+    assert engine.stats.unneeded == (0 if others and type(others[0]) is FirePattern else 2)
+
+
+def test_an_engine_leaves_nothing_behind() -> None:
+    def shelves() -> int:
+        gc.collect()
+        return sum(isinstance(thing, Shelf) for thing in gc.get_objects())
+
+    before = shelves()
+    engine = Engine([SteadyPattern(), SteadyToo(), FirePattern()])
+    engine.replay([spark(0), smoke(1), spark(2)])
+    assert shelves() == before + 3
+    del engine
+    assert shelves() == before
 
 
 class WaitingPattern(FirePattern):

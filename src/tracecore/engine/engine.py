@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 import logging
 from bisect import bisect_right
+from collections import defaultdict
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -239,9 +240,9 @@ class Engine:
                     intake.changed = [window for window in changed if window not in chosen]
                     changed = ripe
             self._waits = min((window.looked + PAUSE for window in intake.changed), default=None)
-        shelves: dict[int, list[FactWindow]] = {}
+        shelves: defaultdict[int, list[FactWindow]] = defaultdict(list)
         for window in changed:
-            shelves.setdefault(window.shelf, []).append(window)
+            shelves[window.shelf].append(window)
         said: list[tuple[int, Key, list[Emission]]] = []
         for index, windows in shelves.items():
             self._look(self._shelves[index], windows, instant, said)
@@ -258,6 +259,8 @@ class Engine:
         most = shelf.limit + shelf.limit // SLACK
         settled = instant - self.lateness - shelf.horizon
         complete = self._intake.complete if shelf.steady else None
+        compare = self._conclusions.compare
+        looks = 0
         for window in windows:
             if complete is not None:
                 complete(window)
@@ -270,19 +273,20 @@ class Engine:
                 window.due = None
             if heeds is not None:
                 window.heeds = FOREVER
-            window.size = sum(map(len, window.facts.values()))
-            if window.size > most:
+            size = sum(map(len, window.facts.values()))
+            if size > most:
                 dropped = window.trim(shelf.limit)
                 self.stats.held -= dropped
                 self.stats.evicted_window += dropped
-                window.size -= dropped
+                size -= dropped
+            window.size = size
             if triggers and not any(map(window.facts.get, triggers)):
                 # What armed it may be another fact than its triggers, and still wait for one.
                 if not shelf.asks:
                     window.state = ASLEEP
                 verdicts: Sequence[Verdict] = ()
             else:
-                self.stats.evaluations += 1
+                looks += 1
                 try:
                     verdicts = evaluate(window, instant)
                     due_next = None if due is None else due(window, instant)
@@ -297,9 +301,10 @@ class Engine:
                     window.due = due_next
                     heapq.heappush(self._deadlines, (due_next, window.shelf, window.key))
             if verdicts or window.known:
-                emissions = self._conclusions.compare(window, verdicts, settled, instant)
+                emissions = compare(window, verdicts, settled, instant)
                 if emissions:
-                    said.append((window.shelf, window.key, emissions))
+                    said.append((shelf.index, window.key, emissions))
+        self.stats.evaluations += looks
 
     def _fail(self, shelf: Shelf, window: FactWindow) -> None:
         """A detector raised: nothing that it kept can be relied on."""

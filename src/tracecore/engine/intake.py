@@ -99,7 +99,8 @@ class Intake:
             if group is not None:
                 if group.batch:
                     self._deliver(group)
-                group.until = FOREVER
+                if group.until is not FOREVER:
+                    group.until = FOREVER
 
     def _sort(self, facts: Sequence[Fact], clock: int) -> None:
         # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
@@ -123,13 +124,20 @@ class Intake:
     def _send(self, routes: Routes, facts: list[Fact], hurry: int, *, late: bool) -> None:
         """Send facts of one type on all their ways; `late` says whether they are from before `hurry`."""
         idle = self._place(routes, facts, hurry, late) if routes.others else facts
+        unneeded = len(idle)
         if routes.steady:
-            left = self._gather(routes, facts, hurry, late)
-            if routes.others:
-                unwanted = set(map(id, left))
-                left = [fact for fact in idle if id(fact) in unwanted]
-            idle = left
-        self._stats.unneeded += len(idle)
+            chosen = facts if routes.sift is None else routes.sift(facts)
+            if late:
+                left = self._rush(routes, chosen, hurry)
+            elif routes.only is None:
+                left = self._gather(routes, chosen)
+            else:
+                left = self._gather_alone(routes.only, chosen)
+            if idle is facts:
+                unneeded -= len(chosen) - len(left)
+            elif idle:
+                unneeded -= len(set(map(id, idle)).intersection(map(id, chosen)).difference(map(id, left)))
+        self._stats.unneeded += unneeded
 
     def _place(self, routes: Routes, facts: list[Fact], hurry: int, late: bool) -> list[Fact]:
         """Put facts of one type into windows; those that nobody wants."""
@@ -172,43 +180,71 @@ class Intake:
         self._stats.held += held
         return idle
 
-    def _gather(self, routes: Routes, facts: list[Fact], hurry: int, late: bool) -> list[Fact]:
+    def _gather(self, routes: Routes, facts: Sequence[Fact]) -> list[Fact]:
         """Put facts of one type into their groups; those that go to none."""
-        remembered, only, ready = routes.identities.get, routes.only, self._ready
+        remembered, ready = routes.identities.get, self._ready
         idle: list[Fact] = []
         held = 0
         for fact in facts:
-            time, wanted = fact.time, False
-            if only is None:
-                groups = remembered(identity(fact))
-                if groups is None:
-                    groups = self._groups(routes, fact)
-            else:
-                groups = [only.groups.get(key) or only.open(key) for key in only.routes[0].keys(fact)]
+            groups = remembered(identity(fact))
+            if groups is None:
+                groups = self._groups(routes, fact)
             for group in groups:
-                if group.counts is not None and not group.counts(fact):
-                    continue
-                wanted = True
-                if late:
-                    self._hurry(group, fact, hurry)
-                    continue
                 group.batch.append(fact)
-                held += 1
                 until = group.until
-                if until is not None and (time <= until or (group.arms and group.wakes(fact))):
+                if until is not None and (
+                    fact.time <= until or (group.arms is not None and group.arms(fact, group.key))
+                ):
                     ready.append(group)
-            if not wanted:
+            if groups:
+                held += len(groups)
+            else:
+                idle.append(fact)
+        self._stats.held += held
+        return idle
+
+    def _gather_alone(self, way: Way, facts: Sequence[Fact]) -> list[Fact]:
+        """The same where there is one way: keys are asked for, and nothing is remembered."""
+        keys, known, arms, ready = way.routes[0].keys, way.groups.get, way.arms, self._ready
+        idle: list[Fact] = []
+        held = 0
+        for fact in facts:
+            own = keys(fact)
+            for key in own:
+                group = known(key)
+                if group is None:
+                    group = way.open(key)
+                group.batch.append(fact)
+                until = group.until
+                if until is not None and (fact.time <= until or (arms is not None and arms(fact, key))):
+                    ready.append(group)
+            if own:
+                held += len(own)
+            else:
                 idle.append(fact)
         self._stats.held += held
         return idle
 
     def _groups(self, routes: Routes, fact: Fact) -> list[Group]:
         """The groups that a fact goes to, where nothing like it is remembered."""
+        if routes.only is not None:
+            return [routes.only.groups.get(key) or routes.only.open(key) for key in routes.only.routes[0].keys(fact)]
         if len(routes.identities) >= REMEMBERED:
             self._start_over(routes)
         groups = [way.groups.get(key) or way.open(key) for key, way in routes.parted(fact)]
         routes.identities[identity(fact)] = groups
         return groups
+
+    def _rush(self, routes: Routes, facts: Sequence[Fact], hurry: int) -> list[Fact]:
+        """Put facts that cannot wait into their windows; those that go to none."""
+        idle: list[Fact] = []
+        for fact in facts:
+            groups = self._groups(routes, fact)
+            for group in groups:
+                self._hurry(group, fact, hurry)
+            if not groups:
+                idle.append(fact)
+        return idle
 
     def _hurry(self, group: Group, fact: Fact, hurry: int) -> None:
         """A fact that cannot wait; what came before it goes first."""
@@ -237,8 +273,8 @@ class Intake:
             in_order = _rise([order(fact) for fact in facts])
         for route in group.routes:
             new = facts
-            if (counts := route.counts) is not None and group.counts is None:
-                new = [fact for fact in facts if counts(fact)]
+            if route.sift is not None:
+                new = route.sift(facts)
                 if not new:
                     continue
             window = route.windows.get(key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tracecore.engine.windows import FactWindow
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key
+
+Arms: TypeAlias = "Callable[[Fact, Key], bool]"
+Sift: TypeAlias = "Callable[[Sequence[Any]], list[Any]]"
 
 #: Who a fact is about: all that `keys` may look at for `Pattern.steady` types.
 identity = attrgetter("node", "pod", "job", "rank", "gpu", "attempt")
@@ -59,12 +62,12 @@ class Route:
 
     Args:
         arms: whether the type arms windows; None where each fact is to be asked about.
-        counts: asked of each fact whether it counts; None where all do.
+        sift: says which of several facts count; None where all do.
         matters: asked of each fact whether it changes anything; None where all do.
         wakes: asked of each fact whether it arms a window.
     """
 
-    __slots__ = ("arms", "counts", "keys", "matters", "shelf", "wakes", "windows")
+    __slots__ = ("arms", "keys", "matters", "shelf", "sift", "wakes", "windows")
 
     def __init__(self, shelf: Shelf, kind: type[Fact]) -> None:
         pattern = shelf.pattern
@@ -73,31 +76,31 @@ class Route:
         self.windows = shelf.windows
         self.arms = None if shelf.asks else not shelf.triggers or kind in shelf.triggers
         self.wakes = pattern.arms
-        gated = kind in pattern.steady and type(pattern).counts is not Pattern.counts
-        self.counts: Callable[[Fact], bool] | None = pattern.counts if gated else None
+        own = type(pattern)
+        gated = kind in pattern.steady and (own.sift is not Pattern.sift or own.counts is not Pattern.counts)
+        self.sift: Sift | None = pattern.sift if gated else None
         self.matters: Callable[[Any, Fact], bool] | None = pattern.matters if kind in pattern.asides else None
 
 
 class Way:
     """Routes of one fact type that facts go together, and the groups of those that do, by the key of their windows.
 
-    `counts` is asked of each fact whether it goes there, where only one pattern wants it; `arms` whether it wakes a
-    window, where its type does not say. `keeper` keeps facts for longest.
+    `arms` is asked of each fact whether it wakes a window, where its type does not say. `keeper` keeps facts for
+    longest.
     """
 
-    __slots__ = ("arms", "counts", "groups", "keeper", "kind", "routes")
+    __slots__ = ("arms", "groups", "keeper", "kind", "routes")
 
     def __init__(self, kind: type[Fact], routes: tuple[Route, ...]) -> None:
         self.kind = kind
         self.routes = routes
         self.groups: dict[Key, Group] = {}
-        self.counts = routes[0].counts if len(routes) == 1 else None
-        self.arms = tuple(route.wakes for route in routes if route.arms is None)
+        self.arms = _any_of([route.wakes for route in routes if route.arms is None])
         self.keeper = max((route.shelf for route in routes), key=lambda shelf: shelf.horizon)
 
     def open(self, key: Key) -> Group:
         """A group for windows of this key."""
-        group = self.groups[key] = Group(key, self.kind, self.routes, self.counts, self.arms)
+        group = self.groups[key] = Group(key, self.kind, self.routes, self.arms)
         group.settle()
         return group
 
@@ -106,7 +109,7 @@ class Group(msgspec.Struct, eq=False, gc=False):
     """Facts of one type on their way to the windows of one key, where they are put together.
 
     What is later than `until` changes nothing for now: it may stay in the `batch` until somebody looks at one of the
-    windows, which need not exist before; but those who are among `arms` are asked about each fact. None where nothing
+    windows, which need not exist before; but where there is `arms`, it is asked about each fact. None where nothing
     does, and nobody is asked.
 
     There are many: it refers to nothing that refers to it, so that it need not be looked at for garbage.
@@ -115,8 +118,7 @@ class Group(msgspec.Struct, eq=False, gc=False):
     key: Key
     kind: type[Fact]
     routes: tuple[Route, ...]
-    counts: Callable[[Fact], bool] | None
-    arms: tuple[Callable[[Fact, Key], bool], ...]
+    arms: Arms | None
     batch: list[Any] = msgspec.field(default_factory=list)
     gone: bool = False
     until: int | None = None
@@ -133,25 +135,42 @@ class Group(msgspec.Struct, eq=False, gc=False):
                 until = FOREVER
             elif window.heeds > until:
                 until = window.heeds
-        self.until = None if until == NEVER and not self.arms else until
+        self.until = None if until == NEVER and self.arms is None else until
 
-    def wakes(self, fact: Fact) -> bool:
-        for arms in self.arms:  # noqa: SIM110 - asked of every fact, and nearly always there is one to ask
-            if arms(fact, self.key):
-                return True
-        return False
+
+def _any_of(arms: Sequence[Arms]) -> Arms | None:
+    """Whether any of these says so; mostly there is one to ask, or none."""
+    if len(arms) < 2:
+        return arms[0] if arms else None
+    return lambda fact, key: any(ask(fact, key) for ask in arms)
+
+
+def _counted(sifts: Sequence[Sift | None]) -> Sift | None:
+    """Which facts count by any of these; None where all do by one of them."""
+    some = [sift for sift in sifts if sift is not None]
+    if not some or len(some) < len(sifts):
+        return None
+    if len(some) == 1:
+        return some[0]
+
+    def sift(facts: Sequence[Any]) -> list[Any]:
+        counted = {id(fact) for own in some for fact in own(facts)}
+        return [fact for fact in facts if id(fact) in counted]
+
+    return sift
 
 
 class Routes:
     """All ways of one fact type: those that follow from its identity, remembered by it, and the others.
 
-    Where only one pattern wants what is steady, there is one way (`only`), and keys are asked for.
+    Where only one pattern wants what is steady, there is one way (`only`), and keys are asked for. `sift` says which
+    facts count for anybody; None where all do.
 
     Args:
         ways: by the place of a pattern, all ways to its windows; new ones are added.
     """
 
-    __slots__ = ("_all_ways", "_parts", "identities", "kind", "only", "others", "steady", "ways")
+    __slots__ = ("_all_ways", "identities", "kind", "only", "others", "sift", "steady", "ways")
 
     def __init__(self, kind: type[Fact], shelves: Iterable[Shelf], ways: Sequence[list[Way]]) -> None:
         self.kind = kind
@@ -164,24 +183,18 @@ class Routes:
                 (self.steady if kind in shelf.pattern.steady else self.others).append(route)
         self.identities: dict[tuple[object, ...], list[Group]] = {}
         self.ways: dict[tuple[Route, ...], Way] = {}
-        self._parts: dict[tuple[Route, ...], list[Way]] = {}
         self.only = self.way(*self.steady) if len(self.steady) == 1 else None
+        self.sift = _counted([route.sift for route in self.steady])
+        if self.only is not None:
+            self.steady[0].sift = None
 
     def parted(self, fact: Fact) -> list[tuple[Key, Way]]:
-        """The steady ways of this fact by key; where all of a key ask each fact whether it counts, each by itself."""
+        """The steady ways of this fact by key."""
         keys: dict[Key, tuple[Route, ...]] = {}
         for route in self.steady:
             for key in route.keys(fact):
                 keys[key] = (*keys.get(key, ()), route)
-        return [(key, way) for key, routes in keys.items() for way in self._parts.get(routes) or self._part(routes)]
-
-    def _part(self, routes: tuple[Route, ...]) -> list[Way]:
-        if all(route.counts is not None for route in routes):
-            parts = [self.way(route) for route in routes]
-        else:
-            parts = [self.way(*routes)]
-        self._parts[routes] = parts
-        return parts
+        return [(key, self.way(*routes)) for key, routes in keys.items()]
 
     def way(self, *routes: Route) -> Way:
         """The way that these routes have in common."""

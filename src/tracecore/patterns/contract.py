@@ -289,6 +289,13 @@ class Pattern(Generic[C]):
         """Whether a fact of a `steady` type belongs into the windows of its `keys` at all."""
         return True
 
+    def sift(self, facts: Sequence[Any]) -> list[Any]:
+        """Of these facts of one `steady` type those that count, in the same order.
+
+        Override it instead of `counts` where there are very many of them: it is asked once for all that came.
+        """
+        return [fact for fact in facts if self.counts(fact)]
+
     def matters(self, window: Window, fact: Fact) -> bool:
         """Whether a fact of the types in `asides`, which is in the window already, may change what `evaluate` or `due`
         say; asked for a window in which nothing else has changed. When in doubt it may."""

@@ -75,6 +75,13 @@ class Members:
                 group.ranks.add(rank)
 
 
+class Stepped(Members):
+    """The same of those who made a step."""
+
+    def add(self, facts: Sequence[Any]) -> None:
+        super().add([fact for fact in facts if fact.step is not None and fact.phase != "init"])
+
+
 class Sayings:
     """Facts by cohort, in no order."""
 
@@ -91,7 +98,7 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
     ready = window.digest(PodReady, Sayings).cohorts
     failures = (window.digest(RendezvousFailure, Sayings).cohorts, window.digest(NcclError, Sayings).cohorts)
     retries = window.digest(RendezvousRetry, Sayings).cohorts
-    stepped = window.digest(Progress, Members).cohorts
+    stepped = window.digest(Progress, Stepped).cohorts
     entries = [window.digest(kind, Members).cohorts for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
     statuses = window.digest(ExitStatus, Sayings).cohorts
     cohorts: dict[tuple[Key, int], Cohort] = {}

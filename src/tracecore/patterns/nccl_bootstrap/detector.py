@@ -14,9 +14,9 @@ from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Suspects,
 from tracecore.patterns.nccl_bootstrap.cohorts import (
     NO_INTERFACE,
     Cohort,
-    Members,
     Said,
     Sayings,
+    Stepped,
     cohort_of,
     cohorts_of,
     failed_of,
@@ -230,15 +230,11 @@ class NcclBootstrap(Pattern[Config]):
             return ()
         return (("",),)
 
-    def counts(self, fact: Fact) -> bool:
-        """A report of progress that is of a step."""
-        return type(fact) is Progress and fact.step is not None and fact.phase != "init"
-
     def matters(self, window: Window, fact: Fact) -> bool:
         """Where every cohort has made steps, only one that did not matters; who made a step has joined for good."""
         if window.kept is None:
             return True
-        return type(fact) in self.triggers and cohort_of(fact) not in window.digest(Progress, Members).cohorts
+        return type(fact) in self.triggers and cohort_of(fact) not in window.digest(Progress, Stepped).cohorts
 
     def heeds(self, window: Window) -> int:
         return FOREVER if window.kept is None else NEVER

@@ -235,16 +235,22 @@ class Straggler(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         return () if fact.rank is None else job_keys(fact)
 
-    def counts(self, fact: Fact) -> bool:
+    def sift(self, facts: Sequence[Any]) -> list[Any]:
         """First steps and evaluation do not count, nor do collectives of few."""
-        if type(fact) is CollectiveEntry:
+        if isinstance(facts[0], CollectiveEntry):
             # What is read from a dump has its arrivals told.
-            return fact.created is not None and not fact.final and not fact.is_p2p
-        if type(fact) is not Progress:
-            return isinstance(fact, Arrival) and fact.ranks >= self.config.cohort
-        if fact.iter_time_s is None and fact.data_time_s is None:
-            return False
-        return fact.step is not None and fact.step >= self.config.warmup and fact.phase in TRAINS
+            return [fact for fact in facts if fact.created is not None and not fact.final and not fact.is_p2p]
+        if isinstance(facts[0], Arrival):
+            return [fact for fact in facts if fact.ranks >= self.config.cohort]
+        warmup = self.config.warmup
+        return [
+            fact
+            for fact in facts
+            if (fact.iter_time_s is not None or fact.data_time_s is not None)
+            and fact.step is not None
+            and fact.step >= warmup
+            and fact.phase in TRAINS
+        ]
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         named: dict[int, StragglerVerdict] = {}

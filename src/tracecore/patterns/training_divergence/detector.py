@@ -173,11 +173,11 @@ class TrainingDivergence(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         return () if isinstance(fact, NonFinite) and fact.phase == "eval" else job_keys(fact)
 
-    def counts(self, fact: Fact) -> bool:
+    def sift(self, facts: Sequence[Any]) -> list[Any]:
         """Evaluation does not count, nor does a report without a value."""
-        if not isinstance(fact, Progress) or fact.phase == "eval":
-            return False
-        return fact.loss is not None or fact.grad_norm is not None
+        return [
+            fact for fact in facts if (fact.loss is not None or fact.grad_norm is not None) and fact.phase != "eval"
+        ]
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         courses: Courses | None = window.kept
