@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given
@@ -15,11 +18,12 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.progress import stalls
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress
-from tracecore.recipes import excerpt
+from tracecore.recipes import excerpt, sampling
 from tracecore.recipes.columns import Starts
 from tracecore.recipes.plan import plan
+from tracecore.signals.logs.blocks import Again, Block
 from tracecore.signals.logs.reader import read
-from tracecore.signals.logs.selector import Picked, Selector
+from tracecore.signals.logs.selector import Answer, Holding, Picked, Report, Selector
 from tracecore.signals.stream import Clock, Counters, Stream
 
 START = 1_794_700_000
@@ -63,6 +67,8 @@ def _short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(excerpt, "PERIOD", 4 << 10)
     monkeypatch.setattr(excerpt, "WIDTH", 256)
     monkeypatch.setattr(excerpt, "PART", 5)
+    monkeypatch.setattr(sampling, "SMALL", 12 << 10)
+    monkeypatch.setattr(sampling, "TOGETHER", 30 << 10)
 
 
 def _log(form: str, happening: str, where: int, ranks: int) -> bytes:
@@ -102,24 +108,54 @@ def _log(form: str, happening: str, where: int, ranks: int) -> bytes:
 
 
 class _Watched:
-    """A selector that counts the blocks of which stretches were enough."""
+    """A selector that takes one block at a time, and counts those of which stretches were enough."""
 
     def __init__(self, selector: Selector) -> None:
+        assert isinstance(selector, Holding)
         self._selector = selector
         self.glances = 0
 
     def __call__(self, block: bytes) -> object:
+        assert callable(self._selector)
         picked = self._selector(block)
-        self.glances += isinstance(picked, Picked) and picked.newlines is None
+        self._count(picked)
         return picked
 
-    def finish(self) -> object:
-        return self._selector.finish()  # type: ignore[attr-defined]
+    def finish(self) -> Sequence[Report]:
+        return self._selector.finish()
+
+    def _count(self, picked: Sequence[int] | None) -> None:
+        self.glances += isinstance(picked, Picked) and picked.newlines is None
 
 
-def _facts(data: bytes, form: str, selector: Callable[[Stream], object]) -> tuple[list[Fact], object]:
+class _WatchedTogether(_Watched):
+    """The same for one that takes them together."""
+
+    def size(self, most: int) -> int:
+        return self._selector.size(most)
+
+    def take(self, block: Block, again: Again | None, *, hold: bool) -> Sequence[Answer]:
+        return self._counted(self._selector.take(block, again, hold=hold))
+
+    def rest(self) -> Sequence[Answer]:
+        return self._counted(self._selector.rest())
+
+    def _counted(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        for _, picked in answers:
+            self._count(picked)
+        return answers
+
+
+def _facts(
+    data: bytes, form: str, selector: Callable[[Stream], object], file: Path | None = None
+) -> tuple[list[Fact], object]:
     kind = form if form in ("cri", "docker") else "text"
-    stream = Stream(path="f", format=kind, layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+    if file is None:
+        opened: Callable[[], BinaryIO] = partial(io.BytesIO, data)
+    else:
+        file.write_bytes(data)
+        opened = partial(io.FileIO, file)
+    stream = Stream(path="f", format=kind, layer="stdout", open=opened, size=len(data))
     layer, select = plan("stdout"), selector(stream)
     facts: list[Fact] = []
     for signal in read(stream, select, Clock(START * 10**9, True), Counters(), block_size=BLOCK):  # type: ignore[arg-type]
@@ -138,13 +174,16 @@ CASES += [(form, happening, 2) for form in FORMS for happening in ("nothing", "r
 CASES += [(form, "all stall", 1) for form in FORMS]
 
 
+@pytest.mark.parametrize("taken", ["one by one", "together", "together, from a file"])
 @pytest.mark.parametrize(("form", "happening", "ranks"), CASES)
-def test_nothing_is_lost_between_stretches(form: str, happening: str, ranks: int) -> None:
+def test_nothing_is_lost_between_stretches(form: str, happening: str, ranks: int, taken: str, tmp_path: Path) -> None:
     where = random.Random(f"{form} {happening}").randrange(LINES // 3, LINES * 3 // 4)
     data = _log(form, happening, where, ranks)
     layer = plan("stdout")
     every, _ = _facts(data, form, layer.every)
-    found, watched = _facts(data, form, lambda stream: _Watched(layer.selector(stream, spans=True)))
+    watch = _Watched if taken == "one by one" else _WatchedTogether
+    file = tmp_path / "log" if taken.endswith("file") else None
+    found, watched = _facts(data, form, lambda stream: watch(layer.selector(stream, spans=True)), file)
     assert isinstance(watched, _Watched)
     assert watched.glances >= (2 if happening == "nothing" else 0)
     assert [f for f in found if not isinstance(f, Progress)] == [f for f in every if not isinstance(f, Progress)]
@@ -176,10 +215,18 @@ def _back(facts: list[Fact]) -> list[tuple[int | None, int]]:
 
 @given(st.lists(st.integers(0, 60), min_size=50, max_size=200), st.integers(20, 90), st.integers(100, 400))
 def test_lines_of_an_excerpt_are_where_it_says(lengths: list[int], width: int, period: int) -> None:
-    block = b"".join(b"%d" % number * (length // 4) + b"\n" for number, length in enumerate(lengths))
-    seen = excerpt.excerpt(block, width, period, Starts())
-    if seen is None:
-        return
+    lines = [b"%d" % number * (length // 4) + b"\n" for number, length in enumerate(lengths)]
+    block = b"".join(lines)
+    run = excerpt.Run(excerpt.Pace(frozenset(), width, period, True), Starts())
+    for first in range(0, len(lines), 40):
+        part = b"".join(lines[first : first + 40])
+        counted = run.add(part)
+        if counted is None:
+            return
+        assert counted == part.count(b"\n")
+    seen = run.excerpt()
+    assert run.size == len(block)
+    assert run.data(0) == block
     assert seen.offset[0] == 0
     assert seen.lines == len(lengths)
     assert block.endswith(seen.text[seen.starts[(seen.stretch == seen.stretch[-1]).argmax()] :])

@@ -16,7 +16,7 @@ from tracecore.pipeline.thinning import Thinning
 from tracecore.recipes.plan import plan
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import read
-from tracecore.signals.logs.selector import Reporting, SelectAll
+from tracecore.signals.logs.selector import SelectAll
 from tracecore.signals.stream import Counters
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.ottl.processor import Processor
     from tracecore.signals.bundle.discovery import Bundle
-    from tracecore.signals.logs.selector import Report, Selector
+    from tracecore.signals.logs.selector import Selector
     from tracecore.signals.stream import Clock, Stream
 
     Tick: TypeAlias = Callable[[int], None]
@@ -72,17 +72,13 @@ def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
     return SelectAll() if all_lines else plan(stream.layer).selector(stream, spans=True)
 
 
-def facts_of(
-    stream: Stream, clock: Clock, counters: Counters, tick: Tick | None = None, *, all_lines: bool = False
-) -> Iterator[Fact]:
-    """Every fact that one stream states; arguments as of `gather` and `selector_of`.
+def facts_of(stream: Stream, clock: Clock, counters: Counters, *, all_lines: bool = False) -> Iterator[Fact]:
+    """Every fact that one stream states; arguments as of `selector_of`.
 
     Raises:
         archive.ERRORS: the stream is damaged; what was read until then was given.
     """
     selector = selector_of(stream, all_lines=all_lines)
-    if tick is not None:
-        selector = _Ticking(selector, counters, tick)
     stamp = plan(stream.layer).run
     for record in read(stream, selector, clock, counters):
         stamp(record)
@@ -131,13 +127,13 @@ def _chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
 
 
 def _read_chunk(chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False) -> Part:
-    part = Part()
+    part = Part(counters=_Telling(tick=tick))
     for stream in chunk:
         pile: list[Fact] = []
         progress = Thinning()
         limit = _PILE
         try:
-            for fact in facts_of(stream, clock, part.counters, tick, all_lines=all_lines):
+            for fact in facts_of(stream, clock, part.counters, all_lines=all_lines):
                 if progress.take(fact):
                     continue
                 pile.append(fact)
@@ -150,20 +146,15 @@ def _read_chunk(chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None,
     return part
 
 
-class _Ticking:
-    """A selector that says how far the reading is, once for each block."""
+class _Telling(Counters):
+    """Counters that say how far the reading is."""
 
-    def __init__(self, selector: Selector, counters: Counters, tick: Tick) -> None:
-        self._selector = selector
-        self._counters = counters
-        self._tick = tick
+    tick: Tick | None = None
 
-    def __call__(self, block: bytes) -> Sequence[int] | None:
-        self._tick(self._counters.bytes_read)
-        return self._selector(block)
-
-    def finish(self) -> Sequence[Report]:
-        return self._selector.finish() if isinstance(self._selector, Reporting) else ()
+    def read(self, size: int) -> None:
+        self.bytes_read += size
+        if self.tick is not None:
+            self.tick(self.bytes_read)
 
 
 def _after(tick: Tick, base: int) -> Tick:

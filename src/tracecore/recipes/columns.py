@@ -19,6 +19,7 @@ Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]
 Rows: TypeAlias = np.ndarray[tuple[int], np.dtype[np.void]]
 Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 #: Digits of a step, at most.
 MAX_DIGITS: Final = 7
@@ -151,21 +152,26 @@ class Starts:
     def __call__(self, text: bytes) -> Array:
         """The lines of any text; they end with a newline, or with a carriage return that stands alone."""
         array = np.frombuffer(text, np.uint8)
-        found = self._memory(len(array))
-        np.equal(array, 10, out=found[: len(array)])
+        found = self._newlines(array)
         if b"\r" in text:
             alone = array == 13
             alone[:-1] &= array[1:] != 10
             found[: len(array)] |= alone
         return _closed(self._after(found), len(array))
 
-    def _memory(self, size: int) -> Flags:
+    def newlines(self, text: bytes) -> Flags:
+        """Which bytes of a text are newlines; to be used before anything else is asked."""
+        return self._newlines(np.frombuffer(text, np.uint8))[: len(text)]
+
+    def _newlines(self, array: Bytes) -> Flags:
+        size = len(array)
         whole = size + -size % 8
         if len(self._found) < whole:
             self._found = np.empty(whole, np.bool_)
             self._some = np.empty(whole // 8, np.bool_)
         found = self._found[:whole]
         found[size:] = False
+        np.equal(array, 10, out=found[:size])
         return found
 
     def _after(self, found: Flags) -> Array:

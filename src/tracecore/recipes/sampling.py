@@ -36,12 +36,12 @@ from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
 from tracecore.recipes.columns import Array, Flags, Lines, Starts, seconds, together
 from tracecore.recipes.escapes import uncoloured, unescaped
-from tracecore.recipes.excerpt import Excerpt, Pace, excerpt, pace
+from tracecore.recipes.excerpt import MOST, Excerpt, Pace, Run, pace
 from tracecore.recipes.lanes import MAX_LANES, Compared, Lanes, Standing, compare
 from tracecore.recipes.readers import MAX_LESSONS, Readers
 from tracecore.recipes.templates import Ask, Lessons, Template
-from tracecore.signals.logs.blocks import newlines
-from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report
+from tracecore.signals.logs.blocks import Again, Block, newlines
+from tracecore.signals.logs.selector import FAILED_GROUP, Answer, Picked, Report
 
 #: Seconds of a pause. Without spans, this and the longest interval together are less than any pause that means
 #: something to whoever gets the lines (stalls are looked for from 60 s on); with spans, this alone.
@@ -76,6 +76,9 @@ MAX_EVENTS: Final = 8
 AFTER: Final = 6
 #: Blocks that are read whole after stretches of one did not do, at most.
 MOST_WAITED: Final = 15
+#: Bytes of a block of which stretches are expected to be enough, and of those that are judged together.
+SMALL: Final = 1 << 18
+TOGETHER: Final = 4 << 20
 #: Of a stream that goes on for ever: lines that may be learned from.
 MAX_LIVE_LESSONS: Final = 64
 
@@ -148,14 +151,57 @@ class Sampler:
         self._standing: dict[int, Standing] = {}
         #: What the last block that was read whole was like, and blocks to read whole before stretches are tried again.
         self._pace: Pace | None = None
+        #: Nothing but what is no progress, so far.
+        self._barren = False
+        #: Blocks that nothing has been said of yet.
+        self._run: Run | None = None
         self._wait = 0
         self._vain = 0
 
     def __call__(self, block: bytes) -> Sequence[int] | None:
+        return self._answer(block, self._looked(block))
+
+    def size(self, most: int) -> int:
+        """Bytes of the next block to take."""
+        pace = self._pace
+        held = pace is not None and pace.timed and not self._wait and MOST * pace.width <= SMALL
+        return min(SMALL, most) if held or self._barren else most
+
+    def take(self, block: Block, again: Again | None, *, hold: bool) -> list[Answer]:
+        """What can be said now, in the order of the stream: of this block, and of those before that were kept back.
+
+        Args:
+            block: the next one.
+            again: gives bytes of the stream once more; None where that cannot be done.
+            hold: the answer may wait for the next blocks.
+        """
+        looked = self._looked(block.data)
+        if not (hold and self._held(block, looked, again)):
+            return [*self.rest(), (block, self._answer(block.data, looked))]
+        return self.rest() if self._run is not None and self._run.size >= TOGETHER else []
+
+    def rest(self) -> list[Answer]:
+        """What can be said of the blocks that were kept back, now that no more of them are waited for."""
+        run, self._run = self._run, None
+        if run is None:
+            return []
+        picked = self._judged(run, [])
+        if picked is not None:
+            return [(Block(run.end, self._offset - len(run.end), self._lines), picked)]
+        block = Block(run.data(self._offset), self._offset, self._lines)
+        return [(block, self._whole(block.data, self._plain(block.data), [], [], spans=True))]
+
+    def _looked(self, block: bytes) -> _Looked:
+        """What there is in a block that is no progress."""
         text = self._plain(block)
         found = self._events.scan(text)
         found += long_lines(text)
         spans = self._spans and not any(FAILED_GROUP in line_at(text, place) for place in found)
+        return _Looked(text, found, spans)
+
+    def _answer(self, block: bytes, looked: _Looked) -> Sequence[int] | None:
+        """The answer for a block by itself."""
+        text, found, spans = looked
         reports: list[Report] = [] if spans else self._close()
         if found:
             found = mapped(text, found, block) if text is not block else sorted(found)
@@ -167,53 +213,84 @@ class Sampler:
                 return picked
         return self._whole(block, text, found, reports, spans=spans)
 
+    def _held(self, block: Block, looked: _Looked, again: Again | None) -> bool:
+        """Keeps a block back, if stretches of it and others may be enough."""
+        pace = self._pace if self._run is None else self._run.pace
+        if looked.found or not looked.spans or pace is None or not pace.timed or not self._glanceable(block.data):
+            return False
+        run = Run(pace, self._starts, again) if self._run is None else self._run
+        lines = run.add(block.data)
+        if lines is not None:
+            block.newlines = lines
+            self._run = run
+        return lines is not None
+
     def _plain(self, block: bytes) -> bytes:
         """A block as it is searched for what is no progress: without escapes and codes of terminals, line by line."""
         return plain(uncoloured(unescaped(block) if self._form == "docker" else block), escaped=False)
 
     def _nothing(self, block: bytes, text: bytes) -> Picked | None:
         """The answer for a block without any progress, in a stream that had none before."""
-        if self._readers or self._standing or self._readers.any(text):
+        self._barren = not (self._readers or self._standing or self._readers.any(text))
+        if not self._barren:
             return None
-        return self._done(block, Picked((), None, (), newlines(block)))
+        return self._done(len(block), Picked((), None, (), newlines(block)))
+
+    def _glanceable(self, block: bytes) -> bool:
+        """Whether stretches of a block may be enough."""
+        if self._wait > 0 or b"\r" in block or not block.endswith(b"\n"):
+            return False
+        return not any(standing.owed for standing in self._standing.values())
 
     def _glance(self, block: bytes, reports: list[Report]) -> Picked | None:
         """The answer for a block of which stretches are enough; None where all of it has to be read."""
-        pace, last = self._pace, self._size is not None and self._offset + len(block) >= self._size
-        if pace is None or b"\r" in block or not block.endswith(b"\n"):
+        if self._pace is None:
             return None
-        if self._wait > 0:
-            self._wait -= 1
+        if not self._glanceable(block):
+            self._wait = max(self._wait - 1, 0)
             return None
-        if any(standing.owed for standing in self._standing.values()):
+        run = Run(self._pace, self._starts)
+        if len(block) < MOST * self._pace.period or run.add(block) is None:
+            self._in_vain()
             return None
-        seen = excerpt(block, pace.width, pace.period, self._starts)
-        if seen is not None:
-            claimed, unknown = self._readers.read(seen.text, self._plain(seen.text), seen.starts)
-            timed, loose = _parted(claimed)
-            if not unknown and bool(timed) != bool(loose) and not (loose and last):
-                lines = together(timed or loose)
-                compared = compare(lines, PAUSE_OF_SPANS if timed else PAUSE)
-                if compared.steady(seen.stretch[lines.number], pace.lanes):
-                    return self._glanced(block, seen, compared, reports, timed=bool(timed))
-        # What did not do once will not do in the next block either, as a rule.
-        self._vain = min(2 * self._vain + 1, MOST_WAITED)
-        self._wait = self._vain
+        return self._judged(run, reports, alone=True)
+
+    def _judged(self, run: Run, reports: list[Report], *, alone: bool = False) -> Picked | None:
+        """The answer for some blocks of which stretches are enough; None where all of them have to be read.
+
+        Args:
+            run: the blocks.
+            reports: that are due already.
+            alone: there is only one, so that lines can be handed on by their place in it.
+        """
+        seen = run.excerpt()
+        claimed, unknown = self._readers.read(seen.text, self._plain(seen.text), seen.starts)
+        timed, loose = _parted(claimed)
+        last = self._size is not None and self._offset + run.size >= self._size
+        if not unknown and bool(timed) != bool(loose) and not (loose and (last or not alone)):
+            lines = together(timed or loose)
+            compared = compare(lines, PAUSE_OF_SPANS if timed else PAUSE)
+            if compared.steady(seen.stretch[lines.number], run.pace.lanes):
+                return self._glanced(run.size, seen, compared, reports, timed=bool(timed))
+        self._in_vain()
         return None
 
-    def _glanced(
-        self, block: bytes, seen: Excerpt, compared: Compared, reports: list[Report], *, timed: bool
-    ) -> Picked:
+    def _in_vain(self) -> None:
+        """What did not do once will not do in the next block either, as a rule."""
+        self._vain = min(2 * self._vain + 1, MOST_WAITED)
+        self._wait = self._vain
+
+    def _glanced(self, size: int, seen: Excerpt, compared: Compared, reports: list[Report], *, timed: bool) -> Picked:
         """The same where they are."""
         self._vain = 0
         picked: list[int] = []
         if timed:
             where = _Where(seen.starts, seen.offset, self._offset, seen.number, self._lines)
-            self._follow(seen.text, where, len(block), compared, _NONE, reports)
+            self._follow(seen.text, where, size, compared, _NONE, reports)
         else:
             picked = self._needed(compared, None).tolist()
         after = seen.starts[1:] - seen.starts[:-1] + seen.offset
-        return self._done(block, Picked(sorted(int(after[line]) - 1 for line in picked), None, reports, seen.lines))
+        return self._done(size, Picked(sorted(int(after[line]) - 1 for line in picked), None, reports, seen.lines))
 
     def _whole(
         self, block: bytes, text: bytes, found: list[int], reports: list[Report], *, spans: bool
@@ -250,12 +327,13 @@ class Sampler:
             picked += self._needed(compare(lines, PAUSE), self._in_any_case(lines, starts, len(block))).tolist()
         if self._spans:
             quiet = claimed and not unknown and not found
-            self._pace = pace(together([lines for _, lines in claimed]), len(block)) if quiet else None
+            every = together([lines for _, lines in claimed]) if quiet else None
+            self._pace = None if every is None else pace(every, len(block), timed=not loose)
         places = sorted([*found, *(int(starts[line + 1]) - 1 for line in picked)])
-        return self._done(block, Picked(places, ends, reports, len(ends)))
+        return self._done(len(block), Picked(places, ends, reports, len(ends)))
 
-    def _done(self, block: bytes, picked: Picked) -> Picked:
-        self._offset += len(block)
+    def _done(self, size: int, picked: Picked) -> Picked:
+        self._offset += size
         self._lines += picked.lines or 0
         return picked
 
@@ -389,6 +467,20 @@ class Sampler:
         reports.sort(key=_offset)
         if len(self._standing) > MAX_LANES:
             reports += self._close()
+
+
+class _Looked(NamedTuple):
+    """What there is in a block that is no progress.
+
+    Args:
+        text: the block without terminal codes and escapes.
+        found: places in it.
+        spans: lines may stand for those that follow.
+    """
+
+    text: bytes
+    found: list[int]
+    spans: bool
 
 
 def _beside(number: Array, pick: Flags, events: Array, owed: int) -> int:

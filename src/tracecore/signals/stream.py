@@ -68,6 +68,10 @@ class Counters(msgspec.Struct):
     bytes_dropped: int = 0
     lines_unparsed: int = 0
 
+    def read(self, size: int) -> None:
+        """Some bytes were read."""
+        self.bytes_read += size
+
     def add(self, other: Counters) -> None:
-        for name in self.__struct_fields__:
+        for name in Counters.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))

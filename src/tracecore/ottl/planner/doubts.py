@@ -7,7 +7,7 @@ word also has to match what the word's guards say as a whole, which is compiled 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from tracecore.ottl.planner.database import Database, Search, compiled, search
@@ -39,17 +39,14 @@ class Doubts:
             entries: what was found, as the place in the search.
         """
         found: list[int] = []
-        by_entry: dict[int, list[int]] = {entry: [] for entry in entries}
-        for end, entry in zip(ends, entries, strict=True):
-            by_entry[entry].append(end)
-        for entry, places in by_entry.items():
+        for entry, places in _grouped(ends, entries).items():
             if entry not in self._databases:
                 self._databases[entry] = self._whole(entry)
             database = self._databases[entry]
             if database is None:
                 found += places
                 continue
-            lines = [line_at(text, place) for place in places]
+            lines = _lines_at(text, places)
             # As a rule none of them holds, and then one look says so.
             if len(lines) == 1 or _matches(database, b"\n".join(lines)):
                 found += [end for end, line in zip(places, lines, strict=True) if _matches(database, line)]
@@ -70,10 +67,25 @@ class Doubts:
         return Database((), once=True, serialised=dumped) if dumped else None
 
 
-def line_at(text: bytes, end: int) -> bytes:
+def _grouped(ends: Sequence[int], entries: Sequence[int]) -> dict[int, Sequence[int]]:
+    kinds = set(entries)
+    if len(kinds) == 1:
+        return {entries[0]: ends}
+    groups: dict[int, list[int]] = {kind: [] for kind in kinds}
+    for end, entry in zip(ends, entries, strict=True):
+        groups[entry].append(end)
+    return dict(groups)
+
+
+def line_at(text: bytes, place: int) -> bytes:
     """The line that a place is in."""
-    start, stop = text.rfind(b"\n", 0, end) + 1, text.find(b"\n", end)
-    return text[start : stop if stop >= 0 else len(text)]
+    return _lines_at(text, (place,))[0]
+
+
+def _lines_at(text: bytes, places: Iterable[int]) -> list[bytes]:
+    before, after, size = text.rfind, text.find, len(text)
+    # The last line may have no newline: then -1 is found, which is the size of the text but for whole turns.
+    return [text[before(b"\n", 0, place) + 1 : after(b"\n", place) % (size + 1)] for place in places]
 
 
 def _matches(database: Database, text: bytes) -> bool:

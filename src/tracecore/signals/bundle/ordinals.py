@@ -6,6 +6,7 @@ A pod is a rank only where it runs one process. Where anything in a group of pod
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -41,7 +42,7 @@ class Processes(NamedTuple):
 
     Args:
         launched: a launcher that starts several of them speaks.
-        ranks: that prefixes and reports of progress name.
+        ranks: that prefixes and reports of progress name, two of them at most.
         world: how many there are in all, where it is said.
     """
 
@@ -57,8 +58,18 @@ def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
     ends = head[:ENDS] + (tail or head)[-ENDS:]
     world = _WORLD.search(ends)
     reports = ends[:REPORTS] + ends[-REPORTS:]
-    ranks = frozenset(int(rank) for rank in (*_PREFIX.findall(ends), *_REPORT.findall(reports)))
-    return Processes(_LAUNCHER.search(ends) is not None, ranks, int(world.group(1)) if world else None)
+    launched = _LAUNCHER.search(ends) is not None
+    return Processes(launched, _ranks(ends, reports), int(world.group(1)) if world else None)
+
+
+def _ranks(ends: bytes, reports: bytes) -> frozenset[int]:
+    """Ranks that are named; two of them are enough to know that there are several."""
+    ranks: set[int] = set()
+    for match in itertools.chain(_REPORT.finditer(reports), _PREFIX.finditer(ends)):
+        ranks.add(int(match.group(1)))
+        if len(ranks) > 1:
+            break
+    return frozenset(ranks)
 
 
 class _Place(NamedTuple):

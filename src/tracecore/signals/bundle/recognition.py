@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -207,9 +208,11 @@ def _by_line(sample: bytes) -> str:
         values = sum(1 for line in lines if line[:1] == b"#" or _SAMPLE.match(line))
         if values >= len(lines) * 0.8 and (_FAMILY.search(sample) or _SERIES.search(sample)):
             return "prometheus"
-    kinds = [_kind(line) for line in lines]
-    for kind in ("cri", "docker", "dmesg", "syslog"):
-        if kinds.count(kind) >= len(lines) * 0.6:
+    kinds: Counter[str] = Counter()
+    for line in lines:
+        kind = _kind(line)
+        kinds[kind] += 1
+        if kind and kinds[kind] >= len(lines) * 0.6:
             # `time name logger: text` is how many programs log, too: a system log has process ids or known daemons.
             return kind if kind != "syslog" or any(_DAEMON.search(line[:200]) for line in lines) else "text"
     return "text"
@@ -334,11 +337,11 @@ _TELLS_APART: dict[str, Callable[[list[re2._Match]], bool]] = {
 
 def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:
     """The first timestamp of a file, and its last ones: the last, and the last complete one where that is another."""
-    early = head.replace(b"\r", b"\n").split(b"\n")
-    late = tail.replace(b"\r", b"\n").split(b"\n") if tail else early
-    first = next((stamp for raw in early[:LOOKED_AT] if (stamp := _stamp(raw))), None)
+    early = head.replace(b"\r", b"\n")
+    late = tail.replace(b"\r", b"\n") if tail else early
+    first = next((stamp for raw in early.split(b"\n", LOOKED_AT)[:LOOKED_AT] if (stamp := _stamp(raw))), None)
     last: list[Stamp] = []
-    for raw in late[: -LOOKED_AT - 1 : -1]:
+    for raw in late.rsplit(b"\n", LOOKED_AT)[: -LOOKED_AT - 1 : -1]:
         stamp = _stamp(raw)
         if stamp is None or (last and stamp.missing):
             continue

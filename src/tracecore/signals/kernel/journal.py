@@ -141,7 +141,7 @@ class _Lines:
 
     def _more(self) -> bool:
         chunk = self._file.read(self._size)
-        self._counters.bytes_read += len(chunk)
+        self._counters.read(len(chunk))
         self._buffer = self._buffer[self._at :] + chunk
         self._at = 0
         return bool(chunk)

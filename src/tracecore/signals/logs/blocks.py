@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import BinaryIO, TypeAlias
 
 import msgspec
 import numpy as np
 
 from tracecore.signals.stream import Counters
+
+#: Gives so many bytes from a place of a stream once more.
+Again: TypeAlias = Callable[[int, int], bytes]
 
 #: What is done once for each block costs little of one so large; much larger ones cost more for fresh memory.
 BLOCK = 3 << 19
@@ -27,6 +31,8 @@ PIECE = 1 << 17
 #: How far ahead the end of a line is looked for, so that a block is read whole and not put together.
 AHEAD = 1 << 12
 MAX_LINE = 1 << 20
+#: How far back a line without a time looks for one: so much of a block has to be kept for the next.
+LOOK_BACK = 1 << 14
 
 
 class Block(msgspec.Struct, gc=False):
@@ -45,16 +51,17 @@ class Block(msgspec.Struct, gc=False):
     newlines: int = -1
 
 
-def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Block]:
-    """Cuts a file into blocks of at most about `size` bytes that end on a line border (the last one may not)."""
+def blocks(file: BinaryIO, counters: Counters, size: int | Callable[[], int] = BLOCK) -> Iterator[Block]:
+    """Cuts a file into blocks of at most about `size` bytes that end on a line border (the last one may not).
+
+    Args:
+        size: asked anew for each block where it is a function.
+    """
     carry = b""
     offset = 0  # of the carry
     line = 1
     skipping = False
-    wanted = min(size, FIRST)
-    while chunk := file.read(wanted + _ahead(file, wanted)):
-        wanted = size
-        counters.bytes_read += len(chunk)
+    for chunk in _chunks(file, counters, size if callable(size) else lambda: size):
         if skipping:
             end = _first_end(chunk)
             kept = chunk[end:] if end >= 0 else b""
@@ -93,6 +100,23 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
             carry, skipping = b"", True
     if carry:
         yield Block(carry, offset, line)
+
+
+def _chunks(file: BinaryIO, counters: Counters, size: Callable[[], int]) -> Iterator[bytes]:
+    wanted = min(size(), FIRST)
+    while chunk := file.read(wanted + _ahead(file, wanted)):
+        counters.read(len(chunk))
+        yield chunk
+        wanted = size()
+
+
+def again(file: BinaryIO) -> Again | None:
+    """A way to read parts of a file once more; None where that cannot be done, or is not cheap."""
+    return partial(_part, file.fileno()) if type(file) is io.FileIO and file.seekable() else None
+
+
+def _part(file: int, offset: int, size: int) -> bytes:
+    return os.pread(file, size, offset)
 
 
 def _ahead(file: BinaryIO, size: int) -> int:

@@ -7,15 +7,16 @@ and looks at nothing in between; with one open it goes line by line until it clo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
-from tracecore.signals.logs.blocks import BLOCK, MAX_LINE, Block, blocks, newlines
+from tracecore.signals.logs.blocks import BLOCK, LOOK_BACK, MAX_LINE, Block, again, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
-from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Reporting, Selector
+from tracecore.signals.logs.selector import FAILED_GROUP, Holding, Picked, Report, Reporting, Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -24,8 +25,6 @@ from tracecore.signals.stream import Clock, Counters, Stream
 MAX_BODY = 1 << 18
 #: Lines of others that may stand between two lines of one block.
 MAX_FOREIGN = 400
-#: How far back a line without a time looks for one.
-LOOK_BACK = 16 * 1024
 #: Bytes of the line above a traceback that are looked at.
 ABOVE = 1024
 #: After so many looks in vain a stream is taken to have no times.
@@ -74,8 +73,16 @@ def read_lines(
     counters = Counters() if counters is None else counters
     assembly = _Assembly(stream, clock, dialect, counters)
     with stream.open() as file:
-        for block in blocks(file, counters, block_size):
-            yield from assembly.feed(block, selector(block.data))
+        if isinstance(selector, Holding):
+            once_more = again(file)
+            for block in blocks(file, counters, partial(selector.size, block_size)):
+                for answered, picked in selector.take(block, once_more, hold=assembly.idle):
+                    yield from assembly.feed(answered, picked)
+            for answered, picked in selector.rest():
+                yield from assembly.feed(answered, picked)
+        else:
+            for block in blocks(file, counters, block_size):
+                yield from assembly.feed(block, selector(block.data))
     if isinstance(selector, Reporting):
         yield from assembly.reported(selector.finish())
     yield from assembly.finish()
@@ -166,6 +173,11 @@ class _Assembly:
         self._first_attempt = self._attempt
         self._failed = False
 
+    @property
+    def idle(self) -> bool:
+        """Whether no record is open that the next lines may join."""
+        return not self._open and self._message is None and not self._pieces
+
     def feed(self, block: Block, picked: Sequence[int] | None) -> Iterator[LogSignal]:
         data, base = block.data, block.offset
         size = len(data)
@@ -181,7 +193,7 @@ class _Assembly:
             if picked is not None:
                 while index < count and picked[index] < position:
                     index += 1
-                if not self._open and self._message is None and not self._pieces:
+                if self.idle:
                     if index == count:
                         break
                     at = picked[index]

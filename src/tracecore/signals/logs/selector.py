@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from tracecore.signals.logs.blocks import Again, Block
 
 if TYPE_CHECKING:
     import numpy as np
+
+#: What was picked of a block. Of blocks of which only reports are needed, the end stands for all of them.
+Answer: TypeAlias = tuple[Block, Sequence[int] | None]
 
 #: Lines with one of these open a multi-line block. Without them the block is read as single lines.
 OPENERS = (
@@ -88,6 +93,29 @@ class Reporting(Protocol):
 
     def finish(self) -> Sequence[Report]:
         """Those it still has, at the end of the stream."""
+        ...
+
+
+@runtime_checkable
+class Holding(Reporting, Protocol):
+    """A selector that may judge several blocks together, later."""
+
+    def size(self, most: int) -> int:
+        """Bytes of the next block to take."""
+        ...
+
+    def take(self, block: Block, again: Again | None, *, hold: bool) -> Sequence[Answer]:
+        """What can be said now, in the order of the stream: of this block, and of those before that were kept back.
+
+        Args:
+            block: the next one. If it is kept back, it is told how many newlines it has.
+            again: gives bytes of the stream once more; None where that cannot be done.
+            hold: the answer may wait for the next blocks.
+        """
+        ...
+
+    def rest(self) -> Sequence[Answer]:
+        """What can be said of the blocks that were kept back, now that no more of them are waited for."""
         ...
 
 
