@@ -12,6 +12,7 @@ the watermark reaches them; one that is older than the watermark is late, and co
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -33,7 +34,7 @@ _UNFINISHED = frozenset({"RUNNING", "PENDING", "CONFIGURING", "SUSPENDED", "REQU
 
 Stream = tuple[str, str, int]
 #: Time, place in its stream, uid, type, fact: lines that share a time come in the order they were written.
-_Waiting = tuple[int, str, int, str, str, Fact]
+_Waiting = tuple[int, str, int, str, str, int, Fact]
 
 
 class _State:
@@ -81,6 +82,7 @@ class ProgressBridge:
         self.hurried = 0
         self._states: OrderedDict[Stream, _State] = OrderedDict()
         self._ends: list[_Waiting] = []
+        self._count = itertools.count()
         self._now: int | None = None
 
     def observe(self, fact: Fact) -> None:
@@ -90,7 +92,8 @@ class ProgressBridge:
         if self._now is not None and fact.time <= self._now:
             self.late += 1
         source = fact.source
-        waiting = (fact.time, source.path, source.offset, fact.uid, type(fact).__name__, fact)
+        # Two files of one name may say the same of different hosts: facts themselves have no order.
+        waiting = (fact.time, source.path, source.offset, fact.uid, type(fact).__name__, next(self._count), fact)
         if not isinstance(fact, Progress | CheckpointPhase):
             if _is_end(fact):
                 heapq.heappush(self._ends, waiting)

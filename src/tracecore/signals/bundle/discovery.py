@@ -6,9 +6,11 @@ and what cannot be read is listed with its reason.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +18,7 @@ from typing import BinaryIO, TypedDict, cast
 
 import msgspec
 
-from tracecore.signals.bundle import archive, identity, ordinals
+from tracecore.signals.bundle import archive, exports, identity, ordinals
 from tracecore.signals.bundle.archive import Limits, Opener
 from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
 from tracecore.signals.kernel import lines as kernel_lines
@@ -30,6 +32,8 @@ HEAD = 64 * 1024
 TAIL = 32 * 1024
 #: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
 NESTED_ZIP = 1 << 30
+#: Bytes of exports of logs that are held in memory.
+EXPORTS = 4 * exports.MAX_SIZE
 
 #: Labels of recorded cases and lists of contents: about a bundle, not part of it.
 IGNORED = frozenset({"truth.json", "tracecore-manifest.json"})
@@ -111,6 +115,8 @@ class _Search:
         self.stamps: list[Stamp] = []
         self.processes: dict[str, ordinals.Processes] = {}
         self.count = 0
+        self.exported = 0
+        self.paths: Counter[str] = Counter()
 
     def skip(self, path: str, reason: str) -> None:
         self.skipped.append(Skipped(printable(path), reason))
@@ -149,9 +155,16 @@ class _Search:
         with opener() as file:
             head = _exactly(file, HEAD)
             kind = archive.kind(head)
-            if not kind:
+            made_of = None if kind else exports.shape(head)
+            if made_of is not None and self._export(path, relative, made_of, head, file):
+                return
+            if not kind and made_of is None:
                 self._recognise(path, relative, opener, size, head, file)
                 return
+        if not kind:
+            with opener() as file:
+                self._recognise(path, relative, opener, size, _exactly(file, HEAD), file)
+            return
         if depth >= self.limits.depth:
             self.skip(path, f"an archive more than {self.limits.depth} deep")
         elif kind == "tar":
@@ -216,9 +229,44 @@ class _Search:
         except archive.ERRORS as error:
             self.skip(path, archive.reason(error))
 
+    def _export(self, path: str, relative: str, made_of: exports.Shape, head: bytes, file: BinaryIO) -> bool:
+        """The logs of an export, each as a file of its own; whether there are any, and it was not too large."""
+        data = head + _exactly(file, exports.MAX_SIZE + 1 - len(head))
+        self.exported += len(data)
+        if len(data) > exports.MAX_SIZE or self.exported > EXPORTS:
+            self.skip(path, "exports of logs too large to be held, read line by line: give them in parts")
+            return False
+        try:
+            export = exports.read(data, made_of)
+        except ValueError as error:
+            self.skip(path, f"read line by line: {archive.reason(error)}")
+            return False
+        if export.left_out:
+            self.skip(path, f"{export.left_out} entries that are no lines of a log, or of too many writers")
+        for log in export.logs:
+            opener, name = partial(io.BytesIO, log.data), printable(log.name)
+            resource = (
+                log.resource if "k8s.pod.name" in log.resource else identity.of(f"{relative}/{name}") | log.resource
+            )
+            with opener() as inner:
+                start = _exactly(inner, HEAD)
+                self._recognise(f"{path}!/{name}", f"{relative}/{name}", opener, len(log.data), start, inner, resource)
+        return bool(export.logs)
+
     def _recognise(
-        self, path: str, relative: str, opener: Opener, size: int | None, head: bytes, file: BinaryIO
+        self,
+        path: str,
+        relative: str,
+        opener: Opener,
+        size: int | None,
+        head: bytes,
+        file: BinaryIO,
+        resource: Attributes | None = None,
     ) -> None:
+        self.paths[path] += 1
+        if self.paths[path] > 1:
+            # An archive may have two members of one name.
+            path = f"{path} ({self.paths[path]})"
         complete = len(head) < HEAD
         tail = b"" if complete else _tail(file, head)
         name = relative.rsplit("/", 1)[-1]
@@ -232,7 +280,7 @@ class _Search:
             layer=found.layer,
             open=opener,
             size=len(head) if complete else size,
-            resource=identity.of(relative),
+            resource=identity.of(relative) if resource is None else resource,
             wrapping=found.wrapping,
         )
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
