@@ -206,3 +206,15 @@ def test_batching_and_order_do_not_matter(facts: list[Fact], seed: int, ticks: l
             said[stall.uid] = stall
     assert bridge.late == 0
     assert said == whole
+
+
+def test_lines_without_a_time_of_their_own_do_not_tell_how_long_nothing_came() -> None:
+    assert stalls([step(1, 1, approximate=True), step(1, 2, approximate=True)], at(500)) == []
+    assert brief(stalls([step(1, 1, approximate=True), step(2, 2)], at(100))) == [(90.0, 2, None)]
+
+
+def test_the_same_end_of_two_hosts_in_files_of_one_name_is_taken_twice() -> None:
+    bridge = ProgressBridge()
+    for node in ("n1", "n2"):
+        bridge.observe(RunFinished(time=at(5), source=Source("a.log", 50), node=node))
+    assert bridge.tick(at(100)) == []

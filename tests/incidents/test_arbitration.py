@@ -428,3 +428,27 @@ def test_a_rank_that_only_lost_somebody_says_whom() -> None:
     (incident,) = judge([], [waits]).incidents
     assert incident.headline == "Ranks wait in Horovod for rank 1, 3, and nothing read here says why"
     assert incident.suspects.ranks == (1, 3)
+
+
+def test_memory_that_ran_out_for_somebody_else_is_told_beside_a_run_that_goes_on() -> None:
+    kill = verdict("host_oom", 30, seen(30, pid=77, node="n1"))
+    finding = judge([kill], steps(*range(0, 300, 10)))
+    assert roots(finding) == []
+    assert finding.notes == ["Overcome, the run went on: host_oom of []"]
+    # Who made no step since then may have been the one.
+    assert roots(judge([kill], steps(0, 10, 20))) == ["host_oom"]
+    assert roots(judge([verdict("host_oom", 30, seen(30, rank=0))], steps(*range(0, 300, 10)))) == ["host_oom"]
+
+
+def test_a_slow_rank_of_a_run_that_has_not_ended_is_what_is_told() -> None:
+    slow = verdict("straggler", 100, seen(100, rank=2), ranks=[2])
+    finding = judge([slow], [*steps(*range(0, 300, 10)), *ended({0: None, 1: None, 2: None})])
+    assert roots(finding) == ["straggler"]
+    assert "still running when this was recorded" in finding.notes[0]
+
+
+def test_an_error_of_a_library_that_steps_follow_is_no_failure() -> None:
+    error = NcclError(time=T0, source=place("steps.log", 1), error="ib_port_error", rank=0, approximate=True)
+    later = [Progress(time=T0, source=place("steps.log", n + 2), step=n, rank=0, approximate=True) for n in range(5)]
+    assert roots(judge([], [error, *later])) == []
+    assert roots(judge([], [error])) == [None]

@@ -136,7 +136,9 @@ class ProgressBridge:
 
     def _state(self, state: _State, until: int, found: list[StepStalled]) -> None:
         """State the stall of this stream up to this time, where it is longer than what was said of it."""
-        if state.since is None or state.last is None or state.ended:
+        # A line without a time of its own was written some time after the one above it: for how long nothing came
+        # since then is not known.
+        if state.since is None or state.last is None or state.ended or state.last.approximate:
             return
         length = _rounded(until - state.since, self.threshold)
         if length <= state.stated:

@@ -30,6 +30,8 @@ SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
 EPISODE: Final = 600 * SECOND
 
+#: Who makes a step so long after a death is not the one that died.
+WENT_ON: Final = 60 * SECOND
 #: What was over so long before a run is none of its business. Two clocks that print no zone differ by less.
 HISTORY: Final = 24 * 3600 * SECOND
 
@@ -152,10 +154,12 @@ def _attempt(
 ) -> list[Incident]:
     """The incidents of one attempt, what ended it first."""
     state = attempt.state if attempt is not None else "unknown"
-    if state == "finished" and not over:
-        survived = [t for t in touches if not _stands(t, attempt)]
+    if not over:
+        ended = state == "finished"
+        survived = [t for t in touches if not _stands(t, attempt) and (ended or _is_anothers(t, attempt))]
         touches = [t for t in touches if t not in survived]
-        notes += [f"Overcome, the run finished: {t.verdict.headline()}" for t in survived]
+        how = "the run finished" if ended else "the run went on"
+        notes += [f"Overcome, {how}: {t.verdict.headline()}" for t in survived]
     edges = _edges(touches)
     explained = {edge.effect for edge in edges}
     roots = [t for t in touches if t.id not in explained]
@@ -180,7 +184,10 @@ def _attempt(
     fatal = [i for i in incidents if i.root and i.root.verdict.pattern_name not in precedence.CONDITIONS]
     if attempt is not None and not fatal:
         left = unexplained(attempt, run, layers, last=not over)
-        if left is not None:
+        if left is not None and incidents and state == "unended" and not attempt.stalls and not attempt.saving:
+            # What is slow and goes on is all that is known: that it had not ended yet is no failure beside it.
+            notes.append(left.headline)
+        elif left is not None:
             left.alternatives += [
                 Alternative(i.root.id, i.root.verdict.pattern_name, _SLOWS) for i in incidents if i.root
             ]
@@ -198,6 +205,13 @@ def _stands(t: Touch, attempt: Attempt | None) -> bool:
         # Who was asked to stop and saved its work exits with 0, too; a program that says it is complete was not cut.
         return attempt is None or not (attempt.finished or attempt.completed)
     return t.name in precedence.STANDS_ALONE
+
+
+def _is_anothers(t: Touch, attempt: Attempt | None) -> bool:
+    """Whether memory ran out for a process that is not known to be one of the run's, which made steps long after."""
+    if t.name != "host_oom" or attempt is None or attempt.state != "unknown" or t.ranks:
+        return False
+    return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
 
 
 def _edges(touches: Sequence[Touch]) -> list[Edge]:

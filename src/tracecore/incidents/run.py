@@ -44,6 +44,8 @@ _TROUBLES = (
     CudaError, CudaOomUnmeasured, CudaOom, ExceptionRaised, FatalSignal, GpuLost, LauncherFailure, LoaderError,
     MemoryKillReport, OomKill, PodEvicted, RendezvousFailure, Xid,
 )  # fmt: skip
+#: What a program may catch, or its libraries get over.
+_SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError)
 #: Of these, so many are kept.
 _TROUBLE = 1_000
 
@@ -187,7 +189,7 @@ def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
         return fact.end >= progress
     offsets = steps.get(fact.source.path, ())
     # One further step may be another rank's.
-    return not isinstance(fact, ExceptionRaised) or len(offsets) - bisect_right(offsets, fact.source.offset) < 2
+    return not isinstance(fact, _SURVIVABLE) or len(offsets) - bisect_right(offsets, fact.source.offset) < 2
 
 
 def _is_trouble(fact: Fact) -> bool:

@@ -15,7 +15,7 @@ _CONTAINER = re2.compile(r"(?:^|/)([a-z0-9.-]+)_([a-z0-9-]+)_([a-z0-9.-]+)-[a-f0
 _ATTEMPT = re2.compile(r"(?:^|/)attempt_(\d{1,6})/(\d{1,6})/(stdout|stderr)\.log")
 _SLURM = re2.compile(r"^slurm[-_.](\d{1,12}(?:_\d{1,9})?)(?:[-_.].*)?\.(?:out|err|log|txt)")
 _RANK = re2.compile(
-    r"(?i)(?:^|[^a-z])(?:global[_-]?)?(?:rank|worker|trainer|task|proc|process)[_.-]?(\d{1,7})(?:[^0-9a-z]|$)"
+    r"(?i)(?:^|[^a-z])(?:global[_-]?)?(?:rank|worker(?:log)?|trainer|task|proc|process)[_.-]?(\d{1,7})(?:[^0-9a-z]|$)"
 )
 _LOCAL = re2.compile(r"(?i)local[_-]?rank")
 _NODE = re2.compile(

@@ -49,7 +49,7 @@ _CRI_STREAMS = (b" stdout ", b" stderr ")
 _PREFIX = re2.compile(
     rb"^(?:\[rank(\d{1,7})\]: ?"  # PyTorch's except hook and logging
     rb"|\[[A-Za-z_]+?(\d{1,5})\]:"  # torchrun --tee: role name and local rank
-    rb"|\[\d+,(\d{1,7})\]<std(?:out|err|diag)>: ?"  # mpirun --tag-output
+    rb"|\[(?:\d+,)?(?:mpirank:)?(\d{1,7})(?:,[\w.-]{1,80})?\]<std(?:out|err|diag)>: ?"  # mpirun, Horovod, SageMaker
     rb"|\([\w.:<>-]{1,80} (?:pid=(\d+))(?:, ip=([0-9a-fA-F.:]+))?\) ?"  # Ray
     rb"|\[pod/([a-z0-9.-]+)/([a-z0-9.-]+)\] )"  # kubectl logs --prefix
 )
@@ -136,7 +136,7 @@ def strip_prefixes(line: Line, single_node: bool) -> None:
         text = line.text
         # Most lines have no prefix, and many begin with a bracketed time.
         if text[:1] == b"[":
-            if b"]" not in text[2:100] or (text[1:2].isdigit() and text[2:3].isdigit()):
+            if b"]" not in text[2:100] or (text[1:3].isdigit() and b"]<std" not in text[:100]):
                 return
         elif text[10:11] == b"T" and text[4:5] == b"-":
             if (stamped := _STAMPED.match(text)) is None:

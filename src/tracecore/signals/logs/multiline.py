@@ -61,7 +61,11 @@ _MESSAGE = (
     b"Note: ",
     b"what():",
     b"/job:",  # the tasks that JAX's coordination service misses
+    b"Missing ranks:",  # Horovod's, one line for each below
+    b"Stalled ranks:",
+    b"Stalled ops:",
 )
+_MISSED = re2.compile(rb"^\d{1,7}: \[")
 _NCCL_ERROR = re2.compile(rb"^nccl[A-Z]\w+:")
 _PYTHON_FRAME = re2.compile(rb"^#\d+ \S.* (?:from|at|in) ")
 _TYPE = re2.compile(rb"^((?:[A-Za-z_]\w*\.)*)([A-Za-z_]\w*)(?:\(\w+\))?(?:: |:?$)")
@@ -89,7 +93,7 @@ def is_exception(text: bytes) -> bool:
 
 
 #: What a raw line has, whatever stands around its text, that `continues_message`; codes and escapes may hide anything.
-MAY_CONTINUE = re2.compile(rb"[\x00\x1b\\]|#\d|nccl[A-Z]|" + b"|".join(map(re2.escape, _MESSAGE)))
+MAY_CONTINUE = re2.compile(rb"[\x00\x1b\\]|#\d|nccl[A-Z]|\d: \[|" + b"|".join(map(re2.escape, _MESSAGE)))
 
 
 def continues_message(text: bytes) -> bool:
@@ -280,18 +284,22 @@ class Message:
     def __init__(self) -> None:
         self._last_error = False
         self._frames = False
+        self._ranks = False
 
     def take(self, text: bytes) -> Take:
         if not text:
             return HOLD if self._frames else CLOSE
         if HEADER in text:
             return CLOSE
+        if self._ranks and _MISSED.match(text):
+            return TAKE
         if self._last_error:
             self._last_error = False
             return TAKE
         if continues_message(text):
             self._last_error = text.startswith(b"Last error:")
             self._frames = self._frames or text.startswith((b"frame #", b"#"))
+            self._ranks = text.startswith((b"Missing ranks:", b"Stalled ranks:"))
             return TAKE
         return CLOSE
 

@@ -1,0 +1,24 @@
+"""What launchers put before a line: whose it is, and what is left of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracecore.signals.logs.dialects import plain
+
+
+@pytest.mark.parametrize(
+    ("line", "rank", "text"),
+    [
+        (b"[1,3]<stdout>:step 4", 3, b"step 4"),
+        (b"[1,mpirank:12,algo-1]<stderr>:step 4", 12, b"step 4"),
+        (b"[2]<stderr>:step 4", 2, b"step 4"),
+        (b"[12]<stdout>:step 4", 12, b"step 4"),
+        (b"[rank7]: step 4", 7, b"step 4"),
+        (b"[12:47:09] step 4", None, b"[12:47:09] step 4"),
+        (b"[12] step 4", None, b"[12] step 4"),
+    ],
+)
+def test_the_rank_is_taken_from_the_prefix(line: bytes, rank: int | None, text: bytes) -> None:
+    found = plain()(line)
+    assert (found.rank, found.text) == (rank, text)
