@@ -96,7 +96,8 @@ class Config(Settings, frozen=True, kw_only=True):
     """
     Args:
         window: errors of one kind this close to each other are one failure; harm and recovery are looked for as far.
-        patience: a passing error, or a mount that is tried again, that lasts this long counts without visible harm.
+        patience: a passing error, or a mount that is tried again, counts without visible harm when this long no step
+            is made after it.
     """
 
     window: Duration = 10 * MINUTE
@@ -197,10 +198,12 @@ class Left(NamedTuple):
     Args:
         last: when the last error was last stated.
         standing: some error was not overcome.
+        until: when an error that clients retry comes to count, unless something is said before; None for never.
     """
 
     last: int
     standing: bool
+    until: int | None
 
 
 class StorageFailure(Pattern[Config]):
@@ -265,16 +268,28 @@ class StorageFailure(Pattern[Config]):
         return left.last + (self.config.window if left.standing else 0)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        found, left = self._judge(window, now)
+        window.keep(left)
+        return found
+
+    def due(self, window: Window, now: int) -> int | None:
+        left: Left | None = window.kept
+        return (self._judge(window, now)[1] if left is None else left).until
+
+    def _judge(self, window: Window, now: int) -> tuple[list[Verdict], Left]:
         outcomes = Outcomes(window, self.config.window)
         chains = self._chains(window, outcomes)
-        window.keep(Left(_last_end(window), bool(chains)))
         found: list[Verdict] = []
+        waits: list[int] = []
         for chain in chains:
             first, *others = chain
             chain = [first, *(fact for fact in others if fact.time - first.end <= self.config.window)]
             harm = next((harm for fact in chain if (harm := outcomes.harm(fact)) is not None), None)
-            if harm is None and not _lasting(first) and now < first.time + self.config.patience:
-                continue
+            if harm is None and not _lasting(first):
+                counts = max(first.time, outcomes.last_step(first)) + self.config.patience
+                if now < counts:
+                    waits.append(counts)
+                    continue
             found.append(
                 StorageFailureVerdict(
                     key=window.key,
@@ -288,14 +303,7 @@ class StorageFailure(Pattern[Config]):
                 )
             )
         found.sort(key=lambda verdict: (verdict.time, verdict.episode))
-        return found
-
-    def due(self, window: Window, now: int) -> int | None:
-        troubles: tuple[Trouble, ...] = (*window.of(StorageError), *window.of(MountEvent))
-        times = (
-            fact.time + self.config.patience for fact in troubles if not _lasting(fact) and error_of(fact) in WORDS
-        )
-        return min((time for time in times if time > now), default=None)
+        return found, Left(_last_end(window), bool(chains), min(waits, default=None))
 
     def _chains(self, window: Window, outcomes: Outcomes) -> list[list[Trouble]]:
         """Errors that were not overcome, by error and backend, those close to each other together."""

@@ -83,7 +83,7 @@ class Outcomes:
             step = steps[place]
             if step.time > latest:
                 break
-            if step.step is None or (rank is not None and step.rank is not None and step.rank != rank):
+            if not _moves(step) or (rank is not None and step.rank is not None and step.rank != rank):
                 continue
             if not self._follows(step, fact) or not _related(step, fact):
                 continue
@@ -93,12 +93,23 @@ class Outcomes:
                 return True
         return False
 
+    def last_step(self, fact: Fact) -> int:
+        """When the last step was reported after this error; the time of the error where none was."""
+        latest = fact.end + self.reach
+        for place in range(len(self.progress) - 1, -1, -1):
+            step = self.progress[place]
+            if step.time <= fact.time:
+                break
+            if step.time <= latest and _moves(step) and _related(step, fact) and self._follows(step, fact):
+                return step.time
+        return fact.time
+
     def _drawn_again(self, place: int, fact: Fact) -> bool:
         """A progress bar is drawn once more when its program ends: the step is the one of before the error."""
         step = self.progress[place]
         for other in reversed(self.progress[max(place - NEARBY, 0) : place]):
             if other.rank == step.rank and _same_stream(other, step) and not self._follows(other, fact):
-                return other.step == step.step
+                return (other.step, other.epoch) == (step.step, step.epoch)
         return False
 
     def _follows(self, later: Fact, fact: Fact) -> bool:
@@ -117,6 +128,11 @@ class Outcomes:
             return False
         same = ((recovery.device, fact.device), (recovery.path, fact.path), (recovery.backend, fact.backend))
         return all(mine is None or its is None or mine == its for mine, its in same)
+
+
+def _moves(report: Progress) -> bool:
+    """Whether it tells how far the training is."""
+    return report.step is not None or report.epoch is not None
 
 
 def _time(fact: Fact) -> int:
