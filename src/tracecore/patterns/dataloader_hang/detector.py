@@ -7,8 +7,10 @@ from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
+
 from tracecore.facts.kubernetes import MountEvent
-from tracecore.facts.process import LoaderError
+from tracecore.facts.process import LoaderError, StackPrinted
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import Key, Rest, Window
 
 Discriminator: TypeAlias = Literal["worker_killed", "storage_event"]
 
@@ -77,6 +79,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
         stall: of the training.
         error: the latest loader error of the same pod.
         event: the latest failed mount on the same node.
+        stack: where the rank stood, where that was printed.
     """
 
     pattern_id: ClassVar[str] = "7"
@@ -86,6 +89,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
     stall: StepStalled
     error: LoaderError | None = None
     event: MountEvent | None = None
+    stack: StackPrinted | None = None
 
     @property
     def discriminator(self) -> Discriminator:
@@ -104,10 +108,12 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"Input of {who}{node} stopped{step} for {seconds(self.stall_seconds)}: {why}"
 
     def remediation(self) -> str:
-        if self.error is None:
-            return self._fill(STORAGE)
-        text = self._fill(NEXT.get(self.error.error_class, OTHER))
-        return f"{text} A volume could not be mounted on that node either: see the trail." if self.event else text
+        text = self._fill(STORAGE if self.error is None else NEXT.get(self.error.error_class, OTHER))
+        if self.error is not None and self.event is not None:
+            text += " A volume could not be mounted on that node either: see the trail."
+        if self.stack is not None:
+            text += f" When its stack was last printed, rank {self.stack.rank} stood at {self.stack.frame}."
+        return text
 
     def evidence(self) -> Sequence[Fact]:
         facts = [fact for fact in (self.error, self.event, self.stall) if fact is not None]
@@ -147,6 +153,12 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
                 )
             },
         }
+
+    def beside(self, rest: Rest) -> DataloaderHangVerdict:
+        """The rank that waits for its input may have said where."""
+        ranks = {fact.rank for fact in (self.stall, self.error) if fact is not None and fact.rank is not None}
+        stack = next((rest.stacks[rank] for rank in sorted(ranks) if rank in rest.stacks), None)
+        return self if stack is None else msgspec.structs.replace(self, stack=stack)
 
     def _fill(self, text: str) -> str:
         pid = f" (pid {self.error.worker_pid})" if self.error and self.error.worker_pid is not None else ""
