@@ -65,7 +65,7 @@ def test_it_is_in_the_catalogue(installed: Path) -> None:
 def test_its_cases_pass_and_lint_is_silent(installed: Path) -> None:
     result = run(installed, "-m", "tracecore", "patterns", "test", "fan_failure")
     assert result.returncode == 0, result.stderr
-    assert "11 cases of 1 patterns, 0 failed" in result.stderr
+    assert "11 cases of 1 pattern, 0 failed" in result.stderr
     result = run(installed, "-m", "tracecore", "patterns", "lint", "fan_failure")
     assert result.returncode == 0, result.stderr
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.engine.trial import Outcome
+    from tracecore.patterns.cases import Case
     from tracecore.patterns.contract import Pattern
 
 
@@ -64,6 +65,7 @@ def show(name: str, settings: Sequence[str]) -> None:
 
     Example: tracecore patterns show hbm_ecc --set window=10m
     """
+    from tracecore.patterns.cases import CaseError
     from tracecore.patterns.config import ConfigError, load
     from tracecore.patterns.runbook import show as render
 
@@ -72,7 +74,10 @@ def show(name: str, settings: Sequence[str]) -> None:
         pattern = kind(load(kind.Config, dict(_assignment(text) for text in settings), kind.name))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    text = render(pattern)
+    try:
+        text = render(pattern)
+    except CaseError as error:
+        raise click.ClickException(str(error)) from None
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return
@@ -94,14 +99,16 @@ def test(names: Sequence[str], update: bool, as_json: bool, verbose: bool) -> in
 
     Example: tracecore patterns test hbm_ecc
     """
-    from tracecore.engine.trial import run_case
     from tracecore.patterns import types
-    from tracecore.patterns.cases import CaseError, cases_of
+    from tracecore.patterns.cases import CaseError, cases_of, folder
 
     outcomes: list[tuple[type[Pattern[Any]], Outcome]] = []
     for kind in [_named(name) for name in names] or types():
         try:
-            outcomes += [(kind, run_case(kind, case, update=update)) for case in cases_of(kind)]
+            cases = cases_of(kind)
+            if not cases:
+                raise click.ClickException(f"no cases in {folder(kind) / 'cases'}")
+            outcomes += [(kind, tried(kind, case, update=update)) for case in cases]
         except CaseError as error:
             raise click.ClickException(str(error)) from None
     return report(outcomes, as_json=as_json, verbose=verbose)
@@ -127,7 +134,8 @@ def lint(names: Sequence[str], as_json: bool) -> int:
     for finding in findings if not as_json else ():
         click.echo(f"{finding.severity}: {finding.pattern}: {finding.check}: {finding.message}", err=True)
     errors = sum(finding.severity == "error" for finding in findings)
-    click.echo(f"{len(kinds)} patterns, {errors} errors, {len(findings) - errors} warnings", err=True)
+    counts = (len(kinds), "pattern"), (errors, "error"), (len(findings) - errors, "warning")
+    click.echo(", ".join(_count(number, what) for number, what in counts), err=True)
     return 1 if errors else 0
 
 
@@ -138,9 +146,13 @@ def schema(name: str | None) -> None:
 
     Example: tracecore patterns schema hbm_ecc
     """
+    from tracecore.patterns.cases import CaseError
     from tracecore.patterns.schema import envelope, schema_of
 
-    _print_json(schema_of(_named(name)) if name else envelope())
+    try:
+        _print_json(schema_of(_named(name)) if name else envelope())
+    except CaseError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @command.command()
@@ -161,7 +173,8 @@ def new(name: str, into: Path | None, ident: str | None) -> None:
     source = Path("src/tracecore/patterns")
     target = into or (source if source.is_dir() else Path())
     taken = {kind.id for kind in kinds}
-    ident = ident or str(next(number for number in range(24, 10_000) if str(number) not in taken))
+    if ident is None:
+        ident = str(next(number for number in range(24, 10_000) if str(number) not in taken))
     if ident in taken:
         raise click.UsageError(f"id {ident} is taken")
     try:
@@ -170,6 +183,21 @@ def new(name: str, into: Path | None, ident: str | None) -> None:
         raise click.UsageError(str(error)) from None
     click.echo(f"made {home}. Next: tracecore patterns test {home}", err=True)
     click.echo(home)
+
+
+def tried(kind: type[Pattern[Any]], case: Case, *, update: bool, golden_needed: bool = True) -> Outcome:
+    """Run a case; a detector that raises fails it, and the failure says where."""
+    from tracecore.engine.trial import Outcome, run_case
+    from tracecore.patterns.cases import CaseError, folder
+    from tracecore.patterns.loading import raised_at
+
+    try:
+        return run_case(kind, case, update=update, golden_needed=golden_needed)
+    except CaseError:
+        raise
+    except Exception as error:
+        where = raised_at(error, folder(kind))
+        return Outcome(case, [f"the detector raises {type(error).__name__}: {error} ({where})"], golden="")
 
 
 def report(outcomes: Sequence[tuple[type[Pattern[Any]], Outcome]], *, as_json: bool, verbose: bool = False) -> int:
@@ -199,19 +227,26 @@ def report(outcomes: Sequence[tuple[type[Pattern[Any]], Outcome]], *, as_json: b
             elif verbose:
                 click.echo(f"ok   {kind.name}/{case.name}: {case.why}", err=True)
     names = {kind.name for kind, _ in outcomes}
-    rewritten = f", {changed} goldens written" if changed else ""
-    click.echo(f"{len(outcomes)} cases of {len(names)} patterns, {failed} failed{rewritten}", err=True)
+    rewritten = f", {_count(changed, 'golden')} written" if changed else ""
+    tally = f"{_count(len(outcomes), 'case')} of {_count(len(names), 'pattern')}"
+    click.echo(f"{tally}, {failed} failed{rewritten}", err=True)
     return 1 if failed else 0
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _named(name: str) -> type[Pattern[Any]]:
     from tracecore.patterns import types
-    from tracecore.patterns.loading import NoSuchPattern, named
+    from tracecore.patterns.loading import BrokenPattern, NoSuchPattern, named
 
     try:
         return named(name, types())
     except NoSuchPattern as error:
         raise click.UsageError(str(error)) from None
+    except BrokenPattern as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracecore.cli.patterns import report
+from tracecore.cli.patterns import report, tried
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,13 +33,13 @@ def command(paths: Sequence[Path], name: str | None, update: bool, as_json: bool
     Example: tracecore replay src/tracecore/patterns/hbm_ecc/cases/timelines.yaml
     """
     from tracecore.patterns.cases import CaseError
-    from tracecore.patterns.loading import NoSuchPattern
+    from tracecore.patterns.loading import BrokenPattern, NoSuchPattern
 
     outcomes: list[tuple[type[Pattern[Any]], Outcome]] = []
     try:
         for path in paths:
             outcomes += _run(path, name, update)
-    except (CaseError, NoSuchPattern) as error:
+    except (BrokenPattern, CaseError, NoSuchPattern) as error:
         raise click.ClickException(str(error)) from None
     if not outcomes:
         raise click.UsageError(f"no case files under {', '.join(map(str, paths))}")
@@ -47,10 +47,9 @@ def command(paths: Sequence[Path], name: str | None, update: bool, as_json: bool
 
 
 def _run(path: Path, name: str | None, update: bool) -> Iterator[tuple[type[Pattern[Any]], Outcome]]:
-    from tracecore.engine.trial import run_case
     from tracecore.patterns import types
     from tracecore.patterns.cases import CaseError, read_cases
-    from tracecore.patterns.loading import at, named
+    from tracecore.patterns.loading import NoSuchPattern, at, named
     from tracecore.patterns.schema import FALSIFIERS
 
     kinds = types()
@@ -61,12 +60,15 @@ def _run(path: Path, name: str | None, update: bool) -> Iterator[tuple[type[Patt
         home = None if name else at(file, kinds)
         needs = home.needs if home else ()
         for case in read_cases(file, needs):
-            kind = named(case.pattern, kinds) if case.pattern else named(name, kinds) if name else home
+            try:
+                kind = named(case.pattern, kinds) if case.pattern else named(name, kinds) if name else home
+            except NoSuchPattern as error:
+                raise CaseError(case.path, case.line, str(error)) from None
             if kind is None:
                 raise CaseError(
                     case.path, case.line, "which pattern? say `pattern: NAME` in the case, or --pattern NAME"
                 )
-            yield kind, run_case(kind, case, update=update, golden_needed=home is kind or case.golden.parent.exists())
+            yield kind, tried(kind, case, update=update, golden_needed=home is kind or case.golden.parent.exists())
 
 
 def _holds_cases(path: Path) -> bool:

@@ -6,6 +6,8 @@ the entry point group `tracecore.patterns`.
 
 from __future__ import annotations
 
+import logging
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
@@ -65,17 +67,29 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
 
 ENTRY_POINTS = "tracecore.patterns"
 
+log = logging.getLogger(__name__)
 
+
+@cache
 def third_party() -> tuple[type[Pattern[Any]], ...]:
-    """Patterns that installed packages offer, by name."""
+    """Patterns that installed packages offer, by name.
+
+    One that cannot be imported is left out, and said: who looks for what broke his training can do without it.
+    """
     from importlib.metadata import entry_points
 
     found = []
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
-        kind = entry.load()
-        if not (isinstance(kind, type) and issubclass(kind, Pattern)):
-            raise TypeError(f"entry point {entry.name} = {entry.value} of group {ENTRY_POINTS} is not a Pattern")
-        found.append(kind)
+        try:
+            kind = entry.load()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        else:
+            if isinstance(kind, type) and issubclass(kind, Pattern):
+                found.append(kind)
+                continue
+            why = "it is not a Pattern"
+        log.warning("pattern %s (%s) of another package is left out: %s", entry.name, entry.value, why)
     return tuple(found)
 
 

@@ -51,6 +51,8 @@ KINDS: tuple[str, ...] = get_args(Kind)
 #: What `t` is, unless a case says otherwise.
 START = 1_767_225_600 * SECOND
 MAX_REPEAT = 100_000
+#: A larger file is no file of cases: a storm is one line in it.
+MAX_BYTES = 1 << 20
 
 _ENTRY = re2.compile(
     r"^(?P<at>t(?:[+-][0-9][0-9a-z.]*)?) +(?P<name>[A-Za-z][A-Za-z0-9_]*)"
@@ -150,14 +152,20 @@ def read_cases(path: Path, needs: Sequence[type[Fact]] = ()) -> Iterator[Case]:
         needs: fact types that may be named besides those of `facts.catalog`.
     """
     from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     yaml = YAML(typ="rt")
+    if path.stat().st_size > MAX_BYTES:
+        raise CaseError(path, 1, f"larger than {MAX_BYTES >> 20} MiB; write a storm as `t xid x500 every 10ms`")
     try:
         documents = list(yaml.load_all(path.read_text(encoding="utf-8")))
     except MarkedYAMLError as error:
         mark = error.problem_mark
         raise CaseError(path, mark.line + 1 if mark else 1, str(error.problem)) from None
+    except (UnicodeDecodeError, YAMLError):
+        raise CaseError(path, 1, "this is no YAML text") from None
+    except RecursionError:
+        raise CaseError(path, 1, "nested too deeply") from None
     for document in documents:
         if document is not None:
             yield _Reader(path, needs).case(document)
@@ -319,14 +327,20 @@ class _Reader:
             if not isinstance(verdicts, Sequence) or not verdicts or not all(isinstance(v, Mapping) for v in verdicts):
                 raise self.fail(f"`{label}` wants a list of verdicts, each fields of its document", expect_at, label)
             expectations.append(self._expectation(expect_at, label, tuple(plain(v) for v in verdicts)))
-        expectations += [self._expectation(document, label, ()) for label in document.get("expect_none_at") or ()]
+        silent = document.get("expect_none_at") or []
+        if not isinstance(silent, Sequence) or isinstance(silent, str):
+            raise self.fail("`expect_none_at` is a list of times, `[t+29s]`", document, "expect_none_at")
+        for index, label in enumerate(silent):
+            expectations.append(self._expectation(silent, label, (), index))
         return sorted(expectations, key=lambda expectation: expectation.at)
 
-    def _expectation(self, node: Any, label: Any, verdicts: tuple[Mapping[str, Any], ...]) -> Expectation:
+    def _expectation(
+        self, node: Any, label: Any, verdicts: tuple[Mapping[str, Any], ...], place: int | None = None
+    ) -> Expectation:
         try:
             return Expectation(moment(label, self.start), str(label), verdicts)
         except ValueError as error:
-            raise self.fail(str(error), node, label) from None
+            raise self.fail(str(error), node, label if place is None else place) from None
 
 
 def build(kind: type[Fact], fields: Mapping[str, Any], time: int, uid: str) -> Fact:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,16 @@ class NoSuchPattern(LookupError):
     """Neither a name in the catalogue nor a folder with a detector."""
 
 
+class BrokenPattern(ImportError):
+    """A detector that cannot be imported: says why, and where, in `file:line`."""
+
+
 def named(name: str, kinds: Sequence[type[Pattern[Any]]]) -> type[Pattern[Any]]:
     """The pattern with this name or id, or the one in this folder.
 
     Raises:
         NoSuchPattern: says what is nearest.
+        BrokenPattern: it is there and cannot be imported.
     """
     for kind in kinds:
         if name in (kind.name, kind.id):
@@ -52,8 +58,19 @@ def _load(path: Path) -> type[Pattern[Any]]:
         raise NoSuchPattern(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise BrokenPattern(f"{error.filename}:{error.lineno}: {error.msg}") from error
+    except Exception as error:
+        raise BrokenPattern(f"{raised_at(error, path.parent)}: {type(error).__name__}: {error}") from error
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Pattern) and value.__module__ == name:
             return value
     raise NoSuchPattern(f"{path} defines no Pattern")
+
+
+def raised_at(error: BaseException, home: Path) -> str:
+    """The innermost line of code under `home` that an exception went through, in `file:line`."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(home)]
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else str(home)

@@ -6,7 +6,7 @@ from typing import Any
 
 import re2
 
-from tracecore.patterns.cases import folder
+from tracecore.patterns.cases import CaseError, folder
 from tracecore.patterns.config import format_duration, is_duration
 from tracecore.patterns.contract import Pattern
 
@@ -26,8 +26,14 @@ _PLACEHOLDER = re2.compile(r"\{\{([a-z0-9_]+)\}\}")
 
 def show(pattern: Pattern[Any]) -> str:
     """The runbook; `{{window}}` stands for the setting `window` as it is."""
-    text = (folder(type(pattern)) / "runbook.md").read_text(encoding="utf-8")
+    path = folder(type(pattern)) / "runbook.md"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise CaseError(path, 1, "there is no such file") from None
     for name in placeholders(text):
+        if not hasattr(pattern.config, name):
+            raise CaseError(path, 1, f"`{{{{{name}}}}}` is no setting")
         text = text.replace("{{" + name + "}}", setting(pattern, name))
     return text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from pathlib import Path
 from string import Template
 
@@ -19,10 +20,14 @@ def create(into: Path, name: str, ident: str) -> Path:
         ident: its id.
 
     Raises:
-        ValueError: the name is not lower_case, or the folder exists.
+        ValueError: the name is not lower_case, the id is none, or the folder exists.
     """
     if not re2.fullmatch(r"[a-z][a-z0-9_]{1,40}", name):
         raise ValueError(f"`{name}`: a pattern's name is lower-case letters, digits and underscores")
+    if keyword.iskeyword(name):
+        raise ValueError(f"`{name}`: Python has another meaning for this word")
+    if not re2.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", ident):
+        raise ValueError(f"`{ident}`: an id is letters, digits, dots and dashes")
     home = into / name
     if home.exists():
         raise ValueError(f"{home} exists")

@@ -46,7 +46,12 @@ def envelope() -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _read(path: Path) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CaseError(path, 1, "there is no such file") from None
+    except json.JSONDecodeError as error:
+        raise CaseError(path, error.lineno, error.msg) from None
     return schema
 
 
@@ -89,7 +94,7 @@ def document_of(kind: type[Pattern[Any]], golden: str) -> dict[str, Any]:
     """The first verdict of a golden, as its schema describes it: without what the engine and the runner add."""
     path = folder(kind) / "cases" / "golden" / f"{golden}.json"
     if not path.exists():
-        raise CaseError(folder(kind) / "cases" / FALSIFIERS, 1, f"no golden `{golden}` to falsify")
+        raise CaseError(path, 1, "there is no such golden; `tracecore patterns test --update` writes it")
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))[0]
     for added in ("promoted", "suspects", "role", "pattern.name"):
         document.pop(added, None)
