@@ -113,7 +113,8 @@ class ProgressBridge:
         heapq.heappush(state.pending, waiting)
         if len(state.pending) > PENDING:
             self.hurried += 1
-            _apply(state, heapq.heappop(state.pending)[-1])
+            early = heapq.heappop(state.pending)[-1]
+            _apply(state, early, over=False, advances=_advances(state, early))
 
     def tick(self, now: int) -> list[StepStalled]:
         """Advance the clock; the stalls that began or grew, ordered by (time, uid)."""
@@ -127,9 +128,11 @@ class ProgressBridge:
         found: list[StepStalled] = []
         for state in self._states.values():
             for fact in _reached(state, ends, now):
-                if _is_end(fact) or _advances(state, fact):
+                over = _is_end(fact)
+                advances = not over and _advances(state, fact)
+                if over or advances:
                     self._state(state, fact.time, found)
-                _apply(state, fact)
+                _apply(state, fact, over=over, advances=advances)
             self._state(state, now, found)
         found.sort(key=lambda stall: (stall.time, stall.uid))
         return found
@@ -184,6 +187,8 @@ def _rounded(length: int, threshold: int) -> int:
 
 def _is_end(fact: Fact) -> bool:
     """After this, not making progress is no news."""
+    if isinstance(fact, Progress):
+        return False
     if isinstance(fact, ExitStatus):
         return not fact.alive
     if isinstance(fact, SlurmState):
@@ -237,13 +242,13 @@ def _advances(state: _State, fact: Fact) -> bool:
     return fact.step != state.step
 
 
-def _apply(state: _State, fact: Fact) -> None:
-    if _is_end(fact):
+def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
+    """Takes a fact in; `over` where it ends the stream, `advances` where it is progress."""
+    if over:
         state.ended = True
         return
     if fact.attempt < state.attempt:
         return
-    advances = _advances(state, fact)
     if fact.attempt > state.attempt:
         state.attempt = fact.attempt
         state.checkpoints.clear()

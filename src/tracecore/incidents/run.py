@@ -160,8 +160,10 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
             continue
         if fact.layer not in ("stdout", "flight_recorder"):
             continue
-        attempt = attempts.setdefault((job, fact.attempt), Attempt(job=job, number=fact.attempt))
-        _take(attempt, fact)
+        key = job, fact.attempt
+        if key not in attempts:
+            attempts[key] = Attempt(job=job, number=fact.attempt)
+        _take(attempts[key], fact)
     for fact in endings:
         job = fact.job or default
         mine = [number for name, number in attempts if name == job]
@@ -194,6 +196,8 @@ def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
 
 def _is_trouble(fact: Fact) -> bool:
     """Whether a run in which this was seen is unlikely to have gone on, whatever the cause."""
+    if isinstance(fact, Progress):
+        return False
     if isinstance(fact, NcclError):
         return fact.error not in _PASSING
     if isinstance(fact, WatchdogReport):

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
-
 from tracecore.recipes.templates import LANES, Template
+from tracecore.signals.arrays import np
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
 Words: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint64]]

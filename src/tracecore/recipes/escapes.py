@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from tracecore.ottl.planner.selection import plain
 from tracecore.ottl.planner.widening import LINE_BREAK
+from tracecore.signals.arrays import np
 
 _ESCAPE: Final = ord("\\")
 _QUOTE: Final = ord('"')

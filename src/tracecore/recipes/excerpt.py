@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from tracecore.recipes.columns import Array, Lines, Starts, seconds
+from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import LOOK_BACK, Again
 
 #: How much wider the last stretch is: what is remembered are the last lines.
 LAST: Final = 4
 #: Bytes from one stretch to the next, and of a stretch, at least; lines of the rarest lane that it should hold.
-PERIOD: Final = 64 << 10
+PERIOD: Final = 128 << 10
 WIDTH: Final = 1 << 10
 LINES: Final = 4
 #: Seconds of the log from one stretch to the next, at most: two thirds of a pause.

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from tracecore.recipes.columns import NO_STEP, Array, Flags, Lines, Words, as_steps, seconds, steps
+from tracecore.signals.arrays import np
 from tracecore.signals.logs.selector import Report
 
 MAX_LANES: Final = 16_384

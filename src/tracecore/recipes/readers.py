@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import numpy as np
-
 from tracecore.ottl.planner.database import Database
 from tracecore.recipes.columns import Array, Lines, Reader, Starts, aside
 from tracecore.recipes.templates import DIGITS, Ask, Lessons, Template
+from tracecore.signals.arrays import np
 
 #: Templates in use, and lines that may be learned from in one block and in one stream.
 MAX_READERS: Final = 64

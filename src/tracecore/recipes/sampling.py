@@ -29,8 +29,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.doubts import Doubts, line_at
 from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
@@ -40,6 +38,7 @@ from tracecore.recipes.excerpt import MOST, Excerpt, Pace, Run, pace
 from tracecore.recipes.lanes import MAX_LANES, Compared, Lanes, Standing, compare
 from tracecore.recipes.readers import MAX_LESSONS, Readers
 from tracecore.recipes.templates import Ask, Lessons, Template
+from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Again, Block, newlines
 from tracecore.signals.logs.selector import FAILED_GROUP, Answer, Picked, Report
 

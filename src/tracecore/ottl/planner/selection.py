@@ -11,12 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-import numpy as np
 import re2
 
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
 from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.widening import LINE_BREAK
+from tracecore.signals.arrays import np
 from tracecore.signals.logs.selector import ALWAYS
 
 #: Longer lines are candidates: runtimes cut them, and readers keep only parts of them.

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
+from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.matching import digest, dtypes_of, operation_of, signature, sizes_of
 from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import numpy as np
 
+from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.chains import follow_chains
 from tracecore.signals.flight_recorder.dump import DONE, P2P, Dump, Entry, Group
 from tracecore.signals.flight_recorder.matching import operation_of

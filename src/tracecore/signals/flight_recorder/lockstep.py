@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
+from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.cursors import LONG_MASK, Cursors, Octets
 from tracecore.signals.flight_recorder.dump import (
     DONE,

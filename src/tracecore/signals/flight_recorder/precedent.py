@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
+from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.cursors import offsets_of
 from tracecore.signals.flight_recorder.dump import (
     Columns,

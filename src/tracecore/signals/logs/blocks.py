@@ -13,8 +13,8 @@ from functools import partial
 from typing import BinaryIO, TypeAlias
 
 import msgspec
-import numpy as np
 
+from tracecore.signals.arrays import np
 from tracecore.signals.stream import Counters
 
 #: Gives so many bytes from a place of a stream once more.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_check
 from tracecore.signals.logs.blocks import Again, Block
 
 if TYPE_CHECKING:
-    import numpy as np
+    from tracecore.signals.arrays import np
 
 #: What was picked of a block. Of blocks of which only reports are needed, the end stands for all of them.
 Answer: TypeAlias = tuple[Block, Sequence[int] | None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
-import numpy as np
+from tracecore.signals.arrays import np
 
 Ends = np.ndarray[tuple[int], np.dtype[np.int64]]
 
