@@ -65,3 +65,24 @@ def test_a_stack_of_a_rank_that_made_steps_since_says_nothing(incidents: Path, t
 _FIRST = b"""Thread 0x00007f51a3977140 (most recent call first):
   File "/app/train.py", line 12 in warm_up
 """
+
+
+TIMER = """Timeout (0:00:10)!
+Thread 0x00007fc3b2495b80 (most recent call first):
+{inner}  File "/app/train.py", line {line} in {function}
+  File "/app/train.py", line 308 in <module>
+"""
+WAITS = '  File "/usr/lib/python3/site-packages/torch/autograd/graph.py", line 1113 in _engine_run_backward\n'
+
+
+def test_of_ranks_that_their_timers_ended_the_one_that_stood_elsewhere_is_named(tmp_path: Path) -> None:
+    for rank in range(3):
+        step = f"2026-10-03 04:12:0{rank} rank {rank} step 8 loss 0.0410\n"
+        waits = {"inner": WAITS, "line": 19, "function": "step"}
+        elsewhere = {"inner": "", "line": 109, "function": "load"}
+        (tmp_path / f"rank{rank}.log").write_text(step + TIMER.format_map(elsewhere if rank == 1 else waits))
+    (tmp_path / "exit_codes.json").write_text('{"0": 1, "1": 1, "2": 1}')
+    incident = _incident(tmp_path)
+    assert (incident["status"], incident["suspects"]["ranks"]) == ("insufficient_evidence", [1])
+    assert "rank 1 at /app/train.py:109 in load" in incident["headline"]
+    assert incident["failure"]["class"] == "unknown"

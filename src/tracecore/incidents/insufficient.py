@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.collective import named
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import FatalSignal, LauncherFailure, signal_name
@@ -43,6 +44,8 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
         headline, suspects, evidence = gone
     elif state == "failed" and _only_gave_up(attempt):
         headline, suspects, evidence = _stalled(attempt)
+    elif state in ("failed", "unended") and (apart := _apart(attempt)) is not None:
+        headline, suspects, evidence = apart
     elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
     elif state == "unended" and (hung := _hung(attempt)) is not None:
@@ -165,6 +168,24 @@ def _only_gave_up(attempt: Attempt) -> bool:
     waited = {fact.rank for fact in attempt.stalls if isinstance(fact, WatchdogReport)}
     aborted = all(isinstance(fact, FatalSignal) and fact.signal == "SIGABRT" for fact in attempt.bad)
     return bool(waited) and not attempt.ended and aborted and {fact.rank for fact in attempt.bad} <= waited | {None}
+
+
+def _apart(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Most ranks stood at one line when their stacks were printed, as those do that wait; the others elsewhere."""
+    places: dict[str, list[int]] = {}
+    for rank, stack in sorted(attempt.stacks.items()):
+        if rank >= 0:
+            places.setdefault(stack.frame, []).append(rank)
+    if attempt.exceptions or not places:
+        return None
+    (there, most), *others = sorted(places.items(), key=lambda place: (-len(place[1]), place[1]))
+    few = sorted(rank for _, ranks in others for rank in ranks)
+    if not 0 < len(few) < len(most):
+        return None
+    stood = "; ".join(f"{named(ranks)} at {place}" for place, ranks in others[:3])
+    headline = f"No progress: when stacks were printed, {named(most)} stood at {there}, {stood}"
+    evidence = [attempt.stacks[rank] for rank in (*few, *most)]
+    return headline, Suspects(ranks=tuple(few)), evidence
 
 
 def _gone(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:

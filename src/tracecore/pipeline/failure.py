@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.actions.classify import classify
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
+from tracecore.facts.process import StackPrinted
 from tracecore.signals.bundle import archive
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def _reason(incident: Incident) -> str | None:
 
 def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:
     """How the suspect ended, else the launcher, else anybody."""
-    if attempt is None:
+    if attempt is None or (incident.root is None and any(isinstance(f, StackPrinted) for f in incident.evidence)):
+        # Who printed its stack and ended was ended by its timer, which says nothing of the program.
         return None
     ended = attempt.ended
     for rank in (*incident.suspects.ranks, -1):
