@@ -282,6 +282,7 @@ class _Search:
             size=len(head) if complete else size,
             resource=identity.of(relative) if resource is None else resource,
             wrapping=found.wrapping,
+            containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
         )
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_smi"):

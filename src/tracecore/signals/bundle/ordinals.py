@@ -1,5 +1,5 @@
 """Ranks by the numbers in the names of pods: `train-0` of a StatefulSet, `llm-master-0` and `llm-worker-3` of a
-PyTorchJob, `pt-0-x7k2m` of an indexed Job, `pt-workers-0-3-x7k2m` of a JobSet.
+PyTorchJob, `pt-0-x7k2m` of an indexed Job, `pt-workers-0-3-x7k2m` of a JobSet; and in those of compose's containers.
 
 A pod is a rank only where it runs one process. Where anything in a group of pods speaks of more, nothing is concluded.
 """
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import re2
 
+from tracecore.signals.logs.dialects import WRAPPINGS
 from tracecore.signals.stream import Stream
 
 #: Bytes of either end of a log that are looked at.
@@ -70,6 +71,39 @@ def _ranks(ends: bytes, reports: bytes) -> frozenset[int]:
         if len(ranks) > 1:
             break
     return frozenset(ranks)
+
+
+_NUMBERED = re2.compile(rb"^(.*?)[-_.]?(\d{1,5})$")
+
+
+def containers(head: bytes, tail: bytes) -> dict[str, int]:
+    """The rank of each container in a log of compose, where they are numbered in a row and each runs one process.
+
+    Compose counts the containers of a service from 1, people often from 0. Its own number of the only container of a
+    service (`node0-1`) says nothing.
+    """
+    if _LAUNCHER.search(head[:ENDS]) or _LAUNCHER.search(tail[-ENDS:]):
+        return {}
+    said: dict[bytes, set[int]] = {}
+    # Lines may be cut at either end.
+    for line in (*head[:ENDS].split(b"\n")[:-1], *tail[-ENDS:].split(b"\n")[1:]):
+        if match := WRAPPINGS["compose"].match(line):
+            ranks = (*_PREFIX.findall(line), *_REPORT.findall(line))
+            said.setdefault(match.group(1), set()).update(map(int, ranks))
+    names = {name: name for name in said}
+    if all(name.endswith(b"-1") and _NUMBERED.match(name[:-2]) for name in names):
+        names = {name: name[:-2] for name in names}
+    found = {name: match.groups() for name, short in names.items() if (match := _NUMBERED.match(short))}
+    numbers = sorted(int(number) for _, number in found.values())
+    bases = {base for base, _ in found.values()}
+    if len(found) < max(2, len(said)) or len(bases) > 1 or numbers[0] > 1:
+        return {}
+    ranks_of = {name: int(number) - numbers[0] for name, (_, number) in found.items()}
+    if sorted(ranks_of.values()) != list(range(len(said))) or any(
+        said[name] - {rank} for name, rank in ranks_of.items()
+    ):
+        return {}
+    return {name.decode("ascii", "replace"): rank for name, rank in ranks_of.items()}
 
 
 class _Place(NamedTuple):

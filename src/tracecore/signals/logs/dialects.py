@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -77,13 +77,15 @@ def clean(raw: bytes) -> bytes:
     return raw.rstrip()
 
 
-def plain(wrapping: str = "", single_node: bool = True) -> Dialect:
+def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str, int] | None = None) -> Dialect:
     """Lines as a program wrote them, with the prefixes of launchers.
 
     Args:
         wrapping: which of `WRAPPINGS` stands before every line.
         single_node: a local rank is the global one.
+        containers: the rank of each of compose's containers, where it is known.
     """
+    ranks = containers or {}
     wrapped = WRAPPINGS.get(wrapping)
 
     def unwrap(raw: bytes) -> Line:
@@ -92,6 +94,7 @@ def plain(wrapping: str = "", single_node: bool = True) -> Dialect:
             _unfold(line)
         if wrapped is not None and (match := wrapped.match(line.text)):
             _name(line, match, wrapping)
+            line.rank = ranks.get(line.host, line.rank)
         strip_prefixes(line, single_node)
         return line
 

@@ -53,7 +53,7 @@ def dialect(stream: Stream) -> Dialect:
     """How the lines of a worker's output are wrapped."""
     if stream.format in ("cri", "docker"):
         return dialects.container(stream.single_node)
-    return dialects.plain(stream.wrapping, stream.single_node)
+    return dialects.plain(stream.wrapping, stream.single_node, stream.containers)
 
 
 def read_lines(
