@@ -299,7 +299,8 @@ class Intake:
         if route.matters is None:
             return True
         matters, heeds = route.matters, window.heeds
-        return any(fact.time <= heeds and matters(window, fact) for fact in new)
+        # They are in order of time: where the first is past what is heeded, all are.
+        return new[0].time <= heeds and any(fact.time <= heeds and matters(window, fact) for fact in new)
 
     def _join(self, window: FactWindow, route: Route, fact: Fact, hurry: int | None) -> bool:
         """Put a fact where it belongs; False where it is known, or too old for this window."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
 
 class Spread:
@@ -18,14 +18,13 @@ class Spread:
         self.high = float("-inf")
         self.odd = False
 
-    def add(self, numbers: Iterable[float | None]) -> None:
-        """Take these numbers; None is none."""
-        known = [number for number in numbers if number is not None]
-        if known:
-            self.low = min(self.low, *known)
-            self.high = max(self.high, *known)
+    def add(self, numbers: Collection[float]) -> None:
+        """Take these numbers."""
+        if numbers:
+            self.low = min(self.low, *numbers)
+            self.high = max(self.high, *numbers)
             # What is not a number compares with nothing and would hide the others; a sum shows it.
-            total = sum(known)
+            total = sum(numbers)
             self.odd = self.odd or total != total
 
     def __bool__(self) -> bool:

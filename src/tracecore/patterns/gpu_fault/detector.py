@@ -184,13 +184,13 @@ class GpuFault(Pattern[Config]):
             found = self._links(window)
             if window.of(CudaError):
                 found += self._programs(window)
-            return found if len(found) < 2 else sorted(found, key=lambda verdict: (verdict.time, verdict.episode))
+            return [*found] if len(found) < 2 else [*sorted(found, key=_order)]
         kernel: Sequence[Fact] = window.of(Xid)
         if others := (*window.of(GpuLost), *window.of(GpuDriverError)):
             kernel = sorted((*kernel, *others), key=order)
         return [self._verdict(window, chain) for chain in _chains(kernel, self.config.window)]
 
-    def _programs(self, window: Window) -> list[Verdict]:
+    def _programs(self, window: Window) -> list[GpuFaultVerdict]:
         """What programs say of the hardware, where no kernel log says more."""
         kernel = (*window.of(Xid), *window.of(GpuLost))
         return [
@@ -199,13 +199,13 @@ class GpuFault(Pattern[Config]):
             if not any(self._near(fact, chain[0]) for fact in kernel)
         ]
 
-    def _links(self, window: Window) -> list[Verdict]:
+    def _links(self, window: Window) -> list[GpuFaultVerdict]:
         """Errors of links of which another GPU, or the switch, failed as well."""
         links = window.digest(Xid, Links).xids
         if not links:
             return []
         others: tuple[Sequence[Fact], ...] = (window.of(Xid), window.of(GpuLost), window.of(Sxid))
-        found: list[Verdict] = []
+        found: list[GpuFaultVerdict] = []
         gpus: dict[str, list[Fact]] = {}
         for xid in links:
             gpus.setdefault(xid.gpu or "", []).append(xid)
@@ -219,8 +219,9 @@ class GpuFault(Pattern[Config]):
 
     def _peer(self, facts: Sequence[Fact], link: Fact) -> Fact | None:
         """The first of these that is near, and of another GPU."""
+        gpu, oldest, latest = link.gpu, link.time - self.config.window, link.end + self.config.window
         for fact in facts:
-            if fact.gpu != link.gpu and self._near(fact, link):
+            if fact.gpu != gpu and fact.time <= latest and fact.end >= oldest:
                 return fact
         return None
 
@@ -229,16 +230,17 @@ class GpuFault(Pattern[Config]):
 
     def _verdict(
         self, window: Window, chain: Sequence[Fact], confidence: Any = "full", peer: Fact | None = None
-    ) -> Verdict:
+    ) -> GpuFaultVerdict:
         first = worst = chain[0]
+        codes: tuple[int, ...] = (first.code,) if isinstance(first, Xid) else ()
         if len(chain) > 1:
             chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
             worst = _worst(chain)
-        codes = tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)}))
+            codes = tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)}))
         gauges = window.of(XidGauge)
         return GpuFaultVerdict(
             key=window.key,
-            episode=first.uid,
+            episode=first.source,
             time=first.time,
             confidence=confidence,
             first=first,
@@ -258,8 +260,16 @@ class Links:
 
     def add(self, xids: Sequence[Xid]) -> None:
         for xid in xids:
-            if xid.code == LINK:
+            if xid.code != LINK:
+                continue
+            if not self.xids or xid.time > self.xids[-1].time:
+                self.xids.append(xid)
+            else:
                 insort(self.xids, xid, key=order)
+
+
+def _order(verdict: GpuFaultVerdict) -> tuple[int, str]:
+    return verdict.time, verdict.first.uid
 
 
 def _worst(chain: Sequence[Fact]) -> Fact:
@@ -274,6 +284,8 @@ def _worst(chain: Sequence[Fact]) -> Fact:
 
 def _chains(facts: Sequence[Fact], gap: int) -> list[Sequence[Fact]]:
     """Runs of facts of which each begins no later than `gap` after an earlier one ended."""
+    if len(facts) == 1:
+        return [facts]
     found: list[Sequence[Fact]] = []
     begin, end = 0, 0
     for place, fact in enumerate(facts):

@@ -162,15 +162,16 @@ class PodEvictedPattern(Pattern[Config]):
     def _join(self, window: Window) -> Iterator[Verdict]:
         pressures = iter(window.of(NodePressure))
         upcoming = next(pressures, None)
+        near = self.config.window
         evicted: dict[str | None, int] = {}
         condition: NodePressure | None = None
         until = 0
         for eviction in window.of(PodEvicted):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
-                condition, until = upcoming, upcoming.time + self.config.window
+                condition, until = upcoming, upcoming.time + near
                 upcoming = next(pressures, None)
-            repeated = pod in evicted and time - evicted[pod] <= self.config.window
+            repeated = pod in evicted and time - evicted[pod] <= near
             evicted[pod] = time
             if not repeated:
                 joined = condition if time <= until else None

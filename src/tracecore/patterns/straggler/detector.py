@@ -179,8 +179,8 @@ class Times:
         self.data = Spread()
 
     def add(self, reports: Sequence[Progress]) -> None:
-        self.whole.add([report.iter_time_s for report in reports])
-        self.data.add([report.data_time_s for report in reports])
+        self.whole.add([report.iter_time_s for report in reports if report.iter_time_s is not None])
+        self.data.add([report.data_time_s for report in reports if report.data_time_s is not None])
 
 
 class Lateness:

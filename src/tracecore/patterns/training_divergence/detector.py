@@ -146,8 +146,8 @@ class Values:
         self.norms = Spread()
 
     def add(self, reports: Sequence[Progress]) -> None:
-        self.losses.add([report.loss for report in reports])
-        self.norms.add([report.grad_norm for report in reports])
+        self.losses.add([report.loss for report in reports if report.loss is not None])
+        self.norms.add([report.grad_norm for report in reports if report.grad_norm is not None])
 
 
 class TrainingDivergence(Pattern[Config]):

@@ -151,7 +151,8 @@ class Scene:
 
     def near(self, other: Fact, fact: Fact) -> bool:
         """Whether the one is close enough in time to bear on the other."""
-        return other.end >= fact.time - self.memory and other.time <= fact.time + self.memory
+        time, begin, end = fact.time, other.time, other.last_time
+        return (begin if end is None else end) >= time - self.memory and begin <= time + self.memory
 
     def _raised(self, fact: ExceptionRaised) -> bool:
         kind = last_name(fact.type)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
@@ -22,6 +24,7 @@ TELLING: dict[type[Fact], int] = {
 }
 #: Watchdogs abort those that wait, and whoever cleans up terminates them.
 FOLLOWING = {"SIGABRT": 2, "SIGTERM": 3}
+_time = attrgetter("time")
 
 
 class Crash(NamedTuple):
@@ -53,12 +56,13 @@ def crashes(failures: Sequence[Fact], whose: Mapping[int, int | None], window: i
         attempts.setdefault(fact.attempt, []).append(fact)
     for own in attempts.values():
         begin = 0
-        for place in range(1, len(own) + 1):
+        while begin < len(own):
             # A failure with none shortly before it begins a crash; what follows it closely belongs to it.
-            if place == len(own) or own[place].time - own[place - 1].time > window:
-                start = own[begin].time
-                yield _crash([fact for fact in own[begin:place] if fact.time - start <= window], whose)
-                begin = place
+            end = place = bisect_right(own, own[begin].time + window, begin, key=_time)
+            while place < len(own) and own[place].time - own[place - 1].time <= window:
+                place = bisect_right(own, own[place].time + window, place, key=_time)
+            yield _crash(own[begin:end], whose)
+            begin = place
 
 
 def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:

@@ -73,7 +73,8 @@ class WorkerCrash(Pattern[Config]):
         RunFinished,
     )
     triggers = (ExceptionRaised, FatalSignal, ExitStatus, LauncherFailure, LoaderError, ContainerTerminated, CudaError)
-    steady = asides = (Progress,)
+    steady = (Progress,)
+    asides = (Progress, RunFinished)
     Config = Config
 
     @property
@@ -84,9 +85,14 @@ class WorkerCrash(Pattern[Config]):
         return job_keys(fact)
 
     def matters(self, window: Window, fact: Fact) -> bool:
-        """A step matters to a failure of its rank that no step came after, and to one whose rank is not known."""
+        """A step matters to a failure of its rank that no step came after, and to one whose rank is not known; the end
+        of a run to errors of its rank."""
         failures: Failures | None = window.kept
-        return failures is None or failures.awaits(fact.rank)
+        if failures is None:
+            return True
+        if type(fact) is Progress:
+            return fact.rank in failures.awaited or None in failures.awaited
+        return not isinstance(fact, RunFinished) or failures.bears(fact)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         kept: Failures | None = window.kept

@@ -88,7 +88,8 @@ class Failures:
         self._whose: dict[int, int | None] = {}
         self._crashes: list[Crash] | None = None
         self._waiting: dict[int, Fact] = {}
-        self._awaited: set[int | None] = set()
+        #: The ranks of which a further step may change how a failure is judged; with None among them, of all.
+        self.awaited: set[int | None] = set()
 
     def judge(self, window: Window, memory: int, grace: int) -> Scene:
         """Take what is new in the window, and judge the failures it bears on.
@@ -118,8 +119,14 @@ class Failures:
             self._unlaunched = {name: fact for name, fact in self._unlaunched.items() if not scene.launched(fact)}
         if scene.statuses:
             self._alone = {name: fact for name, fact in self._alone.items() if scene.alone(fact)}
-        self._awaited = {fact.rank for fact in self._waiting.values()}
+        self.awaited = {fact.rank for fact in self._waiting.values()}
         return scene
+
+    def bears(self, finished: RunFinished) -> bool:
+        """Whether there is a failure that the end of a run may bear on."""
+        if self._unranked or finished.count > 1 or place_of(finished) in self._lines:
+            return True
+        return any((finished.rank, failure) in self._ranks for failure in BEARS_ON[RunFinished])
 
     def crashes(self) -> list[Crash]:
         """What the failures that are a process's own come to."""
@@ -143,10 +150,6 @@ class Failures:
         else:
             self._waiting.pop(name, None)
 
-    def awaits(self, rank: int | None) -> bool:
-        """Whether a further step of this rank may change how a failure is judged."""
-        return rank in self._awaited or None in self._awaited
-
     def _touched(self, scene: Scene, new: Mapping[type[Fact], Sequence[Any]]) -> Iterable[Fact]:
         stops, reports, statuses = new.get(PlannedStop, ()), new.get(LauncherFailure, ()), new.get(ExitStatus, ())
         # Where nobody was stopped and no launcher speaks, one who was told to end was told alone.
@@ -156,8 +159,12 @@ class Failures:
         touched: list[Fact] = []
         for kind, facts in new.items():
             if kind is Progress:
-                ranks = {step.rank for step in facts}
-                touched += [fact for fact in self._waiting.values() if fact.rank is None or fact.rank in ranks]
+                steps, first_new = self._ledger.steps.ranks, facts[0].time
+                touched += [
+                    fact
+                    for fact in self._waiting.values()
+                    if fact.rank is None or (fact.rank in steps and steps[fact.rank][-1].time >= first_new)
+                ]
                 continue
             touched += self._unranked
             # What was folded stands for lines of its rank that nobody remembers.

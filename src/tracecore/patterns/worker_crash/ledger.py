@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -19,6 +20,7 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
+from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,17 +94,19 @@ class Steps:
     """Reports of progress by rank, in order of time."""
 
     def __init__(self) -> None:
-        self.ranks: dict[int | None, list[Progress]] = {}
+        self.ranks: defaultdict[int | None, list[Progress]] = defaultdict(list)
+        self._latest = NEVER
 
     def add(self, reports: Sequence[Progress]) -> None:
-        for report in reports:
-            steps = self.ranks.get(report.rank)
-            if steps is None:
-                self.ranks[report.rank] = [report]
-            elif report.time >= steps[-1].time:
-                steps.append(report)
-            else:
-                insort(steps, report, key=_time)
+        ranks = self.ranks
+        if reports[0].time >= self._latest:
+            # They are in order, and nearly always all are later than what is known.
+            for report in reports:
+                ranks[report.rank].append(report)
+        else:
+            for report in reports:
+                insort(ranks[report.rank], report, key=_time)
+        self._latest = max(self._latest, reports[-1].time)
 
 
 class Peers:

@@ -133,6 +133,7 @@ class XidCorrelation(Pattern[Config]):
     def _join(self, window: Window) -> Iterator[Verdict]:
         xids = iter(window.of(Xid))
         upcoming = next(xids, None)
+        near = self.config.window
         evicted: dict[str | None, int] = {}
         # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
         latest = longest = None
@@ -142,11 +143,11 @@ class XidCorrelation(Pattern[Config]):
             while upcoming is not None and upcoming.time <= time:
                 latest = upcoming
                 latest_end = latest.time if latest.last_time is None else latest.last_time
-                latest_until = latest_end + self.config.window
+                latest_until = latest_end + near
                 if longest is None or latest_end >= longest_end:
                     longest, longest_end, longest_until = latest, latest_end, latest_until
                 upcoming = next(xids, None)
-            repeated = pod in evicted and time - evicted[pod] <= self.config.window
+            repeated = pod in evicted and time - evicted[pod] <= near
             evicted[pod] = time
             if latest is None or longest is None or repeated:
                 continue
