@@ -52,10 +52,12 @@ KEEPING = {
     "nccl_bootstrap",
     "nccl_hang",
     "planned_stop",
+    "pod_evicted",
     "silent_data_corruption",
     "storage_failure",
     "training_divergence",
     "worker_crash",
+    "xid_correlation",
 }
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 

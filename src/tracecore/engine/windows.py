@@ -126,8 +126,9 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
 
     def keep(self, conclusions: object) -> None:
         self.kept = conclusions
-        self.marks = None if conclusions is None else {kind: len(facts) for kind, facts in self.facts.items()}
-        self.early = None
+        self.marks = None if conclusions is None else dict(zip(self.facts, map(len, self.facts.values()), strict=True))
+        if self.early is not None:
+            self.early = None
 
     def __len__(self) -> int:
         return sum(map(len, self.facts.values()))

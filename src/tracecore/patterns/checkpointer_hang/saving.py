@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
+from operator import attrgetter, lt
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished
 from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Who: TypeAlias = tuple[int | None, str | None, str | None]
 
 _time = attrgetter("time")
+#: Whose a report is: a process by rank, pod and node.
+_who: Callable[[Fact], Who] = attrgetter("rank", "pod", "node")
 
 
 def first_begun(window: Window) -> CheckpointPhase | None:
@@ -105,10 +107,17 @@ class LastReports:
 
     def __init__(self) -> None:
         self.known: dict[Who, Progress] = {}
+        self._latest = NEVER
 
     def add(self, reports: Sequence[Progress]) -> None:
-        for report in reports:
-            _keep_last(self.known, _who(report), report)
+        times = [*map(_time, reports)]
+        if times[0] > self._latest and all(map(lt, times, times[1:])):
+            # Each comes after all before it.
+            self.known.update(zip(map(_who, reports), reports, strict=True))
+        else:
+            for report in reports:
+                _keep_last(self.known, _who(report), report)
+        self._latest = max(self._latest, *times)
 
 
 def _not_left_behind(
@@ -129,10 +138,6 @@ def _not_left_behind(
             else furthest > (start if begin.step is None else max(begin.step, -1))
         )
     ]
-
-
-def _who(fact: Fact) -> Who:
-    return fact.rank, fact.pod, fact.node
 
 
 def _step(report: Progress) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
+from tracecore.patterns.judged import Judged
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -157,16 +158,20 @@ class PodEvictedPattern(Pattern[Config]):
         return bool(evictions) and fact.time <= evictions[-1].time
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._join(window))
+        joined: Joined | None = window.kept
+        if joined is None or not joined.stands(window):
+            joined = Joined()
+        joined.verdicts += self._join(window, joined)
+        return joined.leave(window)
 
-    def _join(self, window: Window) -> Iterator[Verdict]:
-        pressures = iter(window.of(NodePressure))
+    def _join(self, window: Window, joined: Joined) -> Iterator[Verdict]:
+        pressures = iter(joined.later(window.of(NodePressure)))
         upcoming = next(pressures, None)
         near = self.config.window
-        evicted: dict[str | None, int] = {}
-        condition: NodePressure | None = None
-        until = 0
-        for eviction in window.of(PodEvicted):
+        evicted, condition = joined.evicted, joined.condition
+        until = 0 if condition is None else condition.time + near
+        time = joined.until
+        for eviction in joined.later(window.of(PodEvicted)):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
                 condition, until = upcoming, upcoming.time + near
@@ -174,15 +179,27 @@ class PodEvictedPattern(Pattern[Config]):
             repeated = pod in evicted and time - evicted[pod] <= near
             evicted[pod] = time
             if not repeated:
-                joined = condition if time <= until else None
+                pressure = condition if time <= until else None
                 yield PodEvictedVerdict(
                     key=window.key,
                     episode=eviction.source,
                     time=time,
-                    confidence="partial" if joined is None else "full",
+                    confidence="partial" if pressure is None else "full",
                     eviction=eviction,
-                    condition=joined,
+                    condition=pressure,
                 )
+        joined.until, joined.condition = time, condition
+
+
+class Joined(Judged):
+    """The last pressure to begin, and when each pod was last evicted."""
+
+    __slots__ = ("condition", "evicted")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.condition: NodePressure | None = None
+        self.evicted: dict[str | None, int] = {}
 
 
 def pressure_of(note: str) -> Pressure:

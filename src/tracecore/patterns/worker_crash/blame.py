@@ -70,15 +70,16 @@ class Scene:
 
     def followers(self, first: Fact, ranks: Container[int | None]) -> dict[int | None, Fact]:
         """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
-        attempt, latest = first.attempt, first.time + self.memory
+        attempt, oldest, latest = first.attempt, first.time - self.memory, first.time + self.memory
         found: dict[int | None, Fact] = {}
         for fact in self.ledger.peers.facts:
+            rank = fact.rank
+            if rank in found or rank in ranks or fact is first:
+                continue
             if fact.time > latest:
                 break
-            if fact is first or fact.rank in found or fact.rank in ranks:
-                continue
-            if fact.attempt == attempt and self.near(fact, first):
-                found[fact.rank] = fact
+            if fact.attempt == attempt and fact.end >= oldest:
+                found[rank] = fact
         return found
 
     def _heard(self, rank: int | None, fact: Fact) -> bool:

@@ -9,6 +9,7 @@ from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.judged import Judged
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -128,17 +129,22 @@ class XidCorrelation(Pattern[Config]):
         return bool(evictions) and fact.time <= evictions[-1].time
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._join(window))
+        joined: Joined | None = window.kept
+        if joined is None or not joined.stands(window):
+            joined = Joined()
+        joined.verdicts += self._join(window, joined)
+        return joined.leave(window)
 
-    def _join(self, window: Window) -> Iterator[Verdict]:
-        xids = iter(window.of(Xid))
+    def _join(self, window: Window, joined: Joined) -> Iterator[Verdict]:
+        xids = iter(joined.later(window.of(Xid)))
         upcoming = next(xids, None)
         near = self.config.window
-        evicted: dict[str | None, int] = {}
-        # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
-        latest = longest = None
-        latest_end = longest_end = latest_until = longest_until = 0
-        for eviction in window.of(PodEvicted):
+        evicted, latest, longest = joined.evicted, joined.latest, joined.longest
+        latest_end = 0 if latest is None else latest.end
+        longest_end = 0 if longest is None else longest.end
+        latest_until, longest_until = latest_end + near, longest_end + near
+        time = joined.until
+        for eviction in joined.later(window.of(PodEvicted)):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
                 latest = upcoming
@@ -160,3 +166,17 @@ class XidCorrelation(Pattern[Config]):
                     xid=latest if recent else longest,
                     eviction=eviction,
                 )
+        joined.until, joined.latest, joined.longest = time, latest, longest
+
+
+class Joined(Judged):
+    """The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later; and
+    when each pod was last evicted."""
+
+    __slots__ = ("evicted", "latest", "longest")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.evicted: dict[str | None, int] = {}
+        self.latest: Xid | None = None
+        self.longest: Xid | None = None
