@@ -259,6 +259,8 @@ def told(pattern: Pattern[Any], window: type[FactWindow], arrivals: list[tuple[i
     """All that is said when each fact is looked at as it arrives."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tracecore.engine.intake.FactWindow", window)
+        # So few facts have few verdicts: all are left to the next look.
+        patch.setattr("tracecore.patterns.judged.MANY", 0)
         engine = Engine([pattern])
         said: list[Emission] = []
         for at, fact in arrivals:

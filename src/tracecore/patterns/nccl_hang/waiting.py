@@ -109,7 +109,7 @@ class Known:
             known.absent = _silent(window)
         known.entered = _entered(window, known.progress)
         known.stuck_at = _stuck_at(window)
-        known.odd = _odd(window.digest(CollectiveEntry, Calls).latest)
+        known.odd = _odd(window.digest(CollectiveEntry, Calls).latest) if _differ(window.of(CollectiveEntry)) else []
         return known
 
     def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:
@@ -175,6 +175,14 @@ def _supersedes(entry: CollectiveEntry, before: CollectiveEntry) -> bool:
 
 def _order(entry: CollectiveEntry) -> tuple[int, str]:
     return entry.time, entry.uid
+
+
+def _differ(entries: Sequence[CollectiveEntry]) -> bool:
+    """Whether any two calls differ: where all are alike, no sequence need be looked at."""
+    for entry in entries:
+        if entry.op != entries[0].op or entry.signature != entries[0].signature:
+            return True
+    return False
 
 
 def _odd(latest: Mapping[int, Mapping[int, CollectiveEntry]]) -> list[CollectiveEntry]:
