@@ -426,8 +426,15 @@ def test_a_rank_that_only_lost_somebody_says_whom() -> None:
     assert incident.suspects.ranks == ()
     waits = NcclError(time=T0, source=place("out.log", 3), rank=0, error="horovod_stall", peer="rank 1, 3")
     (incident,) = judge([], [waits]).incidents
-    assert incident.headline == "Ranks wait in Horovod for rank 1, 3, and nothing read here says why"
+    assert incident.headline == "Ranks wait in Horovod for ranks 1 and 3, and nothing read here says why"
     assert incident.suspects.ranks == (1, 3)
+
+
+def test_whom_one_rank_alone_says_it_waited_for_is_looked_at() -> None:
+    waited = WatchdogReport(time=T0, source=place("out.log", 1), report="timeout", missing=(5,))
+    (incident,) = judge([], [waited, *steps(-700, -690), *ended({0: 1})]).incidents
+    assert incident.headline == "Rank 5 did not come where the others waited, and nothing read here says why"
+    assert incident.suspects.ranks == (5,)
 
 
 def test_memory_that_ran_out_for_somebody_else_is_told_beside_a_run_that_goes_on() -> None:

@@ -137,7 +137,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
     """One entry of a launcher's own failure report. `rank` is the entry's rank, never the reporter's.
 
     Args:
-        launcher: torchelastic, spawn, slurm, mpi, deepspeed, accelerate, ray or jax.
+        launcher: torchelastic, spawn, slurm, mpi, deepspeed, accelerate, composer, ray or jax.
         root: the launcher calls it the first observed failure.
         local_rank: rank on its host.
         pid: of the failed process.

@@ -40,7 +40,9 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
     state = attempt.state
     if not last and state == "unknown":
         state = "failed"  # something made it start again
-    if state == "failed" and (gone := _gone(attempt)) is not None:
+    if (missed := _missed(attempt)) is not None and state != "finished":
+        headline, suspects, evidence = missed
+    elif state == "failed" and (gone := _gone(attempt)) is not None:
         headline, suspects, evidence = gone
     elif state == "failed" and _only_gave_up(attempt):
         headline, suspects, evidence = _stalled(attempt)
@@ -102,7 +104,7 @@ def _left(fact: NcclError, peer: str) -> tuple[str, Suspects]:
     """Whom a rank lost or waits for, as far as it says so: that one is to be looked at, not the one that complains."""
     if fact.error == "horovod_stall":
         ranks = tuple(sorted({int(word) for word in peer.replace(",", " ").split() if word.isdigit()}))
-        return f"Ranks wait in Horovod for {peer}, and nothing read here says why", Suspects(ranks=ranks)
+        return f"Ranks wait in Horovod for {named(ranks)}, and nothing read here says why", Suspects(ranks=ranks)
     who = f"Rank {fact.rank}" if fact.rank is not None else "A rank"
     what = "could not reach" if fact.error == "connect_failed" else "lost its connection to"
     headline = f"{who} {what} {peer}, and nothing read here says why: the log of the process there would"
@@ -168,6 +170,16 @@ def _only_gave_up(attempt: Attempt) -> bool:
     waited = {fact.rank for fact in attempt.stalls if isinstance(fact, WatchdogReport)}
     aborted = all(isinstance(fact, FatalSignal) and fact.signal == "SIGABRT" for fact in attempt.bad)
     return bool(waited) and not attempt.ended and aborted and {fact.rank for fact in attempt.bad} <= waited | {None}
+
+
+def _missed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Somebody says who did not come to a collective or barrier, and nobody else that it waits there."""
+    said = [fact for fact in attempt.stalls if isinstance(fact, WatchdogReport) and fact.missing]
+    if not said:
+        return None
+    ranks = tuple(sorted({rank for fact in said for rank in fact.missing}))
+    headline = f"{named(ranks, capital=True)} did not come where the others waited, and nothing read here says why"
+    return headline, Suspects(ranks=ranks), said
 
 
 def _apart(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
@@ -251,10 +263,10 @@ def _advice(missing: Sequence[Gap], state: str, suspects: Suspects) -> str:
     if state == "unended":
         parts.append("If it still hangs, `py-spy dump --pid PID` on each host shows where every rank is.")
     if suspects.ranks:
-        who = (
-            f"rank {suspects.ranks[0]}" if len(suspects.ranks) == 1 else f"ranks {', '.join(map(str, suspects.ranks))}"
+        its, host = ("its", "its host") if len(suspects.ranks) == 1 else ("their", "their hosts")
+        parts.append(
+            f"Look at {named(suspects.ranks)} first: {its} output, {its} exit status, the kernel log of {host}."
         )
-        parts.append(f"Look at {who} first: its output, its exit status, and the kernel log of its host.")
     if missing:
         parts.append("To know next time: " + "; ".join(gap.enable for gap in missing[:3]) + ".")
     return " ".join(parts) or "All layers were there, and none of them names it."

@@ -119,6 +119,9 @@ def where(incident: Incident) -> str:
             parts.append(f"{word}{'s' if len(names) > 1 else ''} {', '.join(names[:4])}{more}")
     if parts:
         return ", ".join(parts)
+    everybody = incident.root.verdict.suspects().ranks if incident.root is not None else ()
+    if len(everybody) > 1:
+        return f"all of ranks {runs(everybody)}"
     words = [fact for fact in incident.evidence if fact.source.line and fact.layer == "stdout"]
     # Of several files, the one of a rank: the others are the kernel's, or a launcher's.
     said = {fact.source.path for fact in words if fact.rank is not None} or {fact.source.path for fact in words}

@@ -413,3 +413,12 @@ def test_a_damaged_stream_is_listed_and_the_next_is_read(tmp_path: Path) -> None
     assert {Path(s["path"]).name for s in coverage["skipped"]} == {"a.log.gz", "exit_codes.json"}
     assert coverage["bytes_read"] >= len(LOG)
     assert coverage["layers"]["stdout"] >= 1
+
+
+def test_what_the_user_named_is_nobodys_rank(tmp_path: Path) -> None:
+    place = tmp_path / "crash_of_rank_3"
+    (place / "rank_1").mkdir(parents=True)
+    (place / "out.log").write_bytes(LOG)
+    (place / "rank_1" / "stdout.log").write_bytes(LOG)
+    ranks = {Path(s.path).name: s.resource.get("gen_ai.training.rank") for s in discover([place]).streams}
+    assert ranks == {"out.log": None, "stdout.log": 1}

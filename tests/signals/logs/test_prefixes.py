@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracecore.signals.logs.dialects import plain
+from tracecore.signals.logs.dialects import announced, plain
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,16 @@ from tracecore.signals.logs.dialects import plain
 def test_the_rank_is_taken_from_the_prefix(line: bytes, rank: int | None, text: bytes) -> None:
     found = plain()(line)
     assert (found.rank, found.text) == (rank, text)
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        (b"2026-10-03 04:12:00 ERROR [rank 5] failed", 5),
+        (b"----------Begin global rank 12 STDERR----------", 12),
+        (b"----------End global rank 12 STDERR----------", None),
+        (b"2026-10-03 04:12:00 INFO [rank 5] done", None),
+    ],
+)
+def test_the_line_above_a_traceback_may_say_whose_it_is(line: bytes, rank: int | None) -> None:
+    assert announced(line) == rank

@@ -45,6 +45,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         hanging: one fact for each rank that is stuck in it, by rank.
         culprits: whom they wait for, by rank.
         unmeasured: members of the group that left nothing to read.
+        quiet: their logs are here, and say nothing of a hang.
         origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
         size: members of the group, where known.
         ended: of those that left nothing, (rank, how it ended in words), where that is known.
@@ -63,6 +64,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     hanging: tuple[CollectiveEntry | WatchdogReport, ...]
     culprits: tuple[Culprit, ...] = ()
     unmeasured: tuple[int, ...] = ()
+    quiet: bool = False
     origin: tuple[str, int] | None = None
     size: int | None = None
     ended: tuple[tuple[int, str], ...] = ()
@@ -115,7 +117,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which {named(never)} never entered"
             return f"{head}: {named(never)} never entered it"
         if self.unmeasured:
-            left = f": it {self.ended[0][1]}" if len(self.ended) == len(self.unmeasured) == 1 else ""
+            one = len(self.unmeasured) == 1
+            left = f": it {self.ended[0][1]}" if one and len(self.ended) == 1 else ""
+            if self.quiet:
+                reports = "reports" if one else "report"
+                return f"{head} and wait for {named(self.unmeasured)}, which alone {reports} no hang{left}"
             return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none{left}"
         if self.origin:
             return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which all ranks that can be seen entered"
@@ -218,7 +224,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             return self
         ended = tuple((rank, rest.ended[rank]) for rank in missing[:3] if rank in rest.ended)
         stacks = tuple(rest.stacks[rank] for rank in missing[:3] if rank in rest.stacks)
-        return msgspec.structs.replace(self, unmeasured=missing, ended=ended, stacks=stacks)
+        return msgspec.structs.replace(self, unmeasured=missing, quiet=missing == quiet, ended=ended, stacks=stacks)
 
     def _elsewhere(self) -> tuple[Culprit, ...]:
         """Of ranks that wait and say where, those that do not stand where most of them do."""

@@ -31,7 +31,10 @@ _DATE = re2.compile(r"^\d{4}-?\d\d-?\d\d(?:[T._-]?\d[\dZ._-]*)?$|^1\d{9}$")
 
 
 def of(path: str) -> Attributes:
-    """Resource attributes a path (slashes, archive members after `!/`) gives away."""
+    """Resource attributes a path (slashes, archive members after `!/`) gives away.
+
+    Its first part is what the user named, and may be called after whatever happened there: it is nobody's rank.
+    """
     path = path.replace("\\", "/").replace("!/", "/")
     found: Attributes = {}
     if match := _POD.search(path):
@@ -57,7 +60,7 @@ def of(path: str) -> Attributes:
         host = match.group(1) or match.group(2)
         if not _DATE.match(host):
             found["host.name"] = host
-    for part in [name, *parts[-2:-4:-1]]:
+    for part in [name, *parts[1:-1][:-3:-1]]:
         if "gen_ai.training.rank" in found or "gen_ai.training.local_rank" in found:
             break
         if match := _RANK.search(part):

@@ -56,7 +56,10 @@ _PREFIX = re2.compile(
 #: More processes than any job has.
 MAX_RANK = 10_000_000
 TRACEBACK = b"Traceback (most recent call last)"
-_ANNOUNCED = re2.compile(rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]")
+_ANNOUNCED = re2.compile(
+    rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]"
+    rb"|^-+Begin global rank (\d{1,6}) STD(?:OUT|ERR)-+$"  # Composer, at its end
+)
 #: A whole time that somebody else put before what the program wrote: `kubectl logs --timestamps`, `docker logs -t`.
 _STAMPED = re2.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
 #: What stands before every line of a file that several processes wrote, by who put it there: a rank, what stands for
@@ -177,7 +180,7 @@ def strip_prefixes(line: Line, single_node: bool) -> None:
 def announced(line: bytes) -> int | None:
     """The rank that the message of a logger names which says that something is wrong."""
     found = _ANNOUNCED.search(line)
-    return int(found.group(1)) if found else None
+    return int(found.group(1) or found.group(2)) if found else None
 
 
 def container(single_node: bool = True) -> Dialect:
