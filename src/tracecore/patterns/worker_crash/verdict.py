@@ -86,6 +86,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int | None:
+        if self.gone:
+            return None  # the status of whoever noticed it is not its own
         for fact in (self.failure, self.confirmation):
             code = getattr(fact, "exit_code", None)
             if isinstance(code, int) and code:
@@ -95,7 +97,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     @property
     def gone(self) -> bool:
         """Somebody only noticed that it is not there any more."""
-        return isinstance(self.failure, LauncherFailure) and self.exception is None and self.exit_code is None
+        return isinstance(self.failure, LauncherFailure) and self.exception is None and self.failure.exit_code is None
 
     @property
     def who(self) -> str:
