@@ -35,7 +35,7 @@ SMALL: Final = 2 << 20
 #: What is assumed of a compressed stream, whose size only reading would tell.
 _LARGE: Final = 1 << 19
 #: Streams handed to a worker process at once: so many bytes, or so many files.
-_CHUNK_BYTES: Final = 32 << 20
+_CHUNK_BYTES: Final = 16 << 20
 _CHUNK_FILES: Final = 64
 #: Facts of one stream that are folded together while it is read, so that a storm never piles up.
 _PILE: Final = 16_384

@@ -16,7 +16,7 @@ from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, LOOK_BACK, MAX_LINE, Block, again, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
-from tracecore.signals.logs.selector import FAILED_GROUP, Holding, Picked, Report, Reporting, Selector
+from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, holds, reports
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -73,7 +73,7 @@ def read_lines(
     counters = Counters() if counters is None else counters
     assembly = _Assembly(stream, clock, dialect, counters)
     with stream.open() as file:
-        if isinstance(selector, Holding):
+        if holds(selector):
             once_more = again(file)
             for block in blocks(file, counters, partial(selector.size, block_size)):
                 for answered, picked in selector.take(block, once_more, hold=assembly.idle):
@@ -83,7 +83,7 @@ def read_lines(
         else:
             for block in blocks(file, counters, block_size):
                 yield from assembly.feed(block, selector(block.data))
-    if isinstance(selector, Reporting):
+    if reports(selector):
         yield from assembly.reported(selector.finish())
     yield from assembly.finish()
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 from tracecore.signals.logs.blocks import Again, Block
 
@@ -117,6 +118,21 @@ class Holding(Reporting, Protocol):
     def rest(self) -> Sequence[Answer]:
         """What can be said of the blocks that were kept back, now that no more of them are waited for."""
         ...
+
+
+@cache
+def _has(protocol: type, kind: type) -> bool:
+    return issubclass(kind, protocol)
+
+
+def holds(selector: Selector) -> TypeGuard[Holding]:
+    """Whether a selector may judge several blocks together; to ask a protocol each time costs more than a small file."""
+    return _has(Holding, type(selector))
+
+
+def reports(selector: Selector) -> TypeGuard[Reporting]:
+    """Whether a selector keeps reports back."""
+    return _has(Reporting, type(selector))
 
 
 class Selectors(Protocol):
