@@ -126,7 +126,7 @@ def _has(protocol: type, kind: type) -> bool:
 
 
 def holds(selector: Selector) -> TypeGuard[Holding]:
-    """Whether a selector may judge several blocks together; to ask a protocol each time costs more than a small file."""
+    """Whether a selector may judge several blocks together. To ask a protocol costs more than a small file."""
     return _has(Holding, type(selector))
 
 
