@@ -176,3 +176,9 @@ def test_a_name_in_an_archive_that_is_no_text(tmp_path: Path) -> None:
         member.size = len(RAISED)
         tar.addfile(member, io.BytesIO(RAISED))
     assert root_of(document(tmp_path)) == "worker_crash"
+
+
+@pytest.mark.parametrize("text", ["1", "null", '"x"', "[[]]", '{"0": {}}', "[" * 5_000])
+def test_exit_codes_that_are_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "exit_codes.json").write_text(text)
+    assert diagnose([tmp_path]).document()["incidents"] == []

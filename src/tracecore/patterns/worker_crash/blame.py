@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tracecore.facts.kubernetes import ContainerTerminated
-from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -179,14 +179,18 @@ class Scene:
 
         Where they waited in vain, this one may have, too: its watchdog then aborted it like theirs.
         """
-        waited = (f for f in self.ledger.peers.facts if isinstance(f, WatchdogReport) and f.report == "timeout")
-        if any(self.near(report, fact) for report in waited):
+        if self._some_waited(fact):
             return False
         return all(
             not status.exit_code or status.signal == "SIGTERM" or self._lost_peer(status, status.rank)
             for status in self.statuses
             if status.rank != fact.rank and not status.alive and self.near(status, fact)
         )
+
+    def _some_waited(self, fact: Fact) -> bool:
+        """Whether others say that they waited in vain, or could not join: who says nothing may have done the same."""
+        said = (f for f in self.ledger.peers.facts if isinstance(f, RendezvousFailure) or _is_timeout(f))
+        return any(self.near(report, fact) for report in said)
 
     def _terminated_alone(self, fact: Fact) -> bool:
         """Whether one process was told to end and no other: who stops a job, or cleans up after it, tells all."""
@@ -205,8 +209,11 @@ class Scene:
             return False
         if self._within(self.ledger.complaints.times.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
             return False
+        heard = self._heard(fact.rank, fact)
+        if not heard and self._some_waited(fact):
+            return False
         # Who says nothing at all may have been first, or have lost one that aborted.
-        told = _TOLD if self._heard(fact.rank, fact) else _TOLD - ABORT
+        told = _TOLD if heard else _TOLD - ABORT
         others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
         return bool(others) and all(
             not status.exit_code or status.signal in told or self._lost_peer(status, status.rank) for status in others
@@ -344,6 +351,10 @@ class Scene:
             if seen > 1:
                 return False
         return True
+
+
+def _is_timeout(fact: Fact) -> bool:
+    return isinstance(fact, WatchdogReport) and fact.report == "timeout"
 
 
 def _hold(lines: Iterable[Lines[Any]], fact: Fact) -> bool:

@@ -27,6 +27,8 @@ def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     if len(raw) > MAX_BYTES:
         raise ValueError(f"larger than {MAX_BYTES} bytes")
     document = msgspec.json.decode(raw)
+    if not isinstance(document, dict | list):
+        raise ValueError("neither a map of ranks nor a list")
     entries = document.items() if isinstance(document, dict) else enumerate(document)
     resource: Resource = {"attributes": {**stream.resource, "tracecore.layer": stream.layer}}
     for sequence, (name, status) in enumerate(entries):
