@@ -128,21 +128,26 @@ def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("value", "why"), [("nothing_of_this_name:X", "ModuleNotFoundError"), ("json:loads", "it is not a Pattern")]
+    ("group", "value", "why"),
+    [
+        ("patterns", "nothing_of_this_name:X", "ModuleNotFoundError"),
+        ("patterns", "json:loads", "it is not a Pattern"),
+        ("projectors", "json:loads", "it is not a Projection"),
+    ],
 )
-def test_a_broken_pattern_of_another_package_is_left_out(value: str, why: str, tmp_path: Path) -> None:
+def test_what_is_broken_in_another_package_is_left_out(group: str, value: str, why: str, tmp_path: Path) -> None:
     home = tmp_path / "broken-0.1.dist-info"
     home.mkdir()
     (home / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 0.1\n")
-    (home / "entry_points.txt").write_text(f"[tracecore.patterns]\nbroken = {value}\n")
+    (home / "entry_points.txt").write_text(f"[tracecore.{group}]\nbroken = {value}\n")
     source = Path(main.__code__.co_filename).parents[2]
     result = subprocess.run(
-        [sys.executable, "-m", "tracecore", "patterns", "show", "hbm_ecc"],
+        [sys.executable, "-m", "tracecore", "patterns", "test", "pod_evicted", "storage_failure"],
         env={"PYTHONPATH": f"{tmp_path}:{source}", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert result.returncode == 0, result.stderr
-    assert result.stderr.count("is left out") == 1
+    assert result.stderr.count("is left out") == 1, result.stderr
     assert why in result.stderr

@@ -17,9 +17,14 @@ from tracecore.engine.engine import Engine
 from tracecore.patterns import catalogue
 from tracecore.signals.record import Source
 from tracecore.facts.gpu import ThrottleSample
-from acme_patterns.fan_failure.detector import FanStopped
+from tracecore.facts.projection import project
+record = {
+    "resource": {"attributes": {"host.name": "n1"}},
+    "log": {"body": "", "attributes": {"acme.fan.stopped": "FAN1"}, "time_unix_nano": 10},
+    "source": Source(path="bmc"),
+}
 facts = [
-    FanStopped(time=10, source=Source(path="bmc"), node="n1", fan="FAN1"),
+    *project(record),
     ThrottleSample(time=20, source=Source(path="dcgm"), node="n1", gpu="0000:3b:00.0", reason="thermal_hardware"),
 ]
 print([emission.verdict.pattern_name for emission in Engine(catalogue()).replay(facts)])

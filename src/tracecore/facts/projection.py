@@ -1,4 +1,7 @@
-"""`project(signal)`: every fact of a stamped record. The projectors are this one visible, ordered tuple."""
+"""`project(signal)`: every fact of a stamped record. The projectors are this one visible, ordered tuple.
+
+A package of somebody else's adds its own by the entry point group `tracecore.projectors`: each entry one `Projection`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tracecore.facts.collective import CollectiveEntry, collective_entry
 from tracecore.facts.fact import Fact
 from tracecore.facts.identity import Stamped
+from tracecore.facts.offers import offered
 from tracecore.facts.projectors.gpu import GPU
 from tracecore.facts.projectors.host import HOST
 from tracecore.facts.projectors.kubernetes import KUBERNETES
@@ -32,7 +36,9 @@ def collective(record: Stamped) -> CollectiveEntry | None:
 
 
 COLLECTIVE = (Projection(collective, gate=collective_entry.gate),)
-PROJECTORS: tuple[Projection[Any], ...] = (*GPU, *HOST, *WORKER, *TRAINING, *KUBERNETES, *COLLECTIVE)
+OURS: tuple[Projection[Any], ...] = (*GPU, *HOST, *WORKER, *TRAINING, *KUBERNETES, *COLLECTIVE)
+ENTRY_POINTS = "tracecore.projectors"
+PROJECTORS: tuple[Projection[Any], ...] = (*OURS, *offered(ENTRY_POINTS, Projection))
 
 #: Labels that tell series of one metric and one entity apart.
 _SERIES = (

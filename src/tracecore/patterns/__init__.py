@@ -6,10 +6,10 @@ the entry point group `tracecore.patterns`.
 
 from __future__ import annotations
 
-import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tracecore.facts.offers import offered
 from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
 from tracecore.patterns.config import ConfigError, load
@@ -67,30 +67,11 @@ PATTERNS: tuple[type[Pattern[Any]], ...] = (
 
 ENTRY_POINTS = "tracecore.patterns"
 
-log = logging.getLogger(__name__)
-
 
 @cache
 def third_party() -> tuple[type[Pattern[Any]], ...]:
-    """Patterns that installed packages offer, by name.
-
-    One that cannot be imported is left out, and said: who looks for what broke his training can do without it.
-    """
-    from importlib.metadata import entry_points
-
-    found = []
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
-        try:
-            kind = entry.load()
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-        else:
-            if isinstance(kind, type) and issubclass(kind, Pattern):
-                found.append(kind)
-                continue
-            why = "it is not a Pattern"
-        log.warning("pattern %s (%s) of another package is left out: %s", entry.name, entry.value, why)
-    return tuple(found)
+    """Patterns that installed packages offer, by name."""
+    return tuple(offered(ENTRY_POINTS, Pattern, subclasses=True))
 
 
 def types() -> tuple[type[Pattern[Any]], ...]:

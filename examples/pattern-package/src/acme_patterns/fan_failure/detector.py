@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
+from acme_patterns.fan_stopped import FanStopped
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import ThrottleSample
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Key, Pattern, Role, Verdict, Window
-
-
-class FanStopped(Fact, frozen=True, kw_only=True):
-    """The machine's management controller says that a fan stands still."""
-
-    kind: ClassVar[str] = "fan_stopped"
-    layer: ClassVar[str] = "metrics"
-
-    fan: str
-
-    def describe(self) -> str:
-        return f"fan {self.fan} of {self.node} stands still"
 
 
 class Config(Settings, frozen=True, kw_only=True):
