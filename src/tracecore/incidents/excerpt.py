@@ -8,6 +8,7 @@ import msgspec
 import re2
 
 from tracecore.signals.bundle import archive
+from tracecore.signals.logs.dialects import WRAPPINGS
 
 if TYPE_CHECKING:
     from tracecore.signals.bundle.discovery import Bundle
@@ -72,6 +73,29 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
     if begin > source.offset:
         numbered = numbered[1:]
     return Excerpt(source.path, tuple(_telling(numbered, most)), source.line)
+
+
+def last_words(bundle: Bundle, rank: int, most: int = 3) -> Excerpt | None:
+    """The last lines of a rank's own log, or of its own in a log that srun labelled; None where there is none."""
+    own = [stream for stream in bundle.streams if stream.layer == "stdout" and stream.size]
+    named = [stream for stream in own if stream.resource.get("gen_ai.training.rank") == rank]
+    stream = next(iter(named or [stream for stream in own if stream.wrapping == "srun"]), None)
+    if stream is None or stream.size is None or stream.size > _REACH:
+        return None
+    begin = max(0, stream.size - _BYTES)
+    try:
+        with stream.open() as file:
+            number = 1 + _enter(file, 0, begin)
+            raw = _exactly(file, _BYTES)
+    except archive.ERRORS:
+        return None
+    label = WRAPPINGS["srun"]
+    told = []
+    for place, line in enumerate(raw.split(b"\n")[1 if begin else 0 :], number + (1 if begin else 0)):
+        whose = label.match(line) if not named else None
+        if line.strip() and (named or (whose is not None and int(whose.group(1)) == rank)):
+            told.append((place, harmless(line.decode("utf-8", "replace")).rpartition("\n")[2][:_WIDTH].rstrip()))
+    return Excerpt(stream.path, tuple(told[-most:]), told[-most:][0][0]) if told else None
 
 
 def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from tracecore.facts.process import ExitStatus, LauncherFailure
 from tracecore.facts.wording import size
-from tracecore.incidents.excerpt import Excerpt, excerpt, harmless
+from tracecore.incidents.excerpt import Excerpt, excerpt, harmless, last_words
 from tracecore.incidents.timeline import Moment, runs, timeline, words
 
 if TYPE_CHECKING:
@@ -149,6 +150,15 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
     return [(fact, excerpt(diagnosis.bundle, fact.source)) for fact in chosen]
 
 
+def unexplained_end(diagnosis: Diagnosis, incident: Incident) -> Excerpt | None:
+    """What the only suspect wrote last, where others saw it end and nothing of its own says why."""
+    ranks = incident.suspects.ranks
+    own = [fact for fact in incident.evidence if fact.rank in ranks]
+    if len(ranks) != 1 or not own or not all(isinstance(f, ExitStatus | LauncherFailure) for f in own):
+        return None
+    return last_words(diagnosis.bundle, ranks[0])
+
+
 def _same_place(one: Fact, other: Fact) -> bool:
     return one.source.line > 0 and (one.source.path, one.source.offset) == (other.source.path, other.source.offset)
 
@@ -164,6 +174,10 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
         return
     yield ""
     yield paint("Evidence", "strong")
+    if (last := unexplained_end(diagnosis, incident)) is not None:
+        yield f"  {harmless(last.place)}, its last lines"
+        for _, line in last.lines:
+            yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], WIDTH - 6))
     for fact, found in quoted:
         if found is None:
             yield f"  {harmless(fact.source.place)}"

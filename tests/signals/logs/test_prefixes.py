@@ -29,6 +29,7 @@ def test_the_rank_is_taken_from_the_prefix(line: bytes, rank: int | None, text: 
     [
         (b"2026-10-03 04:12:00 ERROR [rank 5] failed", 5),
         (b"----------Begin global rank 12 STDERR----------", 12),
+        (b"-- Process 2 terminated with the following error:", 2),
         (b"----------End global rank 12 STDERR----------", None),
         (b"2026-10-03 04:12:00 INFO [rank 5] done", None),
     ],

@@ -42,7 +42,7 @@ MESSENGERS = frozenset(
     {
         "ChildFailedError", "SignalException", "ProcessRaisedException", "ProcessExitedException", "CalledProcessError",
         "KeyboardInterrupt", "SystemExit", "SIGTERMException", "RayTaskError", "RayActorError", "ActorDiedError",
-        "WorkerCrashedError", "NodeDiedError", "BrokenProcessPool", "TrainingFailedError",
+        "WorkerCrashedError", "NodeDiedError", "TrainingFailedError",
     }
 )  # fmt: skip
 WORKER_KILLED = "DataLoader worker killed"

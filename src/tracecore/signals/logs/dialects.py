@@ -59,6 +59,7 @@ TRACEBACK = b"Traceback (most recent call last)"
 _ANNOUNCED = re2.compile(
     rb"\b(?:ERROR|CRITICAL|FATAL|WARNING)\b.*[\[(][Rr]ank[ :=]?(\d{1,6})[\])]"
     rb"|^-+Begin global rank (\d{1,6}) STD(?:OUT|ERR)-+$"  # Composer, at its end
+    rb"|^-- Process (\d{1,6}) terminated with the following error:$"  # torch.multiprocessing.spawn
 )
 #: A whole time that somebody else put before what the program wrote: `kubectl logs --timestamps`, `docker logs -t`.
 _STAMPED = re2.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
@@ -180,7 +181,7 @@ def strip_prefixes(line: Line, single_node: bool) -> None:
 def announced(line: bytes) -> int | None:
     """The rank that the message of a logger names which says that something is wrong."""
     found = _ANNOUNCED.search(line)
-    return int(found.group(1) or found.group(2)) if found else None
+    return int(next(rank for rank in found.groups() if rank)) if found else None
 
 
 def container(single_node: bool = True) -> Dialect:
