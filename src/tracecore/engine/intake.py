@@ -75,11 +75,15 @@ class Intake:
         self._ways: list[list[Way]] = [[] for _ in shelves]
         self._routes = {kind: Routes(kind, shelves, self._ways) for kind in kinds}
         self._ready: list[Group] = []
+        #: No fact has ever been of a time before this.
+        self._earliest = FOREVER
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
     def take(self, facts: Sequence[Fact], clock: int) -> None:
         """Take facts, in order of time, that came when the clock stood here."""
+        if facts and facts[0].time < self._earliest:
+            self._earliest = facts[0].time
         for begin in range(0, len(facts), PORTION):
             self._sort(facts[begin : begin + PORTION], clock)
             self._bound_windows()
@@ -190,12 +194,15 @@ class Intake:
             if groups is None:
                 groups = self._groups(routes, fact)
             for group in groups:
-                group.batch.append(fact)
-                until = group.until
+                batch, until = group.batch, group.until
+                # Where whatever comes may matter, the group is ready since the first that waits.
                 if until is not None and (
-                    fact.time <= until or (group.arms is not None and group.arms(fact, group.key))
+                    not batch
+                    if until is FOREVER
+                    else fact.time <= until or (group.arms is not None and group.arms(fact, group.key))
                 ):
                     ready.append(group)
+                batch.append(fact)
             if groups:
                 held += len(groups)
             else:
@@ -332,7 +339,9 @@ class Intake:
                 shelf.swept = instant
             elif instant - shelf.swept > max(shelf.horizon // 2, 2 * self._lateness, SECOND):
                 shelf.swept = instant
-                self._sweep(shelf, instant - self._lateness - 2 * shelf.horizon)
+                cutoff = instant - self._lateness - 2 * shelf.horizon
+                if cutoff > self._earliest:
+                    self._sweep(shelf, cutoff)
         if self._stats.held > self._limits.total:
             self._shrink()
 

@@ -42,7 +42,8 @@ class Digest(Protocol[F_contra]):
     """
 
     def add(self, facts: Sequence[F_contra], /) -> None:
-        """Take these facts. The same facts in any order and in any portions must come to the same."""
+        """Take these facts, which are sorted by (time, uid). The same facts in any portions, of which a later one may
+        be of earlier times, must come to the same."""
 
 
 class Window(Protocol):

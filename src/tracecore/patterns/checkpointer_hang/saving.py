@@ -97,7 +97,7 @@ class Steps:
         steps = [-1 if report.step is None else report.step for report in reports]
         furthest = max(steps)
         if furthest >= self.furthest:
-            first = min(report.time for report, step in zip(reports, steps, strict=True) if step == furthest)
+            first = reports[steps.index(furthest)].time
             self.since = first if furthest > self.furthest else min(first, self.since)
             self.furthest = furthest
 

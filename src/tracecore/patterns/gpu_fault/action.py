@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ALSO = frozenset({92, 94})
 #: Errors of one link: the link's or its peer's, so that they count together with a failure at the other end.
 LINK = 74
-LINK_UNITS = range(144, 151)
+LINK_UNITS = frozenset(range(144, 151))
 #: Driver lines without an Xid that mean the GPU does not work.
 DRIVER = {
     "init_failed": "could not be initialised",
@@ -53,12 +53,8 @@ MILD = frozenset({"RESTART_APP", "IGNORE"})
 
 def faulty(fact: Fact) -> bool:
     """Whether this alone means that the GPU or its driver failed."""
-    if type(fact) is GpuLost:
-        return True
-    if type(fact) is GpuDriverError:
-        return fact.error in DRIVER
     if type(fact) is not Xid:
-        return False
+        return type(fact) is GpuLost or (type(fact) is GpuDriverError and fact.error in DRIVER)
     if fact.code in LINK_UNITS and entry(fact.code) is not None:
         row = _row(fact)
         return fact.fatal is True or (row is not None and row.severity != "nonfatal")

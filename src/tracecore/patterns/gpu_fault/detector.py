@@ -162,14 +162,12 @@ class GpuFault(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         # A bus id without a node is a GPU of the machine whose name the log does not say: never one that is named.
         node = fact.node or ""
-        if type(fact) is Sxid:
-            return ((node, PEERS),)
-        if type(fact) is CudaError:
-            return ((node, PEERS),) if fact.error in CUDA else ()
-        if type(fact) is Xid and fact.code == LINK:
-            return ((node, PEERS),)
         if type(fact) is XidGauge:
             return gauge_keys(fact)
+        if type(fact) is CudaError:
+            return ((node, PEERS),) if fact.error in CUDA else ()
+        if type(fact) is Sxid or (type(fact) is Xid and fact.code == LINK):
+            return ((node, PEERS),)
         if not faulty(fact):
             return ()
         own = (node, fact.gpu or "")
@@ -233,10 +231,12 @@ class GpuFault(Pattern[Config]):
     ) -> GpuFaultVerdict:
         first = worst = chain[0]
         codes: tuple[int, ...] = (first.code,) if isinstance(first, Xid) else ()
+        reports = max(first.count, 1)
         if len(chain) > 1:
             chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
             worst = _worst(chain)
             codes = tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)}))
+            reports = sum(max(fact.count, 1) for fact in chain)
         gauges = window.of(XidGauge)
         return GpuFaultVerdict(
             key=window.key,
@@ -248,7 +248,7 @@ class GpuFault(Pattern[Config]):
             peer=peer,
             gauge=corroboration(gauges, first, codes, self.config.window) if gauges else None,
             codes=codes,
-            reports=sum(max(fact.count, 1) for fact in chain),
+            reports=reports,
         )
 
 

@@ -135,7 +135,7 @@ class IbLinkFlap(Pattern[Config]):
     role = "cause"
     maturity = "experimental"
     needs = (PortState, NcclError, WatchdogReport)
-    triggers = (PortState,)
+    triggers = asides = (PortState,)
     Config = Config
 
     @property
@@ -151,6 +151,14 @@ class IbLinkFlap(Pattern[Config]):
         if type(fact) is PortState and fact.state not in STATES:
             return ()
         return ((fact.node or "",),)
+
+    def matters(self, window: Window, fact: Fact) -> bool:
+        """A state matters that is not the one its port was in before it, or that comes late."""
+        assert isinstance(fact, PortState)
+        for state in reversed(window.of(PortState)):
+            if state is not fact and state.port == fact.port and state.device == fact.device:
+                return state.state != fact.state or state.time >= fact.time
+        return False
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         ports: dict[tuple[str, int], list[PortState]] = {}

@@ -179,10 +179,7 @@ def _order(entry: CollectiveEntry) -> tuple[int, str]:
 
 def _differ(entries: Sequence[CollectiveEntry]) -> bool:
     """Whether any two calls differ: where all are alike, no sequence need be looked at."""
-    for entry in entries:
-        if entry.op != entries[0].op or entry.signature != entries[0].signature:
-            return True
-    return False
+    return any(entry.op != entries[0].op or entry.signature != entries[0].signature for entry in entries)
 
 
 def _odd(latest: Mapping[int, Mapping[int, CollectiveEntry]]) -> list[CollectiveEntry]:

@@ -142,7 +142,7 @@ class NvlinkDegradation(Pattern[Config]):
     maturity = "experimental"
     needs = (Xid, NvlinkRate, CollectiveEntry, WatchdogReport, StepStalled)
     triggers = (Xid, NvlinkRate)
-    asides = (CollectiveEntry,)
+    asides = (CollectiveEntry, Xid)
     Config = Config
 
     @property
@@ -161,9 +161,11 @@ class NvlinkDegradation(Pattern[Config]):
         return ((fact.node or "",),)
 
     def matters(self, window: Window, fact: Fact) -> bool:
-        """A collective that has ended matters where it was not always so."""
-        assert isinstance(fact, CollectiveEntry)
-        return not fact.done or _call(fact) in window.digest(CollectiveEntry, Begun).calls
+        """A collective that has ended matters where it was not always so, an Xid where anything else went wrong."""
+        begun = window.digest(CollectiveEntry, Begun).calls
+        if isinstance(fact, CollectiveEntry):
+            return not fact.done or _call(fact) in begun
+        return bool(begun or window.of(NvlinkRate) or window.of(WatchdogReport))
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         xids, lows = window.of(Xid), self._lows(window)

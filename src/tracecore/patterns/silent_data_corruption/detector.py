@@ -165,7 +165,8 @@ class SilentDataCorruption(Pattern[Config]):
                 continue
             if low:
                 continue
-            counters = [counter for counter in window.of(SdcCounter) if self._during(counter, evaluation, window.skew)]
+            told = () if evaluation.job_start is None else window.of(SdcCounter)
+            counters = [counter for counter in told if self._during(counter, evaluation, window.skew)]
             if counters or drop >= 2 * self.config.drop:
                 low = True
                 yield SilentDataCorruptionVerdict(

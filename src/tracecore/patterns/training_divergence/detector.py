@@ -150,6 +150,26 @@ class Values:
         self.norms.add([report.grad_norm for report in reports if report.grad_norm is not None])
 
 
+class Counts:
+    """How many values that are not finite any rank told of at most, and whether one was a complaint."""
+
+    def __init__(self) -> None:
+        self.explicit = False
+        self.losses = 0
+        self.gradients = 0
+        self._series: dict[tuple[int, int | None, bool], int] = {}
+
+    def add(self, values: Sequence[NonFinite]) -> None:
+        for value in values:
+            series = (value.attempt, value.rank, value.what in GRADIENTS)
+            number = self._series[series] = self._series.get(series, 0) + 1
+            self.explicit = self.explicit or value.explicit
+            if series[2]:
+                self.gradients = max(self.gradients, number)
+            else:
+                self.losses = max(self.losses, number)
+
+
 class TrainingDivergence(Pattern[Config]):
     """A loss that is not finite on consecutive reports, a complaint of one, or a jump that stays; one for each attempt.
 
@@ -205,14 +225,10 @@ class TrainingDivergence(Pattern[Config]):
         for spread in (values.losses, values.norms):
             if spread and (spread.odd or not spread.high < self.config.factor * spread.low):
                 return True
-        runs: dict[tuple[int, int | None, bool], int] = {}
-        for value in window.of(NonFinite):
-            gradient = value.what in GRADIENTS
-            series = (value.attempt, value.rank, gradient)
-            runs[series] = runs.get(series, 0) + 1
-            if value.explicit or runs[series] >= (self.config.persist if gradient else self.config.reports):
-                return True
-        return False
+        if not window.of(NonFinite):
+            return False
+        bad = window.digest(NonFinite, Counts)
+        return bad.explicit or bad.losses >= self.config.reports or bad.gradients >= self.config.persist
 
     def _candidates(self, window: Window, number: int, attempt: Attempt) -> Iterator[TrainingDivergenceVerdict]:
         def verdict(
