@@ -135,6 +135,7 @@ class LayerPlan:
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, Database] = {}
         self._doubts: Doubts | None = None
+        self._shapes: Shapes | None = None
         #: Of lines of each format.
         self._lessons: dict[str, Lessons] = {}
 
@@ -153,13 +154,15 @@ class LayerPlan:
         formats = SAMPLED_FORMATS if spans else SAMPLED_FORMATS[:2]
         if prepared.events is not None and prepared.progress is not None and stream.format in formats:
             from tracecore.ottl.planner.doubts import Doubts
-            from tracecore.recipes.sampling import Sampler
+            from tracecore.recipes.sampling import Sampler, Shapes
             from tracecore.recipes.templates import Lessons
 
             events = self._database("events", prepared.events)
             progress = self._database("progress", prepared.progress)
             if self._doubts is None and prepared.searched is not None:
                 self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
+            if self._shapes is None:
+                self._shapes = Shapes()
             return Sampler(
                 events,
                 progress,
@@ -168,7 +171,8 @@ class LayerPlan:
                 form=stream.format,
                 size=stream.size,
                 doubts=self._doubts,
-                shapes=shapes,
+                shapes=shapes or self._shapes,
+                live=shapes is not None,
                 spans=spans,
             )
         return self.every(stream)

@@ -85,7 +85,7 @@ _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
 class Shapes:
-    """What streams have in common that go on beside each other. Not for two threads at a time."""
+    """What streams have in common that are read one after the other, or by turns. Not for two threads at a time."""
 
     def __init__(self) -> None:
         #: Memory to work with: there may be thousands of streams, of which one is looked at at a time.
@@ -114,7 +114,8 @@ class Sampler:
         form: of the stream: `text`, or one of container runtimes, `cri` and `docker`.
         size: of the stream in bytes, where it is known.
         doubts: which finds of the events are looked at twice.
-        shapes: of the lines of other streams, where this one goes on for ever and so has no end.
+        shapes: of the lines of this and other streams.
+        live: the stream goes on for ever, and so has no end.
         spans: lines may stand for those that follow them.
     """
 
@@ -128,12 +129,13 @@ class Sampler:
         form: str = "text",
         size: int | None = None,
         doubts: Doubts | None = None,
-        shapes: Shapes | None = None,
+        shapes: Shapes,
+        live: bool = False,
         spans: bool = False,
     ) -> None:
         self._spans = spans
-        self._live = shapes is not None
-        self._shapes = Shapes() if shapes is None else shapes
+        self._live = live
+        self._shapes = shapes
         self._beginning = 0 if self._live or spans else BEGINNING
         self._burst, self._second = LIVE_BURST, -1
         self._events = Selector(events, doubts=doubts)
