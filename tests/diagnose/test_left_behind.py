@@ -319,3 +319,32 @@ def test_a_restart_that_could_not_connect_is_told_after_what_ended_the_run_befor
     incidents = diagnose([tmp_path]).document()["incidents"]
     assert (root_of(incidents[0]), incidents[0]["suspects"]["ranks"]) == ("worker_crash", [1])
     assert [root_of(incident) for incident in incidents[1:]] == ["nccl_bootstrap"]
+
+
+def test_of_a_checkpoint_that_fails_everywhere_the_rank_is_named_that_failed(tmp_path: Path) -> None:
+    said = """Traceback (most recent call last):
+  File "/app/train.py", line 19, in save
+    dcp.save(state)
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([2])
+Traceback (most recent call last): (RANK 2)
+  File "/usr/lib/python3/site-packages/torch/serialization.py", line 1254, in _save
+    pickler.dump(obj)
+  File "/app/train.py", line 17, in __reduce__
+    raise TypeError("no pickle")
+TypeError: no pickle
+"""
+    logs = {
+        f"rank{rank}__log": STEPS.format(rank) + "".join(f"[rank{rank}]: {line}\n" for line in said.splitlines())
+        for rank in range(4)
+    }
+    found = first(tmp_path, exit_codes__json='{"0": 1, "1": 1, "2": 1, "3": 1}', **logs)
+    assert (root_of(found), found["suspects"]["ranks"]) == ("worker_crash", [2])
+    assert found["headline"].startswith("Rank 2 raised TypeError: no pickle")
+
+
+def test_who_ended_well_and_left_the_others_is_looked_at(tmp_path: Path) -> None:
+    closed = "RuntimeError: [/b/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:42416\n"
+    logs = {f"rank{r}__log": STEPS.format(r) + (f"[rank{r}]: {closed}" if r else "") for r in range(3)}
+    found = first(tmp_path, exit_codes__json='{"0": 0, "1": 1, "2": 1}', **logs)
+    assert found["suspects"]["ranks"] == [0]
+    assert "ended before them, with status 0" in found["headline"]

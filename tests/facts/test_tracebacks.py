@@ -244,3 +244,29 @@ KeyError: 'text'
     assert found.type == "ray.exceptions.RayTaskError(KeyError)"
     assert (found.root_type, found.root_message) == ("KeyError", "'text'")
     assert found.frame == Frame("/srv/load.py", 3, "load")
+
+
+def test_the_rank_that_an_exception_is_carried_over_from() -> None:
+    found = parse(CARRIED)
+    assert found is not None
+    assert (found.type, found.root_type, found.root_message) == (
+        "torch.api.CheckpointException",
+        "TypeError",
+        "no pickle",
+    )
+    assert found.origin == 1
+    assert found.frame is not None
+    assert found.frame.line == 17
+
+
+CARRIED = """Traceback (most recent call last):
+  File "/app/train.py", line 19, in save
+    dcp.save(state)
+torch.api.CheckpointException: CheckpointException ranks:dict_keys([1])
+Traceback (most recent call last): (RANK 1)
+  File "/usr/lib/python3/site-packages/torch/serialization.py", line 1254, in _save
+    pickler.dump(obj)
+  File "/app/train.py", line 17, in __reduce__
+    raise TypeError("no pickle")
+TypeError: no pickle
+"""

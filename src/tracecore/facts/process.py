@@ -29,6 +29,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
         function: function of that frame.
         root_type: where exceptions are chained or carried over from a worker process: the first raised.
         root_message: its message.
+        origin: the rank in which it was raised, where this one only tells of it.
         loader_worker: number of the DataLoader worker process the exception comes from.
         pid: the process, where the line names it.
     """
@@ -45,6 +46,7 @@ class ExceptionRaised(Fact, frozen=True, kw_only=True):
     function: str | None = None
     root_type: str | None = None
     root_message: str | None = None
+    origin: int | None = None
     loader_worker: int | None = None
     pid: int | None = None
 

@@ -28,6 +28,7 @@ _FRAME = re2.compile(r'^(.*?)File "([^"]{1,1000})", line (\d{1,9})(?:, in (.{1,3
 _EXCEPTION = re2.compile(r"^([A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_<>]+)*(?:\(\w+\))?)(?::(?:\s(.*))?)?$")
 #: What Ray raises for a task that raised: the traceback of the task, perhaps through others, stands below it.
 _CARRIES = "RayTaskError("
+_ORIGIN = re2.compile(r"^ \(RANK (\d{1,7})\)\s*$")
 _GROUP_RULE = re2.compile(r"^[^+]{0,80}\+-[-+]*(?: (?:\d+|\.\.\.) -+)?\s*$")
 #: Lines of a logger that follow a message without an empty line between.
 _LOGGED = re2.compile(
@@ -65,6 +66,7 @@ class Traceback(NamedTuple):
         frame: innermost frame in user code, preferring where the error was first raised in another process.
         root_type: first raised exception, where it is another than the outermost.
         root_message: its message.
+        origin: the rank in which it was raised, where another one tells of it (torch.distributed.checkpoint).
     """
 
     type: str
@@ -72,15 +74,17 @@ class Traceback(NamedTuple):
     frame: Frame | None
     root_type: str | None
     root_message: str | None
+    origin: int | None = None
 
 
 class _Block:
-    __slots__ = ("chained", "frames", "inner", "message", "open", "prefix", "type")
+    __slots__ = ("chained", "frames", "inner", "message", "open", "origin", "prefix", "type")
 
-    def __init__(self, prefix: str, *, inner: bool, chained: bool) -> None:
+    def __init__(self, prefix: str, *, inner: bool, chained: bool, origin: int | None = None) -> None:
         self.prefix = prefix
         self.inner = inner
         self.chained = chained
+        self.origin = origin
         self.frames: list[Frame] = []
         self.type: str | None = None
         self.message: list[str] = []
@@ -120,6 +124,7 @@ def parse(text: str) -> Traceback | None:
         frame=frame,
         root_type=root.type if root is not outer else None,
         root_message=_message(root) if root is not outer else None,
+        origin=next((b.origin for b in inner if b.origin is not None), None),
     )
 
 
@@ -158,7 +163,9 @@ def _blocks(text: str) -> list[_Block]:
             original = before.endswith("Original ")
             before = before.removesuffix("Exception Group ").removesuffix("Original ")
             before = before[:-2] + "| " if before.endswith("+ ") else before
-            block = _Block(before, inner=sub or original, chained=chained)
+            carried = _ORIGIN.match(line[start + len(HEADER) :])
+            rank = int(carried.group(1)) if carried else None
+            block = _Block(before, inner=sub or original or carried is not None, chained=chained, origin=rank)
             blocks.append(block)
             chained = False
             continue

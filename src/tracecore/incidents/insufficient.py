@@ -202,12 +202,16 @@ def _apart(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
 
 def _gone(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Everybody who said something lost a connection: whoever said nothing was at the other end of it."""
-    silent = attempt.unseen | {rank for rank in attempt.ranks if rank not in attempt.lost and rank not in attempt.ended}
+    # Who ended well before the others did left them, too.
+    left = {rank for rank, status in attempt.ended.items() if rank >= 0 and not status.alive and not status.exit_code}
+    quiet = attempt.ranks - attempt.lost.keys()
+    silent = attempt.unseen | (quiet - attempt.ended.keys()) or quiet & left
     others = {fact.rank for fact in (*attempt.bad, *attempt.exceptions)} - attempt.lost.keys() - {None}
     if not attempt.lost or others or not 0 < len(silent) <= len(attempt.lost):
         return None
     names = [", ".join(map(str, sorted(ranks)[:8])) for ranks in (attempt.lost, silent)]
-    headline = f"Ranks {names[0]} lost their connections, and rank {names[1]} left nothing to read"
+    how = "ended before them, with status 0" if silent <= left else "left nothing to read"
+    headline = f"Ranks {names[0]} lost their connections, and rank {names[1]} {how}"
     return headline, Suspects(ranks=tuple(sorted(silent))), [attempt.lost[rank] for rank in sorted(attempt.lost)]
 
 

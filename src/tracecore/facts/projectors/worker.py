@@ -130,7 +130,11 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
         if parsed.frame is not None:
             fields |= {"file": parsed.frame.file, "line": parsed.frame.line, "function": parsed.frame.function}
         if parsed.root_type is not None:
-            fields |= {"root_type": parsed.root_type, "root_message": text(parsed.root_message)}
+            fields |= {
+                "root_type": parsed.root_type,
+                "root_message": text(parsed.root_message),
+                "origin": parsed.origin,
+            }
     worker = tracebacks.loader_worker(message or "")
     if worker is not None:
         fields["loader_worker"] = worker

@@ -100,6 +100,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         why = WORDS[self.discriminator]
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
+        if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
+            return f"No rank{job} could join: {why}"
         if (event := self.awaited) is not None:
             why = f"the network of rank {event.rank}{f' ({event.pod})' if event.pod else ''} could not be set up"
         return f"{who[0].upper()}{who[1:]} of {self.size}{job} never joined: {why}"
@@ -133,7 +135,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 else f"ranks {ranks} were started, and their logs"
             )
             start = f"See whether {asked}. " if ranks else ""
-            if not self.failed and self.missing >= self.size:
+            if self.missing >= self.size and (not self.failed or self.size > 1):
                 start = "See whether every node was started, with the same endpoint, id and number of nodes. "
             return (
                 f"{start}From a node of a rank that is missing try `nc -vz {host or end} {port or ''}`".rstrip()

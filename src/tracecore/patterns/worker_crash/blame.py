@@ -125,7 +125,9 @@ class Scene:
         return not went_on or not after(last, fact)
 
     def rank(self, fact: Fact) -> int | None:
-        """Its rank; where the line names only a process, that process's rank."""
+        """Its rank, or that of whose exception it tells; where the line names only a process, that process's rank."""
+        if isinstance(fact, ExceptionRaised) and fact.origin is not None:
+            return fact.origin
         if fact.rank is not None:
             return fact.rank
         if isinstance(fact, CudaError) and (word := self._last_word(fact)) is not None:

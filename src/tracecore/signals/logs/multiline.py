@@ -80,6 +80,8 @@ _LOGGED = re2.compile(
 #: Lines of a message in which nothing says that they belong together.
 MAX_MESSAGE = 40
 _SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
+#: torch.distributed.checkpoint carries the traceback of the rank that failed to all of them.
+_OF_RANK = re2.compile(rb": \(RANK \d{1,7}\)$")
 _RULE = re2.compile(rb"^(={20,}|\*{20,})$")
 
 
@@ -153,7 +155,8 @@ class Traceback:
         if self._state == "frames":
             return self._take_frame(body)
         if HEADER in body:
-            if self._state in ("chain", "remote") or body.startswith((b"Original ", b"Remote ")):
+            carried = body.startswith((b"Original ", b"Remote ")) or _OF_RANK.search(body)
+            if self._state in ("chain", "remote") or carried:
                 self._state = "frames"
                 return TAKE
             return CLOSE
