@@ -86,7 +86,7 @@ class Engine:
         self.strict = strict
         self.stats = Stats()
         self.clock: int | None = None
-        self._shelves = [Shelf(i, pattern, self.limits.window) for i, pattern in enumerate(patterns)]
+        self._shelves = [Shelf(i, pattern, self.limits.window, self.stats) for i, pattern in enumerate(patterns)]
         self._conclusions = Conclusions(self.limits, self.stats)
         self._intake = Intake(
             self._shelves,

@@ -74,6 +74,7 @@ class Intake:
         #: By the place of a pattern the ways on which facts may wait before they come into its windows.
         self._ways: list[list[Way]] = [[] for _ in shelves]
         self._routes = {kind: Routes(kind, shelves, self._ways) for kind in kinds}
+        self._lodging = [shelf for shelf in shelves if shelf.lodging is not None]
         self._ready: list[Group] = []
         #: No fact has ever been of a time before this.
         self._earliest = FOREVER
@@ -86,6 +87,8 @@ class Intake:
             self._earliest = facts[0].time
         for begin in range(0, len(facts), PORTION):
             self._sort(facts[begin : begin + PORTION], clock)
+            for shelf in self._lodging:
+                self._lodge(shelf)
             self._bound_windows()
 
     def settle(self) -> None:
@@ -259,6 +262,20 @@ class Intake:
             self._deliver(group)
         self._put(group, [fact], hurry)
 
+    def _lodge(self, shelf: Shelf) -> None:
+        """Put facts into windows that were opened after they came."""
+        assert shelf.lodging is not None
+        arrivals, shelf.lodging.arrivals = shelf.lodging.arrivals, []
+        for fact, key in arrivals:
+            window = shelf.windows.get(key)
+            if window is None:
+                continue
+            added = window.add(fact)
+            self._stats.held += max(added, 0)
+            if added >= 0 and window.state != CHANGED:
+                window.state = CHANGED
+                self.changed.append(window)
+
     # -- into windows -------------------------------------------------------------------------------------------------
 
     def _deliver(self, group: Group) -> None:
@@ -346,6 +363,8 @@ class Intake:
             self._shrink()
 
     def _sweep(self, shelf: Shelf, cutoff: int) -> None:
+        if shelf.lodging is not None:
+            shelf.lodging.sweep(cutoff)
         empty = set()
         for window in shelf.windows.values():
             if window.oldest < cutoff:

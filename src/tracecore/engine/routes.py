@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from tracecore.engine.lodging import Lodging
 from tracecore.engine.windows import ASLEEP, CHANGED
 from tracecore.patterns.contract import FOREVER, NEVER, Pattern
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tracecore.engine.bounds import Stats
     from tracecore.engine.windows import FactWindow
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key
@@ -35,6 +37,7 @@ class Shelf:
         "horizon",
         "index",
         "limit",
+        "lodging",
         "pattern",
         "steady",
         "swept",
@@ -42,8 +45,9 @@ class Shelf:
         "windows",
     )
 
-    def __init__(self, index: int, pattern: Pattern[Any], limit: int) -> None:
+    def __init__(self, index: int, pattern: Pattern[Any], limit: int, stats: Stats) -> None:
         self.index = index
+        self.lodging = Lodging(pattern, stats) if pattern.guests else None
         self.pattern = pattern
         self.horizon = pattern.horizon
         self.evaluate = pattern.evaluate
@@ -73,6 +77,11 @@ class Route:
         pattern = shelf.pattern
         self.shelf = shelf
         self.keys = pattern.keys
+        if shelf.lodging is not None:
+            if kind in pattern.guests:
+                self.keys = shelf.lodging.of_guest
+            elif kind in pattern.triggers:
+                self.keys = shelf.lodging.of_host
         self.windows = shelf.windows
         self.arms = None if shelf.asks else not shelf.triggers or kind in shelf.triggers
         self.wakes = pattern.arms

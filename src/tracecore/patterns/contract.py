@@ -269,6 +269,9 @@ class Pattern(Generic[C]):
     steady: ClassVar[tuple[type[Fact], ...]] = ()
     #: Of these, types of which most facts change nothing: `matters` says which do.
     asides: ClassVar[tuple[type[Fact], ...]] = ()
+    #: Of these, types that may know their node and no job: then they also go to the windows that hold a trigger of
+    #: their node. Neither they nor the triggers can be `steady`.
+    guests: ClassVar[tuple[type[Fact], ...]] = ()
     #: Its configuration type (see `patterns.config`); `Config()` is usable as it is.
     Config: ClassVar[type[msgspec.Struct]]
     #: The most facts one window of this pattern keeps, oldest dropped first and counted; None leaves it to the engine.

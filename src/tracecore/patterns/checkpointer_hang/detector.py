@@ -222,6 +222,7 @@ class CheckpointerHang(Pattern[Config]):
     triggers = (CheckpointPhase,)
     steady = (Progress,)
     asides = tuple(kind for kind in needs if kind is not WatchdogReport)
+    guests = (StorageError, MountEvent)
     Config = Config
 
     @property
@@ -305,7 +306,7 @@ class CheckpointerHang(Pattern[Config]):
     def _verdict(self, window: Window, first: CheckpointPhase, begun: list[CheckpointPhase]) -> Verdict:
         stall, alive, timeout = _stall(window, first), _alive(window, first), self._timeout(window, first)
         start = first.time if stall is None else min(first.time, max(stall.since, 0))
-        storage = self._storage(window, first, start)
+        storage = self._storage(window, first, start, begun)
         watched = [fact.end - first.time for fact in (alive, timeout) if fact is not None]
         if stall is not None:
             watched.append(int(stall.no_progress_s * SECOND))
@@ -325,18 +326,27 @@ class CheckpointerHang(Pattern[Config]):
             alive=alive,
         )
 
-    def _storage(self, window: Window, first: CheckpointPhase, start: int) -> Storage | None:
+    def _storage(
+        self, window: Window, first: CheckpointPhase, start: int, begun: Sequence[CheckpointPhase]
+    ) -> Storage | None:
         """The first trouble around the start of the stall; what is there only because clocks differ comes last."""
         found: list[Storage] = [
             fact
             for facts in (window.of(StorageError), window.of(MountEvent))
             for fact in facts
-            if self._around(fact, start, slack(fact, first, window.skew))
+            if self._around(fact, start, slack(fact, first, window.skew)) and _is_theirs(window, fact, begun)
         ]
         return min(found, key=lambda fact: (not self._around(fact, start), fact.time, fact.uid), default=None)
 
     def _around(self, fact: Storage, start: int, off: int = 0) -> bool:
         return fact.end >= start - self.config.before - off and fact.time <= start + self.config.after + off
+
+
+def _is_theirs(window: Window, fact: Storage, begun: Sequence[CheckpointPhase]) -> bool:
+    """Whether trouble is the job's own, or was seen on a node that saves, and not by another pod."""
+    if window.key in job_keys(fact):
+        return True
+    return any(fact.node == one.node and (None in (fact.pod, one.pod) or fact.pod == one.pod) for one in begun)
 
 
 def _stall(window: Window, begin: CheckpointPhase) -> StepStalled | None:
