@@ -224,3 +224,10 @@ def test_two_members_of_one_name_are_told_apart(tmp_path: Path) -> None:
     found = diagnose([tmp_path])
     assert {fact.node for fact in found.facts} == {"n1", "n2"}
     assert len({fact.uid for fact in found.facts}) == len(found.facts)
+
+
+def test_writers_beyond_the_bound_are_left_out_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "MAX_WRITERS", 3)
+    entries = [(BEGIN, rank, "step 1 loss 2.0") for rank in range(9)]
+    found = exports.read(lines(loki, entries).encode(), "lines")
+    assert (len(found.logs), found.left_out) == (3, 6)
