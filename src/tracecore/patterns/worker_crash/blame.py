@@ -212,8 +212,9 @@ class Scene:
         if self._within(self.ledger.complaints.times.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
             return False
         heard = self._heard(fact.rank, fact)
-        if not heard and self._some_waited(fact):
-            return False
+        if self._some_waited(fact):
+            # They were aborted for it, and this one was not; who gave up by itself ends with a status, too.
+            return heard and self._other_ends(fact) == {"SIGABRT"}
         # Who says nothing at all may have been first, or have lost one that aborted.
         told = _TOLD if heard else _TOLD - ABORT
         others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
