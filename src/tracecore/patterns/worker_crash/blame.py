@@ -33,7 +33,12 @@ if TYPE_CHECKING:
     from tracecore.patterns.worker_crash.ledger import Ledger, Lines
 
 #: Signals a process dies of by its own fault, or that nobody sends as a request.
-FATAL = frozenset({"SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGIOT"})
+FATAL = frozenset(
+    {
+        "SIGSEGV", "SIGBUS", "SIGABRT", "SIGKILL", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS", "SIGIOT", "SIGXFSZ",
+        "SIGXCPU", "SIGPIPE", "SIGALRM", "SIGQUIT",
+    }
+)  # fmt: skip
 ABORT = frozenset({"SIGABRT", "SIGIOT"})
 #: How a process ends that was told to, or whose watchdog ended it.
 _TOLD = ABORT | {"SIGTERM"}

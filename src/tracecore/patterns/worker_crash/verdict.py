@@ -24,6 +24,9 @@ NEXT = {
     "for whoever sent the signal (`journalctl -k`, the scheduler's log)",
     "SIGTERM": "somebody told this process to end, and no other: look for who did (the scheduler's log, "
     "`journalctl`{on}, a script that stops processes by name)",
+    "SIGXFSZ": "a file that it wrote grew past its limit: compare `ulimit -f` of the job with what it writes",
+    "SIGXCPU": "it used up its processor time: compare `ulimit -t` of the job with how long it runs",
+    "SIGPIPE": "whoever read what it wrote is gone: look at the other end of its pipe or socket",
     "SIGABRT": "it aborted itself: the lines before the abort in its log name the assertion or the C++ exception; with "
     "`TORCH_SHOW_CPP_STACKTRACES=1` the next one prints its stack",
 }
