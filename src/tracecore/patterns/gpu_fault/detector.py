@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.fact import order
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
+
+_time = attrgetter("time")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -182,7 +185,10 @@ class GpuFault(Pattern[Config]):
             found = self._links(window)
             if window.of(CudaError):
                 found += self._programs(window)
-            return [*found] if len(found) < 2 else [*sorted(found, key=_order)]
+            if len(found) > 1:
+                # Uids are made up only where times do not decide.
+                found.sort(key=_time if len(set(map(_time, found))) == len(found) else _order)
+            return [*found]
         kernel: Sequence[Fact] = window.of(Xid)
         if others := (*window.of(GpuLost), *window.of(GpuDriverError)):
             kernel = sorted((*kernel, *others), key=order)
@@ -209,19 +215,22 @@ class GpuFault(Pattern[Config]):
             gpus.setdefault(xid.gpu or "", []).append(xid)
         for gpu in sorted(gpus):
             for chain in _chains(gpus[gpu], self.config.window):
-                peers = [peer for facts in others if (peer := self._peer(facts, chain[0])) is not None]
-                if peers:
-                    peer = peers[0] if len(peers) == 1 else min(peers, key=order)
+                peer = self._peer(others, chain[0])
+                if peer is not None:
                     found.append(self._verdict(window, chain, "full", peer))
         return found
 
-    def _peer(self, facts: Sequence[Fact], link: Fact) -> Fact | None:
-        """The first of these that is near, and of another GPU."""
+    def _peer(self, others: Sequence[Sequence[Fact]], link: Fact) -> Fact | None:
+        """The first of all these that is near, and of another GPU."""
         gpu, oldest, latest = link.gpu, link.time - self.config.window, link.end + self.config.window
-        for fact in facts:
-            if fact.gpu != gpu and fact.time <= latest and fact.end >= oldest:
-                return fact
-        return None
+        first: Fact | None = None
+        for facts in others:
+            for fact in facts:
+                if fact.gpu != gpu and fact.time <= latest and fact.end >= oldest:
+                    if first is None or fact.time < first.time or (fact.time == first.time and fact.uid < first.uid):
+                        first = fact
+                    break
+        return first
 
     def _near(self, one: Fact, other: Fact) -> bool:
         return one.time - other.end <= self.config.window and other.time - one.end <= self.config.window
@@ -275,7 +284,7 @@ def _order(verdict: GpuFaultVerdict) -> tuple[int, str]:
 def _worst(chain: Sequence[Fact]) -> Fact:
     """The most drastic of them, of several the earliest."""
     worst, most = chain[0], drastic(chain[0])
-    for fact in chain:
+    for fact in chain[1:]:
         much = drastic(fact)
         if much > most or (much == most and fact.time == worst.time and fact.uid > worst.uid):
             worst, most = fact, much

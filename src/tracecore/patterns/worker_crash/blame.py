@@ -83,7 +83,7 @@ class Scene:
                 continue
             if fact.time > latest:
                 break
-            if fact.attempt == attempt and fact.end >= oldest:
+            if fact.attempt == attempt and (fact.time if fact.last_time is None else fact.last_time) >= oldest:
                 found[rank] = fact
         return found
 

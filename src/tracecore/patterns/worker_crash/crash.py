@@ -79,7 +79,7 @@ def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
         rank = whose[id(first)]
     elif isinstance(first, ExceptionRaised | FatalSignal):
         first = min((fact for fact in named if fact.source == first.source), key=_telling)
-    alike = {whose[id(fact)] for fact in ranked if _alike(fact, first)}
+    alike = {whose[id(fact)] for fact in ranked if type(fact) is type(first) and _alike(fact, first)}
     return Crash(failures[0], first, rank, frozenset(known for known in (rank, *alike) if known is not None))
 
 
@@ -103,10 +103,10 @@ def _follows(fact: Fact) -> int:
 
 
 def _alike(fact: Fact, first: Fact) -> bool:
-    """The same failure of another rank: everybody fails to import it, everybody is killed at once."""
+    """The same failure of another rank, of one type: everybody fails to import it, everybody is killed at once."""
     if isinstance(fact, ExceptionRaised) and isinstance(first, ExceptionRaised):
         return (fact.type, fact.file, fact.line) == (first.type, first.file, first.line) and fact.file is not None
-    if type(fact) is not type(first) or not (fact.approximate or abs(fact.time - first.time) <= SECOND):
+    if not (fact.approximate or abs(fact.time - first.time) <= SECOND):
         return False
     signal = getattr(fact, "signal", None)
     return signal is not None and signal == getattr(first, "signal", None)
