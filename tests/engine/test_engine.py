@@ -278,3 +278,11 @@ def test_tolerance_is_for_two_nodes_and_the_trail_says_when_it_mattered() -> Non
     assert "clock" not in trail[0]["description"]
     assert "n2's clock" in trail[1]["description"]
     assert "2 s" in trail[1]["description"]
+
+
+def test_what_is_far_too_late_expires_also_where_nothing_newer_ever_came() -> None:
+    engine = Engine([FirePattern()])
+    engine.advance(at(1000))
+    engine.add([spark(10), smoke(11)])
+    assert engine.advance(at(1001)) == []
+    assert (engine.stats.expired, engine.stats.held) == (2, 0)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tracecore.engine.routes import Routes, identity
 from tracecore.engine.windows import ASLEEP, CHANGED, FactWindow
 from tracecore.facts.fact import order
-from tracecore.patterns.contract import FOREVER
+from tracecore.patterns.contract import FOREVER, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
@@ -76,8 +76,8 @@ class Intake:
         self._routes = {kind: Routes(kind, shelves, self._ways) for kind in kinds}
         self._lodging = [shelf for shelf in shelves if shelf.lodging is not None]
         self._ready: list[Group] = []
-        #: No fact has ever been of a time before this.
-        self._earliest = FOREVER
+        #: No fact has ever been of a time before this, or after that.
+        self._earliest, self._newest = FOREVER, NEVER
 
     # -- taking -------------------------------------------------------------------------------------------------------
 
@@ -112,6 +112,7 @@ class Intake:
     def _sort(self, facts: Sequence[Fact], clock: int) -> None:
         # A window may be left alone for a while; a fact that is older than this by then could miss what it joins.
         hurry = clock - self._lateness + PAUSE
+        newest, self._newest = self._newest, max(self._newest, facts[-1].time)
         kinds: defaultdict[type[Fact], list[Fact]] = defaultdict(list)
         for fact in facts:
             kinds[type(fact)].append(fact)
@@ -123,14 +124,19 @@ class Intake:
             # They are in order of time: those that cannot wait come first, and mostly there are none.
             late = bisect_left(known, hurry, key=_time) if known[0].time < hurry else 0
             if late:
-                self._send(routes, known[:late], hurry, late=True)
+                self._send(routes, known[:late], hurry, newest, late=True)
                 known = known[late:]
             if known:
-                self._send(routes, known, hurry, late=False)
+                self._send(routes, known, hurry, newest, late=False)
 
-    def _send(self, routes: Routes, facts: list[Fact], hurry: int, *, late: bool) -> None:
-        """Send facts of one type on all their ways; `late` says whether they are from before `hurry`."""
-        idle = self._place(routes, facts, hurry, late) if routes.others else facts
+    def _send(self, routes: Routes, facts: list[Fact], hurry: int, newest: int, *, late: bool) -> None:
+        """Send facts of one type on all their ways.
+
+        Args:
+            newest: the latest time of all facts that came before these.
+            late: whether they are from before `hurry`.
+        """
+        idle = self._place(routes, facts, hurry, newest, late) if routes.others else facts
         unneeded = len(idle)
         if routes.steady:
             chosen = facts if routes.sift is None else routes.sift(facts)
@@ -146,32 +152,33 @@ class Intake:
                 unneeded -= len(set(map(id, idle)).intersection(map(id, chosen)).difference(map(id, left)))
         self._stats.unneeded += unneeded
 
-    def _place(self, routes: Routes, facts: list[Fact], hurry: int, late: bool) -> list[Fact]:
+    def _place(self, routes: Routes, facts: list[Fact], hurry: int, newest: int, late: bool) -> list[Fact]:
         """Put facts of one type into windows; those that nobody wants."""
         kind, others, changed = routes.kind, routes.others, self.changed
+        # Mostly each is later than all before it, wherever it goes: then what is in its windows need not be looked at.
+        in_order = not late and facts[0].time > newest and (len(facts) == 1 or _rise([fact.time for fact in facts]))
         idle: list[Fact] = []
         held = 0
         for fact in facts:
-            time, wanted = fact.time, False
+            wanted = False
             for route in others:
                 for key in route.keys(fact):
                     wanted = True
                     window = route.windows.get(key)
                     if window is None:
-                        window = self._open(route.shelf, key, time)
+                        window = self._open(route.shelf, key, fact.time)
                     present = window.facts.get(kind)
-                    if late or (present and time <= present[-1].time):
+                    if not in_order and (late or (present and fact.time <= present[-1].time)):
                         if not self._join(window, route, fact, hurry):
                             continue
                     else:
-                        # Nearly all facts come in order.
                         held += 1
                         if present:
                             present.append(fact)
                         else:
                             window.facts[kind] = [fact]
-                            if time < window.oldest:
-                                window.oldest = time
+                            if fact.time < window.oldest:
+                                window.oldest = fact.time
                     state = window.state
                     if state == CHANGED:
                         continue
@@ -193,7 +200,8 @@ class Intake:
         idle: list[Fact] = []
         held = 0
         for fact in facts:
-            groups = remembered(identity(fact))
+            # As `identity`; read one by one, which is cheaper for facts of one type.
+            groups = remembered((fact.node, fact.pod, fact.job, fact.rank, fact.gpu, fact.attempt))
             if groups is None:
                 groups = self._groups(routes, fact)
             for group in groups:

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from tracecore.facts.fact import order
 from tracecore.facts.gpu import FramebufferSample
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.training import Progress
@@ -100,8 +101,9 @@ class CudaOomVerdict(Verdict, frozen=True, kw_only=True):
         return f"{NEXT[self.memory]}. {node}, `{smi}` shows what is left and who holds it."
 
     def evidence(self) -> Sequence[Fact]:
-        facts: set[Fact] = {self.oom, *(sample for sample in (self.free, self.total) if sample is not None)}
-        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+        # One sample may have both numbers. A set would leave the order of what was read from one line to chance.
+        facts = dict.fromkeys(fact for fact in (self.oom, self.free, self.total) if fact is not None)
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         """The framebuffer, where neither the line nor a sample tells; the GPU, where nobody says which it was."""
@@ -201,7 +203,7 @@ class CudaOomPattern(Pattern[Config]):
     def _judge(self, window: Window) -> Iterator[CudaOomVerdict]:
         ooms: Sequence[Oom] = window.of(CudaOom)
         if unmeasured := window.of(CudaOomUnmeasured):
-            ooms = sorted((*ooms, *unmeasured), key=lambda fact: (fact.time, fact.uid))
+            ooms = sorted((*ooms, *unmeasured), key=order)
         last: dict[tuple[object, ...], int] = {}
         for oom in ooms:
             who = (oom.node, oom.pod, oom.rank, oom.ordinal, oom.attempt)
