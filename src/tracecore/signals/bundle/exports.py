@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -44,11 +44,19 @@ _MARKS: tuple[tuple[bytes, ...], ...] = (
 )
 _TEXT = ("textPayload", "line", "log", "LogMessage", "LogEntry", "message", "@message", "Message")
 _TIME = ("timestamp", "@timestamp", "time", "date", "Date", "TimeGenerated", "TimeGenerated [UTC]")
-_POD = ("pod_name", "pod", "PodName", "kubernetes_pod_name", "k8s_pod_name", "k8s.pod.name")
-_NAMESPACE = ("namespace_name", "namespace", "kube_namespace", "PodNamespace", "kubernetes_namespace_name")
-_CONTAINER = ("container_name", "container", "ContainerName", "kube_container_name", "kubernetes_container_name")
-_HOST = ("host", "hostname", "node_name", "Host", "Computer", "compute.googleapis.com/resource_name")
-_STREAM = ("logStreamName", "@logStream", "filename", "Service", "service")
+#: What services call the origin of an entry.
+_CALLED = {
+    "k8s.pod.name": ("pod_name", "pod", "PodName", "kubernetes_pod_name", "k8s_pod_name", "k8s.pod.name"),
+    "k8s.namespace.name": (
+        "namespace_name", "namespace", "kube_namespace", "PodNamespace", "kubernetes_namespace_name",
+    ),
+    "k8s.container.name": (
+        "container_name", "container", "ContainerName", "kube_container_name", "kubernetes_container_name",
+    ),
+    "host.name": ("host", "hostname", "node_name", "Host", "Computer", "compute.googleapis.com/resource_name"),
+    "stream": ("logStreamName", "@logStream", "filename", "Service", "service"),
+}  # fmt: skip
+_ORIGIN = {called: name for name, names in _CALLED.items() for called in names}
 #: Of what the name of a log is made.
 _PARTS = ("k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "host.name", "stream")
 #: What loggers put beside a message.
@@ -265,20 +273,13 @@ def _origin(entry: Entry) -> dict[str, str]:
     if isinstance(kubernetes, dict):
         nested = {name: part.get("name") for name, part in kubernetes.items() if isinstance(part, dict)}
         places.append({**kubernetes, **nested, "host": kubernetes.get("host", nested.get("node"))})
-    found = {
-        "k8s.pod.name": _named(places, _POD),
-        "k8s.namespace.name": _named(places, _NAMESPACE),
-        "k8s.container.name": _named(places, _CONTAINER),
-        "host.name": _named(places, _HOST),
-        "stream": _named(places, _STREAM),
-    }
-    return {name: value for name, value in found.items() if value}
-
-
-def _named(places: Iterable[Entry], names: Iterable[str]) -> str:
-    return next(
-        (value[:253] for place in places for name in names if isinstance(value := place.get(name), str) and value), ""
-    )
+    found: dict[str, str] = {}
+    for place in places:
+        for called, value in place.items():
+            name = _ORIGIN.get(called)
+            if name is not None and name not in found and isinstance(value, str) and value:
+                found[name] = value[:253]
+    return {name: found[name] for name in _CALLED if name in found}
 
 
 def _log(whose: dict[str, str], told: list[tuple[int | None, str]]) -> Log:
