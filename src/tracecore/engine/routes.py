@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -98,7 +99,7 @@ class Way:
     longest.
     """
 
-    __slots__ = ("arms", "groups", "keeper", "kind", "routes")
+    __slots__ = ("_at_first", "arms", "groups", "keeper", "kind", "routes")
 
     def __init__(self, kind: type[Fact], routes: tuple[Route, ...]) -> None:
         self.kind = kind
@@ -106,11 +107,17 @@ class Way:
         self.groups: dict[Key, Group] = {}
         self.arms = _any_of([route.wakes for route in routes if route.arms is None])
         self.keeper = max((route.shelf for route in routes), key=lambda shelf: shelf.horizon)
+        #: See `Group.until`: while none of its windows is there.
+        waits = None if self.arms is None else NEVER
+        self._at_first = FOREVER if any(route.arms for route in routes) else waits
 
     def open(self, key: Key) -> Group:
         """A group for windows of this key."""
-        group = self.groups[key] = Group(key, self.kind, self.routes, self.arms)
-        group.settle()
+        group = self.groups[key] = Group(key, self.kind, self.routes, self.arms, until=self._at_first)
+        for route in self.routes:
+            if key in route.windows:
+                group.settle()
+                break
         return group
 
 
@@ -199,10 +206,10 @@ class Routes:
 
     def parted(self, fact: Fact) -> list[tuple[Key, Way]]:
         """The steady ways of this fact by key."""
-        keys: dict[Key, tuple[Route, ...]] = {}
+        keys: defaultdict[Key, list[Route]] = defaultdict(list)
         for route in self.steady:
             for key in route.keys(fact):
-                keys[key] = (*keys.get(key, ()), route)
+                keys[key].append(route)
         return [(key, self.way(*routes)) for key, routes in keys.items()]
 
     def way(self, *routes: Route) -> Way:
