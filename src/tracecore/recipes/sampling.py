@@ -178,7 +178,10 @@ class Sampler:
         """
         looked = self._looked(block.data)
         if not (hold and self._held(block, looked, again)):
-            return [*self.rest(), (block, self._answer(block.data, looked))]
+            earlier = self.rest()
+            # Of lines that are too long not all bytes come here.
+            self._offset, self._lines = block.offset, block.line
+            return [*earlier, (block, self._answer(block.data, looked))]
         return self.rest() if self._run is not None and self._run.size >= TOGETHER else []
 
     def rest(self) -> list[Answer]:
@@ -221,10 +224,12 @@ class Sampler:
             return False
         run = Run(pace, self._starts, again) if self._run is None else self._run
         lines = run.add(block.data)
-        if lines is not None:
-            block.newlines = lines
-            self._run = run
-        return lines is not None
+        if lines is None:
+            return False
+        if self._run is None:
+            self._run, self._offset, self._lines = run, block.offset, block.line
+        block.newlines = lines
+        return True
 
     def _plain(self, block: bytes) -> bytes:
         """A block as it is searched for what is no progress: without escapes and codes of terminals, line by line."""

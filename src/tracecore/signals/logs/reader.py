@@ -6,7 +6,8 @@ and looks at nothing in between; with one open it goes line by line until it clo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 import re2
@@ -185,10 +186,10 @@ class _Assembly:
         position, index, count = 0, 0, 0 if picked is None else len(picked)
         counted_to, line = 0, block.line
         known = lines = None
+        reports: deque[Report] = deque()
         if isinstance(picked, Picked):
             known, lines = picked.newlines, picked.lines
-            if picked.reports:
-                yield from self.reported(picked.reports)
+            reports.extend(picked.reports)
         while position < size:
             if picked is not None:
                 while index < count and picked[index] < position:
@@ -209,6 +210,9 @@ class _Assembly:
             else:
                 line = block.line + int(known.searchsorted(position))
             raw = data[position:end]
+            while candidate and reports and reports[0].offset < base + position:
+                # What has no time of its own gets that of the lines above it.
+                yield from self.reported((reports.popleft(),))
             if not candidate and self._ends_message(raw):
                 message, self._message = self._message, None
                 assert message is not None
@@ -221,6 +225,7 @@ class _Assembly:
                 raw = raw[:MAX_LINE]
             yield from self._line(raw, base + position, line, candidate, data, position)
             position = after
+        yield from self.reported(reports)
         if known is not None:
             block.newlines = len(known)
         elif lines is not None:
@@ -236,7 +241,7 @@ class _Assembly:
             return False
         return MAY_CONTINUE.search(raw) is None
 
-    def reported(self, reports: Sequence[Report]) -> Iterator[LogSignal]:
+    def reported(self, reports: Iterable[Report]) -> Iterator[LogSignal]:
         """Lines that stand alone, those a selector kept back from blocks before among them."""
         for report in reports:
             line = self._dialect(report.raw)
