@@ -83,7 +83,7 @@ class Failures:
         self._unlaunched: dict[int, Fact] = {}
         self._alone: dict[int, Fact] = {}
         #: Ends by an abort or a status, of which the others' ends tell whether they are a process's own.
-        self._mute: list[Fact] = []
+        self._mute: list[ExitStatus] = []
         self._own: dict[int, Fact] = {}
         self._whose: dict[int, int | None] = {}
         self._crashes: list[Crash] | None = None
@@ -182,11 +182,13 @@ class Failures:
                 touched += self._pods.get(pod, ())
         if reports:
             touched += self._unlaunched.values()
-            # Which of them was first is told by how the others ended.
-            touched += scene.launchers
+            # Which of them was first, where none is called the root, is told by how the others ended.
+            touched += [report for report in scene.launchers if not report.root]
         if statuses or not new.keys().isdisjoint(LOST_PEER):
             # What the others say of their ends bears on one of which its own process says nothing.
-            touched += self._mute
+            # A status is asked about only where no launcher speaks and nobody was stopped.
+            told = scene.launchers or scene.stops
+            touched += [fact for fact in self._mute if fact.signal is not None] if told else self._mute
         if statuses:
             touched += self._alone.values()
             if not scene.launchers and not scene.stops:
