@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Exit status of `--exit-code` when there is an incident.
 FOUND: Final = 10
+#: Objects that are made before garbage is looked for: facts are many, live until the answer, and are none.
+RARELY: Final = 20_000
 
 
 @click.command(
@@ -38,6 +41,7 @@ Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
 @click.option("--exit-code", is_flag=True, help="Exit with 10 when an incident was found.")
 def command(paths: tuple[str, ...], output: str, report: str | None, jobs: int, exit_code: bool) -> int:
     """Diagnose, print, and say by the exit status how it went."""
+    gc.set_threshold(RARELY)
     from tracecore.pipeline.offline import diagnose
 
     bar = _Bar() if sys.stderr.isatty() else None
