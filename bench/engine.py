@@ -110,7 +110,7 @@ def _others() -> list[Measurement]:
 
 def _rates(label: str, base: int) -> list[Measurement]:
     rows = []
-    about = f", {len(catalogue())} patterns, {NODES:,} nodes"
+    about = f"{len(catalogue())} patterns, {NODES:,} nodes"
     for name, rate in (("live", live), ("offline", offline)):
         # In turn, so that a machine that others use slows all of them.
         runs = [{factor: rate(base * factor) for factor in FACTORS} for _ in range(RUNS)]

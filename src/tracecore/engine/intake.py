@@ -362,7 +362,7 @@ class Intake:
         for shelf in self._shelves:
             if shelf.swept is None:
                 shelf.swept = instant
-            elif instant - shelf.swept > max(shelf.horizon // 2, 2 * self._lateness, SECOND):
+            elif instant - shelf.swept > max(shelf.horizon, 2 * self._lateness, SECOND):
                 shelf.swept = instant
                 cutoff = instant - self._lateness - 2 * shelf.horizon
                 if cutoff > self._earliest:
