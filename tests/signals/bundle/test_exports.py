@@ -173,6 +173,8 @@ def test_events_and_a_nodes_journal_among_the_entries(tmp_path: Path) -> None:
     [
         '{"time": "2026-06-21T22:47:09Z", "level": "info", "message": "step 1", "loss": 2.0}\n' * 9,
         '{"log":"step 1 loss 2.0\\n","stream":"stdout","time":"2026-06-21T22:47:09Z"}\n' * 9,
+        '{"timestamp": "2026-06-21T22:47:09Z", "line": 88, "labels": {"run": "a"}, "message": "step 1"}\n' * 9,
+        '{"timestamp": "2026-06-21T22:47:09Z", "line": 88, "fields": {"loss": 2.0}, "message": "step 1"}\n' * 9,
         "step,loss\n1,2.0\n",
         "[rank0]: step 1, loss 2.0\n" * 9,
     ],

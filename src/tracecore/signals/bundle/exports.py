@@ -96,12 +96,27 @@ def shape(head: bytes) -> Shape | None:
         if not any(all(word in head for word in words) for words in _MARKS):
             return None
         first, _, rest = head.lstrip().partition(b"\n")
-        return "lines" if first[:1] == b"{" and _entry(first) is not None and rest.strip() else "document"
+        entry = _entry(first) if first[:1] == b"{" and rest.strip() else None
+        if entry is None:
+            return "document"
+        return "lines" if _is_exported(entry) else None
     first = head[:4096].lstrip(b"\xef\xbb\xbf").partition(b"\n")[0]
     if b"," not in first:
         return None
     columns = {column.strip().strip('"') for column in first.decode("utf-8", "replace").split(",")}
     return "table" if not columns.isdisjoint(_TIME) and not columns.isdisjoint(_TEXT) else None
+
+
+def _is_exported(entry: Entry) -> bool:
+    """Whether a line is a service's own, and not that of a program that logs JSON with words like theirs."""
+    if isinstance(entry.get("textPayload"), str) or isinstance(entry.get("jsonPayload"), dict):
+        return True
+    if isinstance(entry.get("_source"), dict) or (entry.get("type") == "log" and "attributes" in entry):
+        return True
+    if isinstance(entry.get("line"), str):
+        return isinstance(entry.get("labels"), dict) or isinstance(entry.get("fields"), dict)
+    text = entry.get("log", entry.get("message"))
+    return isinstance(text, str) and isinstance(entry.get("kubernetes"), dict)
 
 
 def read(data: bytes, made_of: Shape) -> Export:
