@@ -72,6 +72,7 @@ def _short_periods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(excerpt, "PART", 5)
     monkeypatch.setattr(sampling, "SMALL", 12 << 10)
     monkeypatch.setattr(sampling, "TOGETHER", 30 << 10)
+    monkeypatch.setattr(sampling, "BLOCK", 14 << 10)
 
 
 def _log(form: str, happening: str, where: int, ranks: int) -> bytes:

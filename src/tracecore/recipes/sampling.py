@@ -26,7 +26,7 @@ made at the same time; and what is written all of a sudden, whole.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tracecore.ottl.planner.database import Database
@@ -39,7 +39,7 @@ from tracecore.recipes.lanes import MAX_LANES, Compared, Lanes, Standing, compar
 from tracecore.recipes.readers import MAX_LESSONS, Readers
 from tracecore.recipes.templates import Ask, Lessons, Template
 from tracecore.signals.arrays import np
-from tracecore.signals.logs.blocks import Again, Block, newlines
+from tracecore.signals.logs.blocks import BLOCK, Again, Block, newlines
 from tracecore.signals.logs.selector import FAILED_GROUP, Answer, Picked, Report
 
 #: Seconds of a pause. Without spans, this and the longest interval together are less than any pause that means
@@ -77,7 +77,7 @@ AFTER: Final = 6
 MOST_WAITED: Final = 15
 #: Bytes of a block of which stretches are expected to be enough, and of those that are judged together.
 SMALL: Final = 1 << 18
-TOGETHER: Final = 4 << 20
+TOGETHER: Final = 8 << 20
 #: Of a stream that goes on for ever: lines that may be learned from.
 MAX_LIVE_LESSONS: Final = 64
 
@@ -192,8 +192,11 @@ class Sampler:
         picked = self._judged(run, [])
         if picked is not None:
             return [(Block(run.end, self._offset - len(run.end), self._lines), picked)]
-        block = Block(run.data(self._offset), self._offset, self._lines)
-        return [(block, self._whole(block.data, self._plain(block.data), [], [], spans=True))]
+        answers: list[Answer] = []
+        for data in _parts(run.data(self._offset)):
+            block = Block(data, self._offset, self._lines)
+            answers.append((block, self._whole(data, self._plain(data), [], [], spans=True)))
+        return answers
 
     def _looked(self, block: bytes) -> _Looked:
         """What there is in a block that is no progress."""
@@ -473,6 +476,15 @@ class Sampler:
         reports.sort(key=_offset)
         if len(self._standing) > MAX_LANES:
             reports += self._close()
+
+
+def _parts(data: bytes) -> Iterator[bytes]:
+    """Some lines as blocks of the usual size."""
+    start = 0
+    while start < len(data):
+        end = data.rfind(b"\n", start, start + BLOCK) + 1 or data.find(b"\n", start + BLOCK) + 1 or len(data)
+        yield data[start:end]
+        start = end
 
 
 class _Looked(NamedTuple):
