@@ -74,6 +74,14 @@ def test_what_waits_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(e.verdict.key[0], e.verdict.confidence) for e in said] == [("gone", "partial"), ("llm", "full")]
 
 
+def test_what_is_steady_can_be_neither_guest_nor_host() -> None:
+    class Wrong(CheckpointerHang):
+        steady = (StorageError,)
+
+    with pytest.raises(ValueError, match="neither guest nor host"):
+        Engine([Wrong()])
+
+
 def test_what_is_old_is_forgotten() -> None:
     kept = lodging.Lodging(CheckpointerHang(), Engine([]).stats)
     kept.of_host(_save(0))

@@ -28,6 +28,10 @@ class Lodging:
     __slots__ = ("_guests", "_hosts", "_keys", "_stats", "arrivals")
 
     def __init__(self, pattern: Pattern[Any], stats: Stats) -> None:
+        if not {*pattern.guests, *pattern.triggers}.isdisjoint(pattern.steady):
+            raise ValueError(
+                f"{pattern.name}: what is `steady` goes by its identity alone, and is neither guest nor host"
+            )
         self._keys = pattern.keys
         self._stats = stats
         #: By node, by place and type.
