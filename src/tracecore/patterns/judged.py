@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from tracecore.patterns.contract import NEVER
 
@@ -34,9 +34,12 @@ class Judged:
         self.until = NEVER
         self.verdicts: list[Verdict] = []
 
-    def stands(self, window: Window) -> bool:
-        """Whether everything that is new in the window is later."""
-        return all(facts[0].time > self.until for facts in window.new().values())
+    @classmethod
+    def resumed(cls, window: Window) -> Self:
+        """What the last look left, where everything that is new in the window is later; else from the beginning."""
+        kept: Self | None = window.kept
+        stands = kept is not None and all(facts[0].time > kept.until for facts in window.new().values())
+        return kept if kept is not None and stands else cls()
 
     def leave(self, window: Window) -> list[Verdict]:
         """The verdicts, which are left to the next look where they are many."""

@@ -158,9 +158,7 @@ class PodEvictedPattern(Pattern[Config]):
         return bool(evictions) and fact.time <= evictions[-1].time
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        joined: Joined | None = window.kept
-        if joined is None or not joined.stands(window):
-            joined = Joined()
+        joined = Joined.resumed(window)
         joined.verdicts += self._join(window, joined)
         return joined.leave(window)
 
