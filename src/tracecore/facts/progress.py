@@ -16,7 +16,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracecore.facts.fact import Fact
+from tracecore.facts.fact import Fact, order
 from tracecore.facts.host import SlurmState
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.stop import PlannedStop
@@ -172,7 +172,7 @@ class ProgressBridge:
 def stalls(facts: Iterable[Fact], end: int, threshold: int = THRESHOLD) -> list[StepStalled]:
     """All stalls of a recording that ends at `end`, also those that were overcome."""
     bridge = ProgressBridge(threshold, streams=1 << 62)
-    for fact in sorted(facts, key=lambda f: (f.time, f.uid)):
+    for fact in sorted(facts, key=order):
         bridge.observe(fact)
     return bridge.tick(end)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from tracecore.facts.fact import Fact
+from tracecore.facts.fact import Fact, order
 from tracecore.facts.host import NodeSilence, SlurmState
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.stop import PlannedStop
@@ -119,7 +119,7 @@ class SilenceBridge:
                 silence = self._silence(job, cohort, name, node, times)
                 if silence is not None:
                     found.append(silence)
-        found.sort(key=lambda fact: (fact.time, fact.uid))
+        found.sort(key=order)
         return found
 
     def _silence(self, job: str, cohort: _Cohort, name: str, node: _Node, times: list[int]) -> NodeSilence | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.facts.collective import named
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import FatalSignal, LauncherFailure, signal_name
@@ -147,7 +148,7 @@ def _incident(
 def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     statuses = {rank: s for rank, s in sorted(attempt.ended.items()) if s.exit_code}
     if not statuses:
-        facts = sorted(attempt.bad, key=lambda f: (f.time, f.uid))
+        facts = sorted(attempt.bad, key=order)
         what = facts[0].describe() if facts else "the job was started again"
         return f"Something failed, and nothing read here says why: {what}", Suspects.of(facts[:1]), facts
     words = Counter(_ending(status.exit_code or 0) for status in statuses.values())
@@ -248,7 +249,7 @@ def _alive(count: int) -> str:
 
 def _stalled(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     stalls = [fact for fact in attempt.stalls if isinstance(fact, StepStalled)]
-    facts = sorted(stalls or attempt.stalls, key=lambda f: (f.time, f.uid))
+    facts = sorted(stalls or attempt.stalls, key=order)
     if stalls:
         longest = max(stalls, key=lambda s: s.no_progress_s)
         step = f" past step {longest.step}" if longest.step is not None else ""

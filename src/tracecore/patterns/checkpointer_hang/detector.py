@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 import msgspec
 
 from tracecore.facts.collective import named
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import MountEvent
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, StackPrinted
@@ -132,7 +133,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
     def evidence(self) -> Sequence[Fact]:
         others = (self.stall, self.storage, self.timeout, self.alive, self.stack)
         facts: list[Fact] = [*self.begun[:SHOWN], *(fact for fact in others if fact is not None)]
-        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("storage",) if self.storage is None else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter, lt
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from tracecore.facts.fact import order
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished
 from tracecore.patterns.contract import NEVER
 
@@ -42,7 +43,7 @@ def unfinished(window: Window) -> list[CheckpointPhase]:
     begun = [begin for begin in begun if (who := _who(begin)) not in own or not after(own[who], begin)]
     finished = max((end.end for end in window.of(RunFinished)), default=NEVER)
     begun = [begin for begin in begun if begin.time > finished]
-    return sorted(begun, key=lambda fact: (fact.time, fact.uid))
+    return sorted(begun, key=order)
 
 
 class Saves:

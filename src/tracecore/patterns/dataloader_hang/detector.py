@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import MountEvent
 from tracecore.facts.process import LoaderError, StackPrinted
 from tracecore.facts.training import StepStalled
@@ -117,7 +118,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         facts = [fact for fact in (self.error, self.event, self.stall) if fact is not None]
-        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+        return sorted(facts, key=order)
 
     def fields(self) -> dict[str, Any]:
         known: dict[str, Any] = {

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+from tracecore.facts.fact import order
 from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
 from tracecore.facts.kubernetes import NodeReadiness
 from tracecore.facts.stop import ASKED, PlannedStop
@@ -199,7 +200,7 @@ class HostLost(Pattern[Config]):
             episode=anchor.source,
             time=begin,
             confidence="full" if sign in ("panic", "reboot") else "partial",
-            signs=tuple(sorted(shown.values(), key=lambda fact: (fact.time, fact.uid))),
+            signs=tuple(sorted(shown.values(), key=order)),
             sign=sign,
         )
 

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
 from tracecore.facts.memory import MemoryKillReport, OomKill
 from tracecore.facts.process import LoaderError
@@ -110,7 +111,7 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         return f"{workers}{where}. Then restart the job from its last checkpoint."
 
     def evidence(self) -> Sequence[Fact]:
-        return sorted((*self.kills, *self.reports, *self.loaders), key=lambda fact: (fact.time, fact.uid))
+        return sorted((*self.kills, *self.reports, *self.loaders), key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("kernel",) if self.confidence == "partial" else ()
@@ -250,7 +251,7 @@ class HostOom(Pattern[Config]):
     def _reports(self, window: Window, episodes: list[_Episode], kills: list[_Episode]) -> None:
         reports: Sequence[Report] = window.of(MemoryKillReport)
         if terminated := window.of(ContainerTerminated):
-            reports = sorted((*reports, *terminated), key=lambda fact: (fact.time, fact.uid))
+            reports = sorted((*reports, *terminated), key=order)
         alone: dict[tuple[str | None, str | None], _Episode] = {}
         for report in reports:
             if _by_status(report) and self._asked_for(window, report):

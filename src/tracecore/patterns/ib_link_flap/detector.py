@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from tracecore.facts.fact import order
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.network import STATES, PortState
 from tracecore.facts.wording import seconds
@@ -95,7 +96,7 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
         facts: dict[str, Fact] = {fact.uid: fact for fact in (self.first, self.decisive, self.last)}
         if self.trouble is not None:
             facts[self.trouble.uid] = self.trouble
-        return sorted(facts.values(), key=lambda fact: (fact.time, fact.uid))
+        return sorted(facts.values(), key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("collective_error",) if self.trouble is None else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import CniEvent, PodReady
 from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import ExitStatus
@@ -153,7 +154,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     def evidence(self) -> Sequence[Fact]:
         facts: list[Fact] = [*self.ready, *self.said]
         facts += [fact for fact in (self.latest, self.cni) if fact is not None and fact not in facts]
-        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("stdout",) if self.discriminator == "unknown" else ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, named
+from tracecore.facts.fact import order
 from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
@@ -188,7 +189,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     def evidence(self) -> Sequence[Fact]:
         stuck = set(map(id, self.hanging))
         proof = [c.fact for c in self.culprits if c.fact is not None and id(c.fact) not in stuck]
-        return sorted((*self.hanging, *proof, *self.stacks), key=lambda fact: (fact.time, fact.uid))
+        return sorted((*self.hanging, *proof, *self.stacks), key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("flight_recorder",) if self.confidence == "partial" else ()

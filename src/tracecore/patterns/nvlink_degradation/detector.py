@@ -6,7 +6,7 @@ from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from tracecore.facts.collective import CollectiveEntry
-from tracecore.facts.fact import Fact
+from tracecore.facts.fact import Fact, order
 from tracecore.facts.gpu import NvlinkRate, Xid
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
@@ -99,7 +99,7 @@ class NvlinkDegradationVerdict(Verdict, frozen=True, kw_only=True):
 
     def evidence(self) -> Sequence[Fact]:
         facts: list[Fact] = [fact for fact in (self.xid, self.low, *self.stuck) if fact is not None]
-        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         seen = {"kernel": self.xid, "metrics": self.low, "collectives": self.stuck}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.process import CudaError, ExceptionRaised, LauncherFailure, LoaderError, signal_name
 from tracecore.facts.wording import quote
@@ -186,7 +187,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         facts = [self.failure, *self.followers]
         if self.confirmation is not None:
             facts.append(self.confirmation)
-        return sorted(facts, key=lambda fact: (fact.time, fact.uid))
+        return sorted(facts, key=order)
 
     def missing_layers(self) -> tuple[str, ...]:
         return ("exit_status",) if self.confidence == "partial" else ()
