@@ -76,7 +76,7 @@ def test_what_waits_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_steady_can_be_neither_guest_nor_host() -> None:
     class Wrong(CheckpointerHang):
-        steady = (StorageError,)
+        steady = (StorageError,)  # type: ignore[assignment]
 
     with pytest.raises(ValueError, match="neither guest nor host"):
         Engine([Wrong()])
