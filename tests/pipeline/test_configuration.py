@@ -15,6 +15,7 @@ from tracecore.cli.components import command as components
 from tracecore.cli.validate import command as validate
 from tracecore.pipeline.agent.catalogue import factories
 from tracecore.pipeline.agent.configuration import ConfigurationError, json_schema, read
+from tracecore.pipeline.agent.options import parse_size
 
 GOOD = """\
 receivers:
