@@ -26,13 +26,13 @@ RARELY: Final = 20_000
     "diagnose",
     help="""Read what a training run left behind and say what broke, by name, with the lines that prove it.
 
-PATH is a file, a directory or an archive with any of: worker logs, Flight Recorder dumps, kernel logs, Kubernetes
-events and pods, Slurm accounting, metrics, exit codes. Files are recognised by their content.
+PATH is a file, a directory, an archive or - (standard input) with any of: worker logs, Flight Recorder dumps,
+kernel logs, Kubernetes events and pods, Slurm accounting, metrics, exit codes. Files are recognised by their content.
 
 Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
 """,
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True, allow_dash=True))
 @click.option(
     "--format", "output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True,
     help="What to print on standard output.",
@@ -71,6 +71,8 @@ def command(
         except OSError as error:
             raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
         click.echo(f"wrote {report}", err=True)
+    if diagnosis.status == "nothing_read":
+        return 1
     return FOUND if exit_code and diagnosis.incidents else 0
 
 
