@@ -44,7 +44,7 @@ def guard(condition: tree.Condition | None, stamped: Stamped | None = None) -> G
             known = [found for found in guards if found is not None]
             # What is searched for anyway costs nothing more.
             anyway = [found for found in known if stamped and found in stamped.values()]
-            return (anyway or known or [None])[0]
+            return next(iter(anyway or known), None)
         case tree.Or(operands):
             guards = [guard(operand, stamped) for operand in operands]
             known = [found for found in guards if found is not None]
