@@ -69,7 +69,7 @@ def test_nothing_is_said_where_no_limit_was_reached(tmp_path: Path) -> None:
 
 def test_every_counter_of_a_limit_is_either_shown_or_known_to_be_none() -> None:
     plain = {"bytes_read", "records"}
-    given = Counters(**{name: 7 for name in Counters.__struct_fields__}).limits_reached()
+    given = Counters(**dict.fromkeys(Counters.__struct_fields__, 7)).limits_reached()
     assert set(given) == set(Counters.__struct_fields__) - plain
     # Counted for information: nothing is lost by them, or they are said elsewhere.
     about = {

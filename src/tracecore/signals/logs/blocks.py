@@ -1,7 +1,8 @@
 """A file as blocks of whole lines, in constant memory.
 
 A line ends with a newline or, for progress bars that redraw themselves, with a carriage return. A line longer than
-`MAX_LINE` keeps its beginning and its end, as two lines; what is between them is dropped and counted. How the bytes fall into blocks never changes the lines.
+`MAX_LINE` keeps its beginning and its end, as two lines; what is between them is dropped and counted. How the bytes
+fall into blocks never changes the lines.
 """
 
 from __future__ import annotations
