@@ -68,10 +68,10 @@ def blocks(file: BinaryIO, counters: Counters, size: int | Callable[[], int] = B
     for chunk in _chunks(file, counters, size if callable(size) else lambda: size):
         if skipping:
             end = _first_end(chunk)
-            last = chunk if end < 0 else chunk[:end]
-            offset += len(last)
-            counters.bytes_dropped += max(0, len(kept) + len(last) - LINE_END)
-            kept = (kept + last[-LINE_END:])[-LINE_END:]
+            rest = chunk if end < 0 else chunk[:end]
+            offset += len(rest)
+            counters.bytes_dropped += max(0, len(kept) + len(rest) - LINE_END)
+            kept = (kept + rest[-LINE_END:])[-LINE_END:]
             if end < 0:
                 continue
             yield Block(kept, offset - len(kept), line)
