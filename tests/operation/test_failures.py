@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import threading
@@ -216,37 +217,68 @@ def test_changes_that_the_kernel_does_not_announce(
         receiver.close()
 
 
-def test_nobody_rotates(tmp_path: Path, until: Any) -> None:
+def test_nobody_rotates(tmp_path: Path, until: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The real receiver over a real file of more than 10 MiB; only the clock is ours."""
-    path = tmp_path / "0.log"
-    path.write_bytes(b"x" * 1023 + b"\n")
-    with path.open("r+b") as file:
-        file.truncate(11 << 20)
-    now = [time.time_ns()]
-    meter = Meter("receiver", "filelog")
-    setting = Setting("filelog", meter, lambda: now[0], lambda id: None, tmp_path, lambda: (True, {}))
-    options = FileLogConfig(include=(str(path),), start_at="end", poll_interval=10_000_000)
-    receiver = FileLogReceiver(options, setting)
-    stop = threading.Event()
-    thread = threading.Thread(target=receiver.run, args=(lambda batch: batch.done(), stop))
-    thread.start()
-    try:
+    path, meter, now = large_log(tmp_path), Meter("receiver", "filelog"), [time.time_ns()]
+    with following(path, meter, now):
         until(lambda: meter.gauges["watched_files"]() == 1)
-        assert not meter.degraded
+        assert meter.events["rotation_stalled"] == 0
 
         def stalled() -> bool:
             now[0] += 5_000_000_000
             time.sleep(0.05)
-            return meter.degraded
+            return meter.gauges["stalled_files"]() == 1
 
         until(stalled)
-        assert documented("rotation_stalled: nobody rotates") in meter.degraded_reason
-        assert str(path) in meter.degraded_reason
-        assert meter.gauges["stalled_files"]() == 1
+        until(lambda: documented("rotation_stalled: nobody rotates") in caplog.text)
+        assert str(path) in caplog.text
+        # Counted once for each file, however long it lasts; the files are read all the same, so it stays ready.
+        for _ in range(30):
+            assert stalled()
+        assert meter.events["rotation_stalled"] == meter.failures == 1
+        assert caplog.text.count("rotation_stalled") == 1
+        assert not meter.degraded
         path.rename(tmp_path / "0.log.20260101")
         path.write_bytes(b"new\n")
         until(lambda: not stalled())
-        assert meter.gauges["stalled_files"]() == 0
+        assert not meter.degraded
+
+
+@pytest.mark.parametrize(
+    "options", [{"rotation_stalled": 0}, {"rotation_stalled": 12 << 20}, {"operators": ()}], ids=str
+)
+def test_rotation_is_watched_only_where_the_kubelet_promises_it(
+    tmp_path: Path, until: Any, options: dict[str, Any]
+) -> None:
+    path, meter, now = large_log(tmp_path), Meter("receiver", "filelog"), [time.time_ns()]
+    with following(path, meter, now, **options):
+        until(lambda: meter.gauges["watched_files"]() == 1)
+        for _ in range(20):
+            now[0] += 5_000_000_000
+            time.sleep(0.05)
+        assert meter.gauges["stalled_files"]() == meter.events["rotation_stalled"] == 0
+
+
+def large_log(directory: Path) -> Path:
+    """A container's log of 11 MiB."""
+    path = directory / "0.log"
+    path.write_bytes(b"x" * 1023 + b"\n")
+    with path.open("r+b") as file:
+        file.truncate(11 << 20)
+    return path
+
+
+@contextlib.contextmanager
+def following(path: Path, meter: Meter, now: list[int], **options: Any) -> Iterator[None]:
+    """A receiver that follows a container's log, with a clock of ours."""
+    setting = Setting("filelog", meter, lambda: now[0], lambda id: None, path.parent, lambda: (True, {}))
+    options = {"operators": ({"type": "container"},), **options}
+    config = FileLogConfig(include=(str(path),), start_at="end", poll_interval=10_000_000, **options)
+    receiver, stop = FileLogReceiver(config, setting), threading.Event()
+    thread = threading.Thread(target=receiver.run, args=(lambda batch: batch.done(), stop))
+    thread.start()
+    try:
+        yield
     finally:
         stop.set()
         thread.join()

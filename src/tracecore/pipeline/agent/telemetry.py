@@ -200,7 +200,7 @@ class Telemetry:
                 yield f"tracecore_{name}{_labels(meter)} {_number(ask())}\n"
         queues = [meter for meter in meters if meter.queue_depth is not None]
         name = "tracecore_component_queue_depth"
-        yield f"# HELP {name} What waits to be sent, in the unit of sending_queue.sizer (batches unless set).\n# TYPE {name} gauge\n"
+        yield f"# HELP {name} What waits, in the unit of sending_queue.sizer.\n# TYPE {name} gauge\n"
         for meter in queues:
             yield f"{name}{_labels(meter)} {meter.queue_depth() if meter.queue_depth is not None else 0}\n"
         name = "tracecore_component_queue_capacity"

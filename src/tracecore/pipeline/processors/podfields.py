@@ -30,7 +30,10 @@ _OF_CONTAINER: Final = frozenset(
     {"k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
      "container.image.repo_digests"}
 )  # fmt: skip
-_TRAINING: Final = ("gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id")
+_TRAINING: Final = (
+    "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id", "tracecore.pod.gpus",
+    "process.environment_variable.CUDA_VISIBLE_DEVICES", "process.environment_variable.CUDA_DEVICE_ORDER",
+)  # fmt: skip
 _IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
 _OTEL: Final = "resource.opentelemetry.io/"
 #: The namespace that every cluster has: its uid is taken for the cluster's.
