@@ -50,7 +50,7 @@ class Node:
         quoted: the text stood in quotes or in a block, so that it is a string whatever it looks like.
     """
 
-    __slots__ = ("column", "file", "keys", "line", "quoted", "raw", "value")
+    __slots__ = ("column", "file", "keys", "line", "quoted", "raw", "unset", "value")
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class Node:
         self.keys = keys or {}
         self.raw = raw
         self.quoted = quoted
+        #: Environment variables in it that are not set, which makes them empty.
+        self.unset: tuple[str, ...] = ()
 
     @property
     def is_map(self) -> bool:
@@ -142,6 +144,10 @@ class Report:
 
     def error(self, node: Node, message: str, *, hint: str = "", column: int = 0, line: int = 0) -> None:
         """A mistake at this node; `line` and `column` are counted from its beginning."""
+        if node.unset:
+            several = len(node.unset) > 1
+            names = " and ".join(node.unset)
+            hint = f"the environment variable{'s' if several else ''} {names} {'are' if several else 'is'} not set"
         self.problems.append(_problem(node, self._discreet(message), self._discreet(hint), line, column))
 
     def warning(self, node: Node, message: str) -> None:
@@ -288,6 +294,7 @@ class _Builder:
                 return ""
             value = self._env.get(name)
             if value is None and not has_default:
+                node.unset = tuple(dict.fromkeys((*node.unset, name)))
                 self._report.warning(node, f"the environment variable {name} is not set; it is taken as empty")
             if value is not None:
                 self._report.filled(value, name)
