@@ -15,6 +15,7 @@ from tracecore.cli.components import command as components
 from tracecore.cli.validate import command as validate
 from tracecore.pipeline.agent.catalogue import factories
 from tracecore.pipeline.agent.configuration import ConfigurationError, json_schema, read
+from tracecore.pipeline.agent.options import parse_size
 
 GOOD = """\
 receivers:
@@ -258,3 +259,10 @@ def test_every_option_says_what_it_is_for() -> None:
         if not option["about"] and not option["name"].startswith("protocols.grpc.keepalive")
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10Mi", 10 << 20), ("10MiB", 10 << 20), ("64k", 64 << 10), ("2Gi", 2 << 30)]
+)
+def test_sizes_are_written_as_in_a_pod_or_in_words(text: str, size: int) -> None:
+    assert parse_size(text) == size

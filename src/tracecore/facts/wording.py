@@ -31,6 +31,11 @@ def size(value: float) -> str:
     return f"{value:.0f} B" if unit == "B" else f"{value:.2f} {unit}"
 
 
+def counted(count: int, what: str, several: str = "") -> str:
+    """`1 file`, `2 files`, `12,000 entries`: a number with its noun, the plural with an s unless it is given."""
+    return f"{count:,} {what if count == 1 else several or f'{what}s'}"
+
+
 def quote(text: str, limit: int = QUOTE) -> str:
     """The text on one line, shortened where it is long."""
     line = " ".join(text[: 2 * limit].split())

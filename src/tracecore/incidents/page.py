@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.wording import size
 from tracecore.incidents.excerpt import harmless
-from tracecore.incidents.text import DECISIONS, decisive, unexplained_end, where
+from tracecore.incidents.text import DECISIONS, all_clear, decisive, unexplained_end, where
 from tracecore.incidents.timeline import Moment, timeline
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ _QUOTED: Final = 8
 _ROWS: Final = 60
 _LANES: Final = 40
 _SKIPPED: Final = 200
+#: Of a page without an incident.
+TITLES: Final = {"no_incident": "No incident", "nothing_read": "Nothing could be read"}
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --faint: #57606a; --paper: #fff; --line: #d0d7de; --soft: #f6f8fa;
@@ -67,14 +69,14 @@ def _text(value: object) -> str:
 
 def _page(diagnosis: Diagnosis) -> Iterator[str]:
     incidents = diagnosis.incidents
-    title = incidents[0].headline if incidents else "No incident"
+    title = incidents[0].headline if incidents else TITLES[diagnosis.status]
     yield "<!doctype html>"
     yield '<html lang="en"><head><meta charset="utf-8">'
     yield "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>{_text(title)[:200]}</title><style>{_STYLE}</style></head><body>"
     if not incidents:
-        yield "<h1>No incident</h1><p>Nothing that was read speaks of a failure of this run.</p>"
+        yield f"<h1>{TITLES[diagnosis.status]}</h1><p>{_text(all_clear(diagnosis))}</p>"
     for number, incident in enumerate(incidents):
         yield from _incident(diagnosis, incident, number)
     if diagnosis.notes:

@@ -41,7 +41,7 @@ StorageId: TypeAlias = Annotated[str, msgspec.Meta(extra={"extension": "storage"
 
 _SIZES: Final = {
     "": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
-    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30,
+    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
 }  # fmt: skip
 _SIZE = re.compile(r"^(\d{1,15})(?:\.(\d{1,6}))? ?([A-Za-z]{0,3})$")
 _DURATION = re.compile(r"^(?:\d{1,15}(?:\.\d{1,9})?(?:ns|us|µs|μs|ms|s|m|h|d))+$")

@@ -17,6 +17,9 @@ GAUGES: Final = {
     "stalled_files": "Files that nobody rotates although they are larger than a kubelet lets them become.",
     "unreadable_files": "Files that match and cannot be read.",
     "watched_files": "Files that match.",
+    "watched_directories": "Directories whose changes the kernel announces.",
+    "polled_files": "Files that are looked at every poll_interval, because nobody announces their changes.",
+    "label_attributes": "Different attributes that labels and annotations became.",
     "engine_facts": "Facts in all windows; a fact that three patterns need counts three times.",
     "engine_windows": "Windows, one for each pattern and key.",
 }

@@ -30,11 +30,24 @@ _OF_CONTAINER: Final = frozenset(
     {"k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
      "container.image.repo_digests"}
 )  # fmt: skip
-_TRAINING: Final = ("gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id")
+_TRAINING: Final = (
+    "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id", "tracecore.pod.gpus",
+    "process.environment_variable.CUDA_VISIBLE_DEVICES", "process.environment_variable.CUDA_DEVICE_ORDER",
+)  # fmt: skip
 _IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
 _OTEL: Final = "resource.opentelemetry.io/"
 #: The namespace that every cluster has: its uid is taken for the cluster's.
 SYSTEM: Final = "kube-system"
+#: Attributes that labels and annotations may become before it is warned about, and those that are counted.
+MANY_NAMES: Final = 64
+MOST_NAMES: Final = 10_000
+#: Labels that are another one with every rollout or pod: as attributes they make every backend's index grow for ever.
+FICKLE: Final = (
+    "pod-template-hash",
+    "controller-revision-hash",
+    "statefulset.kubernetes.io/pod-name",
+    "batch.kubernetes.io/controller-uid",
+)
 #: Longer values of labels and annotations are cut.
 MAX_VALUE: Final = 4096
 
@@ -136,6 +149,8 @@ class Extraction:
         self._own: list[str] = [name for name in wanted.metadata if name not in _OF_CONTAINER]
         self._of_container: list[str] = [name for name in wanted.metadata if name in _OF_CONTAINER]
         self._labels, self._annotations = _takings(wanted, "pod")
+        #: Attributes that labels and annotations became; a few more than may be wanted are remembered.
+        self.names: set[str] = set()
         self._excluded = [re2.compile(expression) for expression in excluded]
 
     def __call__(self, pod: Pod) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
@@ -154,7 +169,10 @@ class Extraction:
         found = {name: value for name in self._own if (value := known.get(name)) is not None}
         for taking, values in ((self._labels, labels), (self._annotations, annotations)):
             for one in taking:
-                found.update(one(values))
+                for name, value in one(values):
+                    found[name] = value
+                    if len(self.names) < MOST_NAMES:
+                        self.names.add(name)
         if self._wanted.otel_annotations:
             found.update((key.removeprefix(_OTEL), v) for key, v in annotations.items() if key.startswith(_OTEL))
         if self._wanted.training:
