@@ -155,7 +155,7 @@ def negative_guards_test_one_line(subject: Subject) -> Iterator[str]:
                     if isinstance(pattern, tree.Literal) and not one_line(str(pattern.value)):
                         yield (
                             f"{subject.at(line)}: the negative guard can match another line of the body than the one "
-                            f"that matched; write it as `^[^\\n]*(?:…)[^\\n]*$`, or remove such lines first: {pattern.value}"
+                            f"that matched; write `^[^\\n]*(?:…)[^\\n]*$`, or remove such lines first: {pattern.value}"
                         )
 
 

@@ -53,7 +53,7 @@ WORDS = {
 PROPER = {
     "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
     "gcs": "GCS", "azure": "Azure", "fuse": "FUSE", "xfs": "XFS", "nvme": "NVMe", "local": "Local",
-    "shm": "Shared-memory",
+    "shm": "Shared-memory", "http": "HTTP",
 }  # fmt: skip
 NEXT = {
     "enospc": "make room: `df -h {path}; df -i {path}`, then remove old checkpoints or enlarge the volume",
@@ -88,6 +88,7 @@ CEPH = (
 )
 NEXT_OF = {
     **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")},
+    **{("http", error): NEXT["server_error"] for error in ("not_responding", "timeout")},
     **{("ceph", error): CEPH for error in ("not_responding", "evicted")},
 }
 
@@ -212,8 +213,8 @@ class StorageFailure(Pattern[Config]):
     """A storage error that was not overcome.
 
     Overcome means that storage says so, or that the process that met it went on. Errors that clients retry count only
-    when somebody suffers from them, or when they last. Lines that say themselves that they retry count only when they go
-    on for minutes without a step.
+    when somebody suffers from them, or when they last. Lines that say themselves that they retry count only when they
+    go on for minutes without a step.
     """
 
     id = "20"
