@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from tracecore.pipeline.agent.batch import Ack, Batch
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
@@ -153,8 +153,18 @@ class FileLogReceiver:
             self._tail = None
 
 
+class _Notes:
+    """The positions of a batch, without its records."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self, notes: list[Any]) -> None:
+        self.notes = notes
+
+
 def _batch(tail: FileLog, found: LogBatch) -> Batch:
-    ack = Ack(partial(tail.delivered, found), then=tail.commit)
+    # Not the batch: its records may be gone long before it is delivered.
+    ack = Ack(partial(tail.delivered, _Notes(found.notes)), then=tail.commit)
     return Batch("logs", source=found, count=found.count, acks=(ack,), pause=tail.pause)
 
 
