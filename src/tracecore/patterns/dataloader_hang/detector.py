@@ -30,6 +30,8 @@ Whom: TypeAlias = tuple[str | None, int | None, bool]
 
 #: Steps in which workers are still filling their queues.
 WARM_UP = frozenset({0, 1})
+#: Events of a volume that could not be mounted.
+MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume"})
 NEXT: dict[str, str] = {
     "DataLoader worker killed": (
         "Look for an OOM kill of the worker{pid} on {node} (`dmesg -T | grep -iE 'oom|killed process'`, "
@@ -197,6 +199,8 @@ class DataloaderHang(Pattern[Config]):
         if isinstance(fact, StepStalled) and (
             fact.step in WARM_UP or fact.phase == "eval" or not isfinite(fact.no_progress_s)
         ):
+            return ()
+        if type(fact) is MountEvent and fact.reason not in MOUNT_REASONS:
             return ()
         # A pod is on one node: a fact that knows only its pod meets the others in the pod's window.
         nodes: tuple[Key, ...] = ((fact.node,),) if fact.node else ()
