@@ -23,8 +23,10 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
     Example: tracecore run --config agent.yaml
     """
     from tracecore.pipeline.agent.configuration import ConfigurationError
+    from tracecore.pipeline.agent.memory import tune
     from tracecore.pipeline.agent.service import Agent
 
+    tune()
     try:
         agent = Agent(paths, drain=drain)
     except ConfigurationError as error:

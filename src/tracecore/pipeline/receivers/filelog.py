@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from tracecore.pipeline.agent.batch import Ack, Batch
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
@@ -27,7 +27,9 @@ LAST_CALL: Final = 5.0
 LOOK: Final = 1.0
 #: More happened than the kernel could note: everything was looked at again.
 LOST: Final = "announcements_lost"
-_OUTLOOK: Final = ("unreachable", "unreadable", "rotation_stalled")
+#: A container's log is larger than the kubelet lets it become.
+STALLED: Final = "rotation_stalled"
+_OUTLOOK: Final = ("unreachable", "unreadable")
 
 
 class FileLogReceiver:
@@ -45,11 +47,12 @@ class FileLogReceiver:
         self._next_look = 0.0
         self._told = ""
         self._polled: tuple[str, ...] = ()
+        self._stalled: frozenset[str] = frozenset()
         gauges = ("polled_files", "stalled_files", "unreadable_files", "watched_directories", "watched_files")
         self._numbers = dict.fromkeys(gauges, 0)
         for name in self._numbers:
             setting.meter.gauges[name] = partial(self._numbers.__getitem__, name)
-        setting.meter.declare(dropped=("capped_or_dropped",), events=(LOST,))
+        setting.meter.declare(dropped=("capped_or_dropped",), events=(LOST, STALLED))
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         self.close()
@@ -117,20 +120,31 @@ class FileLogReceiver:
             "watched_directories": tail.watched_directories,
             "watched_files": matching,
         }
+        self._rotation(stalled)
         wrong = "" if matching > len(unreadable) else unreachable(self._options.include)
         if wrong:
             wrong = f"unreachable: {wrong}"
         elif unreadable:
             wrong = f"unreadable: {len(unreadable)} of {matching} files, {unreadable[0]} among them"
-        elif stalled:
-            wrong = f"rotation_stalled: nobody rotates {stalled[0]} ({len(stalled)} in all)"
         meter = self._setting.meter
         if wrong:
             if meter.degrade(wrong) and self._told != wrong:
                 log.warning("%s: %s", self._setting.id, wrong)
         elif meter.degraded_reason.partition(":")[0] in _OUTLOOK and meter.recover():
-            log.info("%s: files can be read again, and are rotated", self._setting.id)
+            log.info("%s: files can be read again", self._setting.id)
         self._told = wrong
+
+    def _rotation(self, stalled: list[str]) -> None:
+        """Warn once of every log that is not rotated any more. It is read all the same, so nothing is degraded."""
+        news = [path for path in stalled if path not in self._stalled]
+        if news:
+            limit = self._options.rotation_stalled / (1 << 20)
+            more = f" and {len(news) - 1} more" if len(news) > 1 else ""
+            self._report(f"{STALLED}: nobody rotates {news[0]}{more}: above {limit:.4g} MiB for 30 s")
+            self._setting.meter.note(STALLED, len(news))
+        elif self._stalled and not stalled:
+            log.info("%s: logs are rotated again", self._setting.id)
+        self._stalled = frozenset(stalled)
 
     def close(self) -> None:
         """Write down how far everything has arrived."""
@@ -139,8 +153,18 @@ class FileLogReceiver:
             self._tail = None
 
 
+class _Notes:
+    """The positions of a batch, without its records."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self, notes: list[Any]) -> None:
+        self.notes = notes
+
+
 def _batch(tail: FileLog, found: LogBatch) -> Batch:
-    ack = Ack(partial(tail.delivered, found), then=tail.commit)
+    # Not the batch: its records may be gone long before it is delivered.
+    ack = Ack(partial(tail.delivered, _Notes(found.notes)), then=tail.commit)
     return Batch("logs", source=found, count=found.count, acks=(ack,), pause=tail.pause)
 
 

@@ -38,6 +38,9 @@ _STREAMS: Final = frozenset((b"stdout", b"stderr"))
 class Converter(Protocol):
     """Makes batches of lines."""
 
+    #: Whether batches take about as much memory as their lines.
+    compact: bool
+
     def convert(
         self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
@@ -115,6 +118,8 @@ class Entries:
 
 class Every:
     """Any configuration: an entry for each line, through all operators."""
+
+    compact = False
 
     def __init__(self, config: FileLogConfig, chain: Chain, selector: Selector | Selectors | None) -> None:
         self._config = config
@@ -194,6 +199,8 @@ class Every:
 class Lines:
     """No operators: lines as they are."""
 
+    compact = True
+
     def __init__(self, config: FileLogConfig, selector: Selector | Selectors | None) -> None:
         self._config = config
         self._select = _Selection(selector)
@@ -260,6 +267,8 @@ class Pieces:
 
 class Runtime:
     """The `container` operator, followed by operators that look at attributes only."""
+
+    compact = True
 
     def __init__(
         self,

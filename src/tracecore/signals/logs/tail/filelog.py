@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from tracecore.signals.logs.operators.conversion import converter
 from tracecore.signals.logs.selector import Selector, Selectors
-from tracecore.signals.logs.tail.arrivals import Arrivals
+from tracecore.signals.logs.tail.arrivals import Arrivals, Receipt
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.checkpoint import Store
 from tracecore.signals.logs.tail.config import MILLISECOND, SECOND, FileLogConfig
@@ -34,6 +34,8 @@ from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
+#: The same where a record is made of each line: records take about fifteen times the memory of their lines.
+RECORDS_BUDGET: Final = 1 << 20
 #: Nanoseconds to the next look at files that grow: as long as all of that takes less than one of so many nanoseconds of
 #: a processor, and else. What was not taken is put by, up to so much. Neither is longer than `poll_interval`.
 SOON: Final = 25 * MILLISECOND
@@ -82,6 +84,7 @@ class FileLog:
         self._watches = Watches() if config.inotify else None
         self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded, self._watches)
         made = converter(config, self.counters, selector)
+        self._budget = BUDGET if made.compact else RECORDS_BUDGET
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
         self._queue: collections.deque[Watched] = collections.deque()
@@ -156,7 +159,7 @@ class FileLog:
         if not self._queue:
             self._look(now)
         batches: list[LogBatch] = []
-        budget = BUDGET
+        budget = self._budget
         while self._queue and budget > 0:
             file = self._queue.popleft()
             read, more = self._reading.read(file, now, batches)
@@ -167,7 +170,8 @@ class FileLog:
         if not self._queue:
             self._places.close_some()
         self._reading.due(now, batches)
-        self._given = batches
+        if not self._confirmed:
+            self._given = list(batches)
         self._grew = self._grew or bool(batches)
         self._checkpoint()
         return batches
@@ -180,7 +184,7 @@ class FileLog:
         self._look(self._clock())
         self._checkpoint()
 
-    def delivered(self, batch: LogBatch) -> None:
+    def delivered(self, batch: Receipt) -> None:
         """A batch has arrived: its lines need not be read again after a restart. Any thread may say so.
 
         It is written down with the next `commit`, or `poll`.
@@ -272,9 +276,8 @@ class FileLog:
 
     def _arrive(self) -> None:
         """Without word from the caller, what was given has arrived when more is asked for."""
-        if not self._confirmed:
-            for batch in self._given:
-                self._arrivals.arrived(batch)
+        for batch in self._given:
+            self._arrivals.arrived(batch)
         self._given = []
 
     def _checkpoint(self) -> None:
