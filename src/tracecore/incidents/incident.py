@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from tracecore.incidents.fingerprint import fingerprint
 from tracecore.patterns.contract import Suspects, rfc3339
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Incident(msgspec.Struct, kw_only=True):
         gaps: layers that were not measured.
         suspects: whom to look at first.
         attempt: which start of the job.
+        started: when that began, in nanoseconds; 0 where no time was read.
+        slot: tells incidents of one attempt apart: the number of the episode, or a condition that ends no run.
         first, last: nanoseconds of the first and the last evidence.
         timed: these times were read, not inferred.
         evidence: facts to show where there is no root.
@@ -68,6 +71,8 @@ class Incident(msgspec.Struct, kw_only=True):
     suspects: Suspects
     job: str = ""
     attempt: int = 0
+    started: int = 0
+    slot: str = "0"
     first: int = 0
     last: int = 0
     timed: bool = True
@@ -76,10 +81,15 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Deterministic: the root verdict's identity, or what is left unexplained."""
-        what = self.root.id if self.root else f"{self.headline}\x00{self.first}"
-        name = "\x00".join((self.job, str(self.attempt), what))
-        return f"incident-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
+        """Deterministic, and without the pattern: a better diagnosis of an episode is the same incident."""
+        whose = self.job or (f"@{self.started}" if self.started else self.evidence[0].uid if self.evidence else "")
+        name = "\x00".join((whose, str(self.attempt), self.slot))
+        return f"incident-{hashlib.blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same kind of failure in another job."""
+        return fingerprint(self.root.verdict.pattern_name if self.root else "", self.headline)
 
     def document(self) -> dict[str, Any]:
         """As `docs/diagnosis.schema.json` describes it."""
@@ -108,6 +118,7 @@ class Incident(msgspec.Struct, kw_only=True):
             ],
             "how_to_measure": {gap.layer: gap.enable for gap in self.gaps},
             "attempt": self.attempt,
+            "fingerprint": self.fingerprint,
         }
         if self.job:
             document["job"] = self.job

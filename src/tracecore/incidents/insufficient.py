@@ -138,6 +138,7 @@ def _incident(
         suspects=suspects,
         job=job,
         attempt=attempt,
+        started=mine.first if (mine := run.attempts.get((job, attempt))) is not None else first if times else 0,
         first=first,
         last=max((f.end for f in times or evidence), default=first),
         timed=bool(times),

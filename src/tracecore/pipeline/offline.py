@@ -86,11 +86,14 @@ def diagnose(
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
+    bundle.note_shrunk()
+    coverage = bundle.coverage(counters)
+    coverage["limits_reached"] |= engine.stats.limits_reached()
     notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]
     return Diagnosis(
         incidents=finding.incidents,
         verdicts=verdicts,
-        coverage=bundle.coverage(counters),
+        coverage=coverage,
         notes=notes,
         run=run,
         facts=facts,
