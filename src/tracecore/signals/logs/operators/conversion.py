@@ -39,9 +39,6 @@ _STREAMS: Final = frozenset((b"stdout", b"stderr"))
 class Converter(Protocol):
     """Makes batches of lines."""
 
-    #: Whether batches take about as much memory as their lines.
-    compact: bool
-
     def convert(
         self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
@@ -99,6 +96,7 @@ class Entries:
     """Records that share nothing."""
 
     __slots__ = ("_entries", "count", "notes", "path")
+    compact = False
 
     def __init__(self, path: str, entries: Sequence[Entry]) -> None:
         self.path = path
@@ -120,10 +118,11 @@ class Entries:
 class Joined:
     """Batches of one file as one, in order."""
 
-    __slots__ = ("_parts", "count", "notes", "path")
+    __slots__ = ("_parts", "compact", "count", "notes", "path")
 
     def __init__(self, parts: Sequence[LogBatch]) -> None:
         self._parts = parts
+        self.compact = all(part.compact for part in parts)
         self.path = parts[0].path
         self.count = sum(part.count for part in parts)
         self.notes: list[Any] = []
@@ -147,8 +146,6 @@ def joined(parts: Sequence[LogBatch]) -> LogBatch:
 
 class Every:
     """Any configuration: an entry for each line, through all operators."""
-
-    compact = False
 
     def __init__(self, config: FileLogConfig, chain: Chain, selector: Selector | Selectors | None) -> None:
         self._config = config
@@ -228,8 +225,6 @@ class Every:
 class Lines:
     """No operators: lines as they are."""
 
-    compact = True
-
     def __init__(self, config: FileLogConfig, selector: Selector | Selectors | None) -> None:
         self._config = config
         self._select = _Selection(selector)
@@ -297,8 +292,6 @@ class Pieces:
 
 class Runtime:
     """The `container` operator, followed by operators that look at attributes only."""
-
-    compact = True
 
     def __init__(
         self,
@@ -556,6 +549,8 @@ class _Kinds:
         known = self.kinds.get(key)
         if known is not None:
             return known
+        if len(self.templates) >= self.MOST:
+            return -1
         added: dict[str, Any] = json_object(f'{{"attrs":{attrs.decode()}}}') if attrs else {}
         return self._added(key, {**added, "log.iostream": stream})
 
