@@ -15,7 +15,7 @@ import msgspec
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.gaps import gaps
-from tracecore.incidents.incident import Alternative, Edge, Incident
+from tracecore.incidents.incident import Alternative, Edge, Incident, origin
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
 from tracecore.patterns.contract import Rest, Suspects, Verdict
@@ -328,7 +328,7 @@ def _incident(
         suspects=_suspects(root, said, symptoms, attempt),
         job=root.job,
         attempt=root.attempt,
-        started=attempt.first if attempt is not None else root.first if root.timed else 0,
+        origin=origin(attempt, root.evidence),
         slot=root.name if root.name in precedence.CONDITIONS else "0",
         first=min(t.first for t in timed),
         last=max(t.last for t in timed),

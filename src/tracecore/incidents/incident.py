@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from tracecore.facts.fact import order
 from tracecore.incidents.fingerprint import fingerprint
 from tracecore.patterns.contract import Suspects, rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
+    from tracecore.incidents.run import Attempt
 
 Status: TypeAlias = Literal["diagnosed", "insufficient_evidence"]
 
@@ -51,7 +55,7 @@ class Incident(msgspec.Struct, kw_only=True):
         gaps: layers that were not measured.
         suspects: whom to look at first.
         attempt: which start of the job.
-        started: when that began, in nanoseconds; 0 where no time was read.
+        origin: names the run where the job has no name: when it began, or what speaks of it first.
         slot: tells incidents of one attempt apart: the number of the episode, or a condition that ends no run.
         first, last: nanoseconds of the first and the last evidence.
         timed: these times were read, not inferred.
@@ -71,7 +75,7 @@ class Incident(msgspec.Struct, kw_only=True):
     suspects: Suspects
     job: str = ""
     attempt: int = 0
-    started: int = 0
+    origin: str = ""
     slot: str = "0"
     first: int = 0
     last: int = 0
@@ -82,8 +86,7 @@ class Incident(msgspec.Struct, kw_only=True):
     @property
     def id(self) -> str:
         """Deterministic, and without the pattern: a better diagnosis of an episode is the same incident."""
-        whose = self.job or (f"@{self.started}" if self.started else self.evidence[0].uid if self.evidence else "")
-        name = "\x00".join((whose, str(self.attempt), self.slot))
+        name = "\x00".join((self.job or self.origin, str(self.attempt), self.slot))
         return f"incident-{hashlib.blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
 
     @property
@@ -125,3 +128,13 @@ class Incident(msgspec.Struct, kw_only=True):
         if not self.timed:
             document["times_inferred"] = True
         return document
+
+
+def origin(attempt: Attempt | None, evidence: Sequence[Fact]) -> str:
+    """Name a run without a job id: by when it began, else by the first that speaks of it."""
+    if attempt is not None and attempt.timed:
+        return f"@{attempt.first}"
+    first = min(evidence, key=order, default=None)
+    if first is None:
+        return ""
+    return first.uid if first.approximate else f"{first.node or ''}@{first.time}"
