@@ -32,6 +32,7 @@ TOGGLES: dict[str, list[dict[str, Any]]] = {
         {"logs": {"enabled": False}},
         {"logs": {"namespaces": ["train", "eval"], "exclude": ["/var/log/pods/kube-system_*/*/*.log"]}},
         {"logs": {"dockerHostPath": "/var/lib/docker/containers", "startAt": "beginning"}},
+        {"logs": {"containerLogMaxSize": "50Mi"}},
     ],
     "kernel": [
         {"kernel": {"enabled": True}},

@@ -87,6 +87,7 @@ def test_every_default_is_described_and_every_description_has_a_default(
         ("logs.hostPath", "/var/log/pods\n  evil: true"),
         ("logs.namespaces", ["Not_A_Namespace"]),
         ("logs.startAt", "start"),
+        ("logs.containerLogMaxSize", "10 megabytes"),
         ("kernel.source", "dmesg"),
         ("kernel.source", "kmsg"),
         ("objects", {"enabled": True, "events": False, "pods": False, "nodes": False, "namespaces": []}),

@@ -100,7 +100,7 @@ def test_files_without_permission_are_listed(bundle: Path) -> None:
 
 def test_pipes_and_sockets_are_left_alone(bundle: Path) -> None:
     os.mkfifo(bundle / "fifo.log")
-    assert reasons(document(bundle))["fifo.log"] == "not a regular file"
+    assert reasons(document(bundle))["fifo.log"].startswith("a pipe")
 
 
 def test_many_small_files(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracecore.incidents.diagnosis import Diagnosis
+    from tracecore.pipeline.ordinals import Ordinals
 
 #: Exit status of `--exit-code` when there is an incident.
 FOUND: Final = 10
@@ -25,28 +26,34 @@ RARELY: Final = 20_000
     "diagnose",
     help="""Read what a training run left behind and say what broke, by name, with the lines that prove it.
 
-PATH is a file, a directory or an archive with any of: worker logs, Flight Recorder dumps, kernel logs, Kubernetes
-events and pods, Slurm accounting, metrics, exit codes. Files are recognised by their content.
+PATH is a file, a directory, an archive or - (standard input) with any of: worker logs, Flight Recorder dumps,
+kernel logs, Kubernetes events and pods, Slurm accounting, metrics, exit codes. Files are recognised by their content.
 
 Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
 """,
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True, allow_dash=True))
 @click.option(
     "--format", "output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True,
     help="What to print on standard output.",
 )  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False, writable=True), help="Also write one HTML page to FILE.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes to read with.")
+@click.option(
+    "--gpu-by-ordinal", type=click.Choice(["never", "environment", "pci_bus_id"]), default="never", show_default=True,
+    help="How the processes of the run count GPUs; see docs/metrics.md.",
+)  # fmt: skip
 @click.option("--exit-code", is_flag=True, help="Exit with 10 when an incident was found.")
-def command(paths: tuple[str, ...], output: str, report: str | None, jobs: int, exit_code: bool) -> int:
+def command(
+    paths: tuple[str, ...], output: str, report: str | None, jobs: int, gpu_by_ordinal: Ordinals, exit_code: bool
+) -> int:
     """Diagnose, print, and say by the exit status how it went."""
     gc.set_threshold(RARELY)
     from tracecore.pipeline.offline import diagnose
 
     bar = _Bar() if sys.stderr.isatty() else None
     try:
-        diagnosis = diagnose(paths, jobs=jobs, progress=bar.tell if bar else None)
+        diagnosis = diagnose(paths, jobs=jobs, progress=bar.tell if bar else None, ordinals=gpu_by_ordinal)
     except KeyboardInterrupt:
         if bar:
             bar.clear()
@@ -64,6 +71,8 @@ def command(paths: tuple[str, ...], output: str, report: str | None, jobs: int, 
         except OSError as error:
             raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
         click.echo(f"wrote {report}", err=True)
+    if diagnosis.status == "nothing_read":
+        return 1
     return FOUND if exit_code and diagnosis.incidents else 0
 
 

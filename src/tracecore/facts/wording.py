@@ -31,8 +31,16 @@ def size(value: float) -> str:
     return f"{value:.0f} B" if unit == "B" else f"{value:.2f} {unit}"
 
 
+def counted(count: int, what: str, several: str = "") -> str:
+    """`1 file`, `2 files`, `12,000 entries`: a number with its noun, the plural with an s unless it is given."""
+    return f"{count:,} {what if count == 1 else several or f'{what}s'}"
+
+
 def quote(text: str, limit: int = QUOTE) -> str:
-    """The text on one line, shortened where it is long."""
+    """The text on one line, shortened where it is long; of a very long one the beginning and the end."""
+    if len(text) > 4 * limit:
+        half = limit // 2
+        return f"{' '.join(text[:half].split())} … {' '.join(text[-half:].split())}"
     line = " ".join(text[: 2 * limit].split())
     return line if len(line) <= limit and len(text) <= 2 * limit else line[: limit - 1] + "…"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -13,6 +13,9 @@ from tracecore.incidents.run import Run
 from tracecore.signals.bundle.discovery import Bundle, Coverage
 
 SCHEMA: Final = "tracecore/diagnosis/v1"
+
+#: Whether there is an incident, or none in what was read, or whether nothing could be read at all.
+Outcome: TypeAlias = Literal["incident", "no_incident", "nothing_read"]
 
 
 class Diagnosis(msgspec.Struct, kw_only=True):
@@ -36,6 +39,12 @@ class Diagnosis(msgspec.Struct, kw_only=True):
     facts: list[Fact]
     bundle: Bundle
 
+    @property
+    def status(self) -> Outcome:
+        if self.incidents:
+            return "incident"
+        return "no_incident" if self.coverage["bytes_read"] or self.facts else "nothing_read"
+
     def attempt_of(self, incident: Incident) -> tuple[int, int]:
         """Which of how many attempts of its job an incident belongs to, counted from 1."""
         numbers = [attempt.number for attempt in self.run.of(incident.job)]
@@ -46,6 +55,7 @@ class Diagnosis(msgspec.Struct, kw_only=True):
         """As `docs/diagnosis.schema.json` describes it."""
         return {
             "schema": SCHEMA,
+            "status": self.status,
             "incidents": [incident.document() for incident in self.incidents],
             "verdicts": [emission.document() for emission in self.verdicts],
             "coverage": self.coverage,

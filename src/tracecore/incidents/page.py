@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from tracecore.facts.wording import size
+from tracecore.facts.wording import counted, size
+from tracecore.incidents.coverage import limits_reached, unread_files
 from tracecore.incidents.excerpt import harmless
-from tracecore.incidents.text import DECISIONS, decisive, unexplained_end, where
+from tracecore.incidents.text import DECISIONS, all_clear, decisive, unexplained_end, where
 from tracecore.incidents.timeline import Moment, timeline
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _QUOTED: Final = 8
 _ROWS: Final = 60
 _LANES: Final = 40
 _SKIPPED: Final = 200
+#: Of a page without an incident.
+TITLES: Final = {"no_incident": "No incident", "nothing_read": "Nothing could be read"}
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --faint: #57606a; --paper: #fff; --line: #d0d7de; --soft: #f6f8fa;
@@ -67,14 +70,14 @@ def _text(value: object) -> str:
 
 def _page(diagnosis: Diagnosis) -> Iterator[str]:
     incidents = diagnosis.incidents
-    title = incidents[0].headline if incidents else "No incident"
+    title = incidents[0].headline if incidents else TITLES[diagnosis.status]
     yield "<!doctype html>"
     yield '<html lang="en"><head><meta charset="utf-8">'
     yield "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
     yield f"<title>{_text(title)[:200]}</title><style>{_STYLE}</style></head><body>"
     if not incidents:
-        yield "<h1>No incident</h1><p>Nothing that was read speaks of a failure of this run.</p>"
+        yield f"<h1>{TITLES[diagnosis.status]}</h1><p>{_text(all_clear(diagnosis))}</p>"
     for number, incident in enumerate(incidents):
         yield from _incident(diagnosis, incident, number)
     if diagnosis.notes:
@@ -240,8 +243,10 @@ def _coverage(diagnosis: Diagnosis) -> Iterator[str]:
     coverage = diagnosis.coverage
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
     yield "<h2>What was read</h2>"
-    yield f"<p>{coverage['files_read']} files, {_text(size(coverage['bytes_read']))} ({_text(layers)}).</p>"
-    skipped = coverage["skipped"]
+    yield f"<p>{counted(coverage['files_read'], 'file')}, {_text(size(coverage['bytes_read']))} ({_text(layers)}).</p>"
+    if reached := limits_reached(coverage):
+        yield "<p>Limits were reached:</p><ul>" + "".join(f"<li>{_text(one)}</li>" for one in reached) + "</ul>"
+    skipped = unread_files(coverage)
     if skipped:
         yield "<details><summary>" + f"{len(skipped)} not read, or in part</summary><ul>"
         for item in skipped[:_SKIPPED]:

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tracecore.facts.process import ExitStatus, LauncherFailure
-from tracecore.facts.wording import size
+from tracecore.facts.wording import counted, size
+from tracecore.incidents.coverage import PART, limits_reached, unread_files
 from tracecore.incidents.excerpt import Excerpt, excerpt, harmless, last_words
 from tracecore.incidents.timeline import Moment, runs, timeline, words
 
@@ -46,7 +47,7 @@ def report(diagnosis: Diagnosis, paint: Paint = plain) -> str:
 def _report(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
     incidents = diagnosis.incidents
     if not incidents:
-        yield from _healthy(diagnosis, paint)
+        yield from _wrap(all_clear(diagnosis), "", "")
     for number, incident in enumerate(incidents):
         if number:
             yield ""
@@ -81,16 +82,22 @@ def _alike(one: Incident, other: Incident) -> bool:
     return (one.headline, one.suspects) == (other.headline, other.suspects) and one.attempt != other.attempt
 
 
-def _healthy(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+def all_clear(diagnosis: Diagnosis) -> str:
+    """What to say where there is no incident: how sure that is, and what is not known."""
+    if diagnosis.status == "nothing_read":
+        return "Nothing could be read here, so nothing is known about this run. " + (
+            "See below for the reasons." if diagnosis.coverage["skipped"] else "There is no file with anything in it."
+        )
     states = {attempt.state for job in diagnosis.run.jobs() if (attempt := diagnosis.run.last(job)) is not None}
     ranks = {rank for attempt in diagnosis.run.attempts.values() for rank in attempt.ranks}
     who = f" {len(ranks)} ranks were seen." if len(ranks) > 1 else ""
+    unread = len(unread_files(diagnosis.coverage))
+    but = f" But {counted(unread, 'file')} could not be read, or not to the end." if unread else ""
     if states == {"finished"}:
-        yield from _wrap(f"Nothing failed: the run ended well.{who}", "", paint("", "strong"))
-    elif not diagnosis.facts:
-        yield from _wrap("No incident: nothing in these files speaks of a training run's failure.", "", "")
-    else:
-        yield from _wrap(f"No incident found in what was read.{who}", "", "")
+        return f"Nothing failed: the run ended well.{who}{but}"
+    if not diagnosis.facts:
+        return f"No incident: nothing in these files speaks of a training run's failure.{but}"
+    return f"No incident found in what was read.{who}{but}"
 
 
 def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
@@ -264,14 +271,18 @@ def _gaps(incident: Incident, paint: Paint) -> Iterator[str]:
 def _coverage(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
     coverage = diagnosis.coverage
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
-    text = f"Read {coverage['files_read']} files, {size(coverage['bytes_read'])}" + (f" ({layers})" if layers else "")
-    yield from _wrap(text + ".", "", "")
-    # The same dump in another format is no loss.
-    skipped = [item for item in coverage["skipped"] if not item["reason"].startswith("duplicate")]
+    text = f"Read {counted(coverage['files_read'], 'file')}, {size(coverage['bytes_read'])}"
+    yield from _wrap(f"{text} ({layers})." if layers else f"{text}.", "", "")
+    for sentence in limits_reached(coverage):
+        yield from _wrap(f"Limit reached: {sentence}.", "  ", "")
+    skipped = unread_files(coverage)
     for item in skipped[:_SKIPPED]:
-        yield from _wrap(harmless(f"Not read: {item['path']}: {item['reason']}"), "  ", "")
+        what, reason = "Not read", item["reason"]
+        if reason.startswith(PART):
+            what, reason = "Read in part", reason.removeprefix(PART)
+        yield from _wrap(harmless(f"{what}: {item['path']}: {reason}"), "  ", "")
     if len(skipped) > _SKIPPED:
-        yield f"and {len(skipped) - _SKIPPED} more files not read; --format json lists them"
+        yield f"and {counted(len(skipped) - _SKIPPED, 'more file')} not read; --format json lists them"
 
 
 def _wrap(text: str, indent: str, head: str, paint: Paint = plain, meaning: str = "") -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -54,13 +55,14 @@ def gather(bundle: Bundle, jobs: int = 1) -> Dumps:
         joined = join(together)
         found.end = max(found.end, joined.end)
         found.facts += facts_of(joined, entry_at)
-    found.bytes_read = sum(stream.size or 0 for stream in streams)
+    unread = {item.path for item in skipped if item.reason != "duplicate"}
+    found.bytes_read = sum(stream.size or 0 for stream in streams if stream.path not in unread)
     found.skipped = sorted((item.path, f"{item.reason.replace('_', ' ')}: {item.detail}") for item in skipped)
     return found
 
 
 def _is_file(stream: Stream) -> bool:
-    return "!/" not in stream.path and not stream.path.endswith(_COMPRESSED)
+    return "!/" not in stream.path and not stream.path.endswith(_COMPRESSED) and os.path.isfile(stream.path)
 
 
 def _packed(streams: list[Stream], skipped: list[Skipped]) -> list[Dump]:

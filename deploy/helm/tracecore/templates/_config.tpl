@@ -122,6 +122,7 @@ filelog/pods:
   start_at: {{ $v.logs.startAt }}
   include_file_path: true
   include_file_name: false
+  rotation_stalled: {{ $v.logs.containerLogMaxSize | quote }}
   storage: file_storage
   retry_on_failure:
     enabled: true

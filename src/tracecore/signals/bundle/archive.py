@@ -76,23 +76,45 @@ def kind(head: bytes) -> str:
 
 
 class Guarded(io.RawIOBase):
-    """A decompressing reader that stops at the limits."""
+    """A decompressing reader that stops at the limits.
+
+    A file that was cut off is read as far as it goes; `cut` then says what is wrong with the rest.
+    """
 
     def __init__(self, inner: BinaryIO, compressed: int, limits: Limits, under: BinaryIO | None = None) -> None:
         self._inner = inner
         self._under = under
         self._most = min(limits.expanded, max(limits.ratio_from, compressed * limits.ratio))
         self._given = 0
+        self.cut = ""
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        data = self._inner.read(size if size >= 0 else self._most + 1)
-        self._given += len(data)
-        if self._given > self._most:
-            raise Bomb(f"expands to more than {self._most} bytes")
-        return data
+        wanted = size if size >= 0 else self._most + 1
+        parts: list[bytes] = []
+        while wanted > 0 and not self.cut:
+            try:
+                # `read` of a buffered reader throws away what it has when the file ends in the middle.
+                data = self._read_some(wanted)
+            except (EOFError, OSError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile) as error:
+                if not self._given:
+                    raise
+                self.cut = reason(error)
+                break
+            if not data:
+                break
+            parts.append(data)
+            wanted -= len(data)
+            self._given += len(data)
+            if self._given > self._most:
+                raise Bomb(f"expands to more than {self._most} bytes")
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _read_some(self, most: int) -> bytes:
+        one: Callable[[int], bytes] = getattr(self._inner, "read1", self._inner.read)
+        return one(min(most, 1 << 20))
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         data = self.read(len(buffer))
@@ -151,6 +173,11 @@ class Tar:
         self._at = -1
         self._used = False
         self._current: tarfile.TarInfo | None = None
+
+    @property
+    def cut(self) -> str:
+        """What is wrong with the rest of the archive, as far as it was read; empty where nothing is."""
+        return getattr(self._file, "cut", "")
 
     def members(self) -> Iterator[tuple[int, tarfile.TarInfo]]:
         """All members in order, at most as many as allowed."""
@@ -224,15 +251,22 @@ class Zip:
         self._file: BinaryIO | None = None
         self._zip: zipfile.ZipFile | None = None
 
-    def members(self) -> list[zipfile.ZipInfo]:
+    def members(self) -> list[tuple[zipfile.ZipInfo, bool]]:
+        """Every member, and whether it may be opened: what expands most is refused before anything else."""
         infos = self._opened().infolist()
         if len(infos) > self._limits.members:
             raise Bomb(f"more than {self._limits.members} members")
-        # A member never gives more than it declares, so what they declare together is all there can be.
-        most = max(self._limits.ratio_from, self._limits.ratio * sum(info.compress_size for info in infos))
-        if sum(info.file_size for info in infos) > min(most, self._limits.expanded):
-            raise Bomb(f"expands to more than {min(most, self._limits.expanded)} bytes")
-        return infos
+        assert self._file is not None
+        # Members may overlap, so that what they say of their sizes can add up to more than the file has.
+        compressed = min(self._file.seek(0, io.SEEK_END), sum(info.compress_size for info in infos))
+        left = min(max(self._limits.ratio_from, self._limits.ratio * compressed), self._limits.expanded)
+        allowed: set[int] = set()
+        for info in sorted(infos, key=lambda info: (info.file_size / max(info.compress_size, 1), info.file_size)):
+            # A member never gives more than it declares.
+            if info.file_size <= left:
+                left -= info.file_size
+                allowed.add(id(info))
+        return [(info, id(info) in allowed) for info in infos]
 
     def open(self, info: zipfile.ZipInfo) -> BinaryIO:
         member = cast(BinaryIO, self._opened().open(info))

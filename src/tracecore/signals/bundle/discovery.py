@@ -32,6 +32,8 @@ HEAD = 64 * 1024
 TAIL = 32 * 1024
 #: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
 NESTED_ZIP = 1 << 30
+#: Bytes of standard input that are copied aside.
+GIVEN = 64 << 30
 #: Bytes of exports of logs that are held in memory.
 EXPORTS = 4 * exports.MAX_SIZE
 
@@ -52,6 +54,7 @@ class Coverage(TypedDict):
     files_read: int
     bytes_read: int
     layers: dict[str, int]
+    limits_reached: dict[str, int]
     skipped: list[dict[str, str]]
 
 
@@ -72,12 +75,24 @@ class Bundle(msgspec.Struct, kw_only=True):
             "files_read": len({stream.path for stream in self.streams}),
             "bytes_read": counters.bytes_read,
             "layers": self.layers(),
+            "limits_reached": counters.limits_reached(),
             "skipped": [{"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped],
         }
 
     def skip(self, path: str, reason: str) -> None:
         """Notes that a file was not read, or not to its end."""
         self.skipped.append(Skipped(path, reason))
+
+    def note_shrunk(self) -> None:
+        """Notes files that became shorter since they were found: what was at their end may not have been read."""
+        for stream in self.streams:
+            if isinstance(stream.open, partial) and stream.open.func is _open and stream.size:
+                try:
+                    size = os.stat(stream.open.args[0]).st_size
+                except OSError:
+                    size = 0
+                if size < stream.size:
+                    self.skip(stream.path, "read in part: it became shorter, or was removed, while it was read")
 
     def of(self, *formats: str) -> list[Stream]:
         """The streams of some formats."""
@@ -97,7 +112,7 @@ def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int
     """
     search = _Search(limits or Limits())
     for path in sorted({os.fspath(path) for path in paths}):
-        if not os.path.lexists(path):
+        if _descriptor(path) is None and not os.path.lexists(path):
             raise FileNotFoundError(path)
         search.path(Path(path))
     _settle_local_ranks(search.streams)
@@ -123,6 +138,9 @@ class _Search:
 
     def path(self, root: Path) -> None:
         """A file or directory the user named."""
+        if (number := _descriptor(os.fspath(root))) is not None:
+            self._given(number, "<stdin>" if number == 0 else str(root))
+            return
         if not root.is_dir():
             self.file(root, root.name)
             return
@@ -136,6 +154,17 @@ class _Search:
                 continue
             self.file(path, f"{root.name}/{path.relative_to(root).as_posix()}")
 
+    def _given(self, number: int, shown: str) -> None:
+        """Read standard input or another open file; what can be read only once is copied."""
+        self.count += 1
+        try:
+            copy, whole = _spool(number)
+            if not whole:
+                self.skip(shown, f"read in part: more than {GIVEN >> 30} GiB")
+            self.consider(shown, "stdin.log", copy, copy.size, 0)
+        except archive.ERRORS as error:
+            self.skip(shown, archive.reason(error))
+
     def file(self, path: Path, relative: str) -> None:
         self.count += 1
         if path.name in IGNORED:
@@ -143,7 +172,7 @@ class _Search:
         try:
             mode = path.stat()
             if not stat.S_ISREG(mode.st_mode):
-                self.skip(str(path), "not a regular file")
+                self.skip(str(path), _not_regular(mode.st_mode))
                 return
             self.consider(str(path), relative, partial(_open, path), mode.st_size, 0)
         except archive.ERRORS as error:
@@ -160,10 +189,12 @@ class _Search:
                 return
             if not kind and made_of is None:
                 self._recognise(path, relative, opener, size, head, file)
+                self._note_cut(path, file)
                 return
         if not kind:
             with opener() as file:
                 self._recognise(path, relative, opener, size, _exactly(file, HEAD), file)
+                self._note_cut(path, file)
             return
         if depth >= self.limits.depth:
             self.skip(path, f"an archive more than {self.limits.depth} deep")
@@ -173,6 +204,10 @@ class _Search:
             self._zip(path, relative, opener, depth)
         else:
             self._compressed(path, relative, opener, size, kind, depth)
+
+    def _note_cut(self, path: str, file: BinaryIO) -> None:
+        if cut := getattr(file, "cut", ""):
+            self.skip(path, f"read in part: {cut}")
 
     def _compressed(self, path: str, relative: str, opener: Opener, size: int | None, kind: str, depth: int) -> None:
         inner = partial(_decompressed, opener, kind, size if size is not None else self.limits.ratio_from, self.limits)
@@ -185,8 +220,10 @@ class _Search:
 
     def _tar(self, path: str, relative: str, opener: Opener, depth: int) -> None:
         tar = archive.Tar(opener, self.limits)
+        found = False
         try:
             for index, info in tar.members():
+                found = True
                 name = archive.safe_name(info.name)
                 shown = f"{path}!/{name or info.name}"
                 if info.isdir():
@@ -197,12 +234,14 @@ class _Search:
                     self.skip(shown, "a link or device in an archive")
                 else:
                     self._member(shown, f"{relative}/{name}", partial(tar.open, index), info.size, depth)
+            if tar.cut:
+                self.skip(path, f"read in part: {tar.cut}")
         except archive.ERRORS as error:
-            self.skip(path, archive.reason(error))
+            self.skip(path, f"read in part: {archive.reason(error)}" if found else archive.reason(error))
 
     def _zip(self, path: str, relative: str, opener: Opener, depth: int) -> None:
         bundle = archive.Zip(partial(_aside, opener, NESTED_ZIP) if depth else opener, self.limits)
-        for info in bundle.members():
+        for info, allowed in bundle.members():
             name = archive.safe_name(info.filename)
             shown = f"{path}!/{name or info.filename}"
             if info.is_dir():
@@ -213,6 +252,8 @@ class _Search:
                 self.skip(shown, "a link or device in an archive")
             elif info.flag_bits & 1:
                 self.skip(shown, "encrypted")
+            elif not allowed:
+                self.skip(shown, f"expands from {info.compress_size:,} to {info.file_size:,} bytes, which is too much")
             else:
                 self._member(shown, f"{relative}/{name}", partial(bundle.open, info), info.file_size, depth)
 
@@ -381,6 +422,46 @@ def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[Path]:
         problems.clear()
     for problem in problems:
         skip(str(problem.filename), archive.reason(problem))
+
+
+def _not_regular(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a pipe: give what comes out of it as standard input, `tracecore diagnose -`"
+    return "a socket" if stat.S_ISSOCK(mode) else "a device"
+
+
+def _descriptor(name: str) -> int | None:
+    """The descriptor of the open file that such a path stands for."""
+    if name in ("-", "/dev/stdin"):
+        return 0
+    for prefix in ("/dev/fd/", "/proc/self/fd/"):
+        if name.startswith(prefix) and name[len(prefix) :].isdigit():
+            return int(name[len(prefix) :])
+    return None
+
+
+class _Copy:
+    """Opens a temporary file that has no name any more, as often as wanted."""
+
+    def __init__(self, file: BinaryIO, size: int) -> None:
+        self._file = file
+        self.size = size
+
+    def __call__(self) -> BinaryIO:
+        return open(f"/proc/self/fd/{self._file.fileno()}", "rb", buffering=0)
+
+
+def _spool(number: int) -> tuple[_Copy, bool]:
+    """Copy an open file to where it can be read again; whether all of it was."""
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        file = cast(BinaryIO, os.fdopen(os.dup(number), "rb", buffering=0))
+        return _Copy(file, os.fstat(number).st_size), True
+    copy = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+    size = 0
+    while size < GIVEN and (chunk := os.read(number, 1 << 20)):
+        size += copy.write(chunk) or 0
+    whole = size < GIVEN or not os.read(number, 1)
+    return _Copy(cast(BinaryIO, copy), size), whole
 
 
 def _inside(path: Path, real: str) -> bool:

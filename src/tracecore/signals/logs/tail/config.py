@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -128,6 +128,9 @@ class FileLogConfig(msgspec.Struct, frozen=True, kw_only=True):
         attributes: added to every record.
         resource: added to the resource of every record.
         operators: what is done with every record, in order.
+        rotation_stalled: warn of container logs that stay above this size for 30 s: the kubelet's
+            `containerLogMaxSize`; 0 for never. Only with a `container` operator: nobody promises to rotate other
+            files. Not an option of the Collector.
     """
 
     include: tuple[str, ...]
@@ -168,6 +171,13 @@ class FileLogConfig(msgspec.Struct, frozen=True, kw_only=True):
     attributes: dict[str, Any] = {}
     resource: dict[str, Any] = {}
     operators: tuple[Any, ...] = ()
+    rotation_stalled: Size = 10 << 20
+
+    @property
+    def rotated_above(self) -> int:
+        """Size in bytes above which a file should have been rotated; 0 where nobody promises to rotate."""
+        containers = any(isinstance(each, Mapping) and each.get("type") == "container" for each in self.operators)
+        return self.rotation_stalled if containers else 0
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         """What is wrong with it, and where."""

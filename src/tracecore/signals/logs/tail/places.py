@@ -41,8 +41,7 @@ LONGEST: Final = SECOND
 SAFETY: Final = 60 * SECOND
 #: Looking for new files may take this part of the time.
 SHARE: Final = 200
-#: A file this much larger than a kubelet lets it become, for so long, is not rotated any more.
-STALLED_SIZE: Final = 10 << 20
+#: A file that is too large for so long is not rotated any more: three times the kubelet's interval between two looks.
 STALLED_TIME: Final = 30 * SECOND
 
 
@@ -113,6 +112,7 @@ class Places:
         self._suspects: dict[str, Place] = {}  # and there was something
         self._adrift = Adrift(config)
         self._unread: dict[str, Place] = {}  # cannot be read
+        self._rotated_above = config.rotated_above
         self._large: dict[int, Watched] = {}  # larger than rotation would let them become
         self._opened = False
         #: Some places have to wait until files are closed again.
@@ -477,7 +477,7 @@ class Places:
         file.size = file.target = status.st_size
         file.mtime = status.st_mtime_ns
         file.changed = now
-        if status.st_size <= STALLED_SIZE:
+        if not self._rotated_above or status.st_size <= self._rotated_above:
             self._large.pop(file.ident, None)
         elif file.ident not in self._large:
             self._large[file.ident] = file
