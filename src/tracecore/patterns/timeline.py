@@ -74,10 +74,15 @@ class Changes:
     def __init__(self, values: Iterable[object]) -> None:
         self._places = [place for place, (one, other) in enumerate(pairwise(values), 1) if one != other]
 
+    def after(self, begin: int) -> int | None:
+        """The first place after `begin` at which the value is another; None where it stays the same."""
+        place = bisect_right(self._places, begin)
+        return self._places[place] if place < len(self._places) else None
+
     def between(self, begin: int, end: int) -> bool:
         """Whether two of the values from `begin` up to, and without, `end` differ."""
-        place = bisect_right(self._places, begin)
-        return place < len(self._places) and self._places[place] < end
+        place = self.after(begin)
+        return place is not None and place < end
 
 
 def grouped(facts: Iterable[F], name: Callable[[F], K]) -> dict[K, list[F]]:

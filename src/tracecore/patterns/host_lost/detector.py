@@ -188,10 +188,10 @@ class HostLost(Pattern[Config]):
         facts = [fact for _, fact in episode]
         # Every kernel log begins with a boot: it matters where another sign is near.
         gone = any(not isinstance(fact, HostEvent) or fact.event == "panic" for fact in facts)
-        told = [(sign, fact) for fact in facts if (sign := self._sign(window, fact, gone)) is not None]
+        told = [(known, fact) for fact in facts if (known := self._sign(window, fact, gone)) is not None]
         if not told:
             return None
-        sign = min((sign for sign, _ in told), key=RANK.__getitem__)
+        sign: Sign = min((sign for sign, _ in told), key=RANK.__getitem__)
         begin = min(fact.time for fact in facts)
         if sign != "panic" and stops.first(begin - self.config.planned, episode[-1][0]) is not None:
             return None

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
+#: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
+MOST = 64
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -49,6 +51,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         quiet: their logs are here, and say nothing of a hang.
         origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
         size: members of the group, where known.
+        further: how many later collectives of the group hang as well and have no verdict of their own.
         ended: of those that left nothing, (rank, how it ended in words), where that is known.
         stacks: where those that the others wait for stood, where that was printed.
         earlier: an earlier call that differed between ranks and ended all the same.
@@ -69,6 +72,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     quiet: bool = False
     origin: tuple[str, int] | None = None
     size: int | None = None
+    further: int = 0
     ended: tuple[tuple[int, str], ...] = ()
     stacks: tuple[StackPrinted, ...] = ()
     earlier: str | None = None
@@ -214,6 +218,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 "No rank is missing, so look at what is between them: link state and `nvidia-smi` of the hosts of "
                 f"{named(self.hanging_ranks)}, NCCL_DEBUG=INFO output, and whether all ran the same code"
             )
+        if self.further:
+            steps.append(f"Another {self.further:,} later collectives of this group hang, too, and are not listed")
         if self.earlier:
             steps.append(f"Check an earlier call of this group, too: {self.earlier}, and all completed")
         return (
@@ -291,6 +297,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             fields["operation"] = self.op
         if self.size is not None:
             fields["group_size"] = self.size
+        if self.further:
+            fields["further_hanging_collectives"] = self.further
         if self.unmeasured:
             fields["not_measured_ranks"] = list(self.unmeasured)
         if self.origin:
@@ -400,7 +408,9 @@ class NcclHang(Pattern[Config]):
                 if verdict is not None and (len(whole) >= enough or verdict.stalled):
                     found.append(verdict)
             stuck = [seq for seq in sorted(cohorts) if len(cohorts[seq]) >= enough]
-            found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck])
+            found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck[:MOST]])
+            if len(stuck) > MOST:
+                found[0] = msgspec.structs.replace(found[0], further=len(stuck) - MOST)
         return list(found)
 
     def _named(self, reports: Sequence[WatchdogReport]) -> bool:
