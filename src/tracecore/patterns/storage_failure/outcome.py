@@ -68,8 +68,8 @@ class Outcomes:
         raised: list[Fact] = [*self._raised.get(fact.source, ())[:1], *self._after(self._exceptions, fact)]
         if raised:
             return min(raised, key=order)
-        failed: list[Fact] = [phase for phase in self._failed_lines.get(fact.source, ()) if _same_process(phase, fact)][:1]
-        failed += self._after(self._failed, fact)
+        told = [phase for phase in self._failed_lines.get(fact.source, ()) if _same_process(phase, fact)]
+        failed: list[Fact] = [*told[:1], *self._after(self._failed, fact)]
         if failed:
             return min(failed, key=order)
         if (stall := self._stall(fact)) is not None:
