@@ -18,6 +18,7 @@ from tracecore.facts.projectors.projector import Index, Projection
 from tracecore.facts.projectors.training import TRAINING
 from tracecore.facts.projectors.worker import WORKER
 from tracecore.signals.record import Source
+from tracecore.signals.redaction import redacted_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,9 +56,13 @@ _INDEX = Index(PROJECTORS)
 TRIGGERS = _INDEX.triggers
 
 
-def project(signal: LogSignal) -> list[Fact]:
-    """The facts of a stamped record, in the order of PROJECTORS; never raises."""
-    return _INDEX.project(signal)
+def project(signal: LogSignal, *, redact: bool = True) -> list[Fact]:
+    """The facts of a stamped record, in the order of PROJECTORS; never raises.
+
+    Args:
+        redact: take secrets out of the record first, so that no fact, and nothing that is concluded from it, has any.
+    """
+    return _INDEX.project(redacted_record(signal) if redact else signal)
 
 
 def project_point(

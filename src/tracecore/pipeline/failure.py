@@ -53,6 +53,7 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
         words,
         verdict,
         reason=_reason(incident) if verdict is None else None,
+        redact=bundle.redact,
     )
     document = info.document()
     # The log is in the bundle; the evidence cites it.
