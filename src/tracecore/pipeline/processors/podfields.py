@@ -58,10 +58,10 @@ Whose = Literal["pod", "namespace", "node"]
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A label or annotation.
+    """A label.
 
     Args:
-        tag_name: the attribute; `k8s.pod.labels.<key>` when not given. `$1` is a group of `key_regex`.
+        tag_name: the attribute; `k8s.<from>.labels.<key>` when not given. `$1` is a group of `key_regex`.
         key: its key.
         key_regex: which keys.
         from_: whose: the pod's, its namespace's, or its node's.
@@ -82,6 +82,17 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
                 yield ("key_regex",), f"not a regular expression: {error}"
 
 
+class Annotation(Field, frozen=True, kw_only=True):
+    """An annotation.
+
+    Args:
+        tag_name: the attribute; `k8s.<from>.annotations.<key>` when not given. `$1` is a group of `key_regex`.
+        key: its key.
+        key_regex: which keys.
+        from_: whose: the pod's, its namespace's, or its node's.
+    """
+
+
 class Extract(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
@@ -95,7 +106,7 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
 
     metadata: tuple[Metadata, ...] = DEFAULT
     labels: list[Field] = []
-    annotations: list[Field] = []
+    annotations: list[Annotation] = []
     otel_annotations: bool = False
     training: bool = True
 
