@@ -21,20 +21,18 @@ OWN = [text for file in sorted(TEXTS.glob("*.yaml")) for text in yaml.safe_load(
 FLOOR = 0.94
 #: Not answered yet.
 PENDING = {
-    "nccl_mismatched", "ascend_hccl_timeout", "amd_vm_fault", "amd_vm_fault_process_line", "ray_node_died",
+    "nccl_mismatched", "ascend_hccl_timeout", "amd_vm_fault", "amd_vm_fault_process_line",
     "nccl_port_error_then_watchdog", "networkd_carrier", "sxid_fatal_alone", "fabric_manager_abort", "soft_lockup_note",
-    "cgroup_kill_of_another", "not_no_space", "hung_task_nfs_note", "nvme_timeout_note", "mlx5_power_note",
+    "cgroup_kill_of_another", "hung_task_nfs_note", "nvme_timeout_note", "mlx5_power_note",
     "smi_retired_pending", "smi_remap_failed", "xpu_timer_hang", "sel_psu", "ibstat_down_text",
 }  # fmt: skip
 
 #: Public texts that are not answered as labelled, and why.
-EXCEPTIONS: dict[str, str] = {
-    name: "not answered yet" for name in ("ft019", "ft037", "ft064", "ft099", "ft103", "ft176")
-}
+EXCEPTIONS: dict[str, str] = dict.fromkeys(("ft019", "ft037", "ft064", "ft099", "ft103", "ft176"), "not answered yet")
 #: The same where only the ranks differ.
-OTHER_RANKS: dict[str, str] = {
-    name: "not answered yet" for name in ("ft080", "ft097", "ft099", "ft129", "ft157", "ft190", "ft198")
-}
+OTHER_RANKS: dict[str, str] = dict.fromkeys(
+    ("ft080", "ft097", "ft099", "ft129", "ft157", "ft190", "ft198"), "not answered yet"
+)
 
 
 def answer(files: dict[str, str], folder: Path) -> Diagnosis:
@@ -52,11 +50,8 @@ def wrong(label: dict[str, Any], said: Diagnosis) -> list[str]:
     failure = (first.failure or {}).get("class", "unknown") if first is not None else "none"
     patterns = label["root_patterns"]
     found = []
-    if root is None:
-        fits = first is None if not patterns else bool({"?", "-"} & set(patterns))
-    else:
-        fits = root in patterns
-    if not fits:
+    nothing = first is None if not patterns else bool({"?", "-"} & set(patterns))
+    if not (nothing if root is None else root in patterns):
         found.append(f"root {root or 'none'}, not one of {patterns}")
     if failure not in label["class"] and not (failure == "none" and "-" in patterns):
         found.append(f"class {failure}, not one of {label['class']}")

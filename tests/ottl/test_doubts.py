@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tracecore.ottl.planner import doubts
@@ -56,8 +58,30 @@ def test_what_holds_is_found_wherever_it_stands(before: int, ending: bytes) -> N
         b"saving a checkpoint",
     ]
     text = b"\n".join(lines) + ending
-    found = _selector().scan(text)
-    assert [text[text.rfind(b"\n", 0, at) + 1 : at + 1] for at in found] == [b"checkpoint", b"saving a checkpoint"]
+    assert _lines(_selector(), text) == [b"checkpoint 7 is corrupt", b"saving a checkpoint"]
+
+
+def test_time_and_memory_grow_with_the_bytes_not_with_the_matches_of_a_line() -> None:
+    selector = _selector()
+
+    def seconds(times: int) -> float:
+        block = (b"checkpoint " * times + b"\n") * 4
+        begin = time.process_time()
+        assert selector(block) is not None
+        return time.process_time() - begin
+
+    selector(CHATTER)
+    assert min(seconds(20_000) for _ in range(3)) < 40 * max(min(seconds(2_000) for _ in range(5)), 0.001)
+
+
+def test_a_ruler_counts_only_above_a_table_of_failures() -> None:
+    ruler, chatter = b"=" * 400 + b"\n", b"epoch 1 is over\n" * 5_000
+    assert _lines(_selector(), (ruler + chatter) * 4) == []
+    table = ruler + b"train.py FAILED\n"
+    found = _selector()(chatter + ruler + chatter + table + chatter)
+    assert found == [len(chatter + ruler + chatter + ruler) - 1]
+    # Nobody knows what the next block begins with.
+    assert _lines(_selector(), chatter + ruler) == [ruler[:-1]]
 
 
 def test_what_always_counts_is_never_doubted() -> None:

@@ -187,6 +187,25 @@ def test_out_of_memory_of_one_of_several_gpus_names_none(bundle: Bundle, dcgm: C
     assert oom.gpu is None
 
 
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_out_of_memory_of_a_pod_with_several_gpus(bundle: Bundle, dcgm: Callable[..., str], gpus: int) -> None:
+    """With the operator's word that jobs count GPUs in the order of the bus; a job that goes on has survived."""
+    bundle.scrapes(lambda t: dcgm(t, gpus=gpus), SCRAPES)
+    log = "pods/ml_train-0_5a6c1f0e-1111-2222-3333-444455556666/trainer/0.log"
+    (bundle.path / log).parent.mkdir(parents=True)
+    line = OOM.replace("GPU 0;", f"GPU {gpus - 1};")
+    bundle.file(log, f"2026-11-15T00:05:01.5Z stderr F {line}\n")
+    (oom,) = of(diagnose([bundle.path], ordinals="pci_bus_id"), CudaOom)
+    assert oom.gpu == ("0000:18:00.0" if gpus == 1 else "0000:db:00.0")
+    found = diagnose([bundle.path])
+    (oom,) = of(found, CudaOom)
+    assert (oom.gpu is None) is (gpus == 8)
+    assert found.coverage is not None
+    steps = "".join(f"2026-11-15T00:05:{s:02d}.5Z stderr F step {s} loss 2.1\n" for s in range(2, 50))
+    bundle.file(log, f"2026-11-15T00:05:01.5Z stderr F {line}\n{steps}")
+    assert "cuda_oom" not in patterns(diagnose([bundle.path], ordinals="pci_bus_id"))
+
+
 def test_steps_from_metrics(bundle: Bundle) -> None:
     """Every rank reports its step time; one takes twice as long."""
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracecore.incidents.diagnosis import Diagnosis
+    from tracecore.pipeline.ordinals import Ordinals
 
 #: Exit status of `--exit-code` when there is an incident.
 FOUND: Final = 10
@@ -38,15 +39,21 @@ Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
 )  # fmt: skip
 @click.option("--report", type=click.Path(dir_okay=False, writable=True), help="Also write one HTML page to FILE.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes to read with.")
+@click.option(
+    "--gpu-by-ordinal", type=click.Choice(["never", "environment", "pci_bus_id"]), default="never", show_default=True,
+    help="How the processes of the run count GPUs; see docs/metrics.md.",
+)  # fmt: skip
 @click.option("--exit-code", is_flag=True, help="Exit with 10 when an incident was found.")
-def command(paths: tuple[str, ...], output: str, report: str | None, jobs: int, exit_code: bool) -> int:
+def command(
+    paths: tuple[str, ...], output: str, report: str | None, jobs: int, gpu_by_ordinal: Ordinals, exit_code: bool
+) -> int:
     """Diagnose, print, and say by the exit status how it went."""
     gc.set_threshold(RARELY)
     from tracecore.pipeline.offline import diagnose
 
     bar = _Bar() if sys.stderr.isatty() else None
     try:
-        diagnosis = diagnose(paths, jobs=jobs, progress=bar.tell if bar else None)
+        diagnosis = diagnose(paths, jobs=jobs, progress=bar.tell if bar else None, ordinals=gpu_by_ordinal)
     except KeyboardInterrupt:
         if bar:
             bar.clear()

@@ -20,6 +20,9 @@ class CudaOom(Fact, frozen=True, kw_only=True):
         allocated_bytes: in use by PyTorch.
         limit_bytes: a cap for this process.
         backend: cuda, hip or xla.
+        visible_devices: the process's CUDA_VISIBLE_DEVICES, where it is known.
+        device_order: its CUDA_DEVICE_ORDER.
+        pod_gpus: bus ids of the GPUs that its pod was given.
     """
 
     kind: ClassVar[str] = "cuda_oom"
@@ -34,6 +37,9 @@ class CudaOom(Fact, frozen=True, kw_only=True):
     allocated_bytes: int | None = None
     limit_bytes: int | None = None
     backend: str | None = None
+    visible_devices: str | None = None
+    device_order: str | None = None
+    pod_gpus: str | None = None
 
     def describe(self) -> str:
         parts = [f"out of GPU memory: tried to allocate {size(self.tried_bytes)}"]
@@ -57,6 +63,9 @@ class CudaOomUnmeasured(Fact, frozen=True, kw_only=True):
         backend: cuda, hip or xla.
         ordinal: CUDA's device ordinal, which is not a bus id.
         detail: the line.
+        visible_devices: the process's CUDA_VISIBLE_DEVICES, where it is known.
+        device_order: its CUDA_DEVICE_ORDER.
+        pod_gpus: bus ids of the GPUs that its pod was given.
     """
 
     kind: ClassVar[str] = "cuda_oom"
@@ -67,6 +76,9 @@ class CudaOomUnmeasured(Fact, frozen=True, kw_only=True):
     backend: str
     ordinal: int | None = None
     detail: str | None = None
+    visible_devices: str | None = None
+    device_order: str | None = None
+    pod_gpus: str | None = None
 
     def describe(self) -> str:
         device = f" on device {self.ordinal}" if self.ordinal is not None else ""

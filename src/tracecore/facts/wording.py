@@ -41,7 +41,10 @@ def counted(count: int, what: str, several: str = "") -> str:
 
 
 def quote(text: str, limit: int = QUOTE) -> str:
-    """The text on one line, shortened where it is long."""
+    """The text on one line, shortened where it is long; of a very long one the beginning and the end."""
+    if len(text) > 4 * limit:
+        half = limit // 2
+        return f"{' '.join(text[:half].split())} … {' '.join(text[-half:].split())}"
     line = " ".join(text[: 2 * limit].split())
     return line if len(line) <= limit and len(text) <= 2 * limit else line[: limit - 1] + "…"
 

@@ -15,7 +15,7 @@ import msgspec
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.gaps import gaps
-from tracecore.incidents.incident import Alternative, Edge, Incident
+from tracecore.incidents.incident import Alternative, Edge, Incident, origin
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
 from tracecore.patterns.contract import Rest, Suspects, Verdict
@@ -168,12 +168,14 @@ def _attempt(
     roots = _ordered([t for t in roots if t.id not in explained])
     incidents: list[Incident] = []
     primary: Touch | None = None
+    episode = 0
     for root in roots:
         if root.name in precedence.CONDITIONS:
             incidents.append(_incident(root, touches, edges, attempt, layers))
         elif primary is None or _another_episode(primary, root, attempt):
             incidents.append(_incident(root, touches, edges, attempt, layers))
-            primary = root
+            incidents[-1].slot = str(episode)
+            primary, episode = root, episode + 1
         else:
             incidents[-1 if incidents[-1].root is primary.emission else _index(incidents, primary)].alternatives.append(
                 Alternative(root.id, root.name, _why_not(root, primary))
@@ -326,6 +328,8 @@ def _incident(
         suspects=_suspects(root, said, symptoms, attempt),
         job=root.job,
         attempt=root.attempt,
+        origin=origin(attempt, root.evidence),
+        slot=root.name if root.name in precedence.CONDITIONS else "0",
         first=min(t.first for t in timed),
         last=max(t.last for t in timed),
         timed=any(t.timed for t in whole),

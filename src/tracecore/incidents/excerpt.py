@@ -68,11 +68,16 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
     except archive.ERRORS:
         return None
     number = source.line + before
-    lines = [line[:_WIDTH].rstrip() for line in harmless(raw.decode("utf-8", "replace")).split("\n")]
+    lines = [_fitting(line) for line in harmless(raw.decode("utf-8", "replace")).split("\n")]
     numbered = [(number + place, line) for place, line in enumerate(lines) if line.strip()]
-    if begin > source.offset:
+    if begin > source.offset and len(numbered) > 1:
         numbered = numbered[1:]
     return Excerpt(source.path, tuple(_telling(numbered, most)), source.line)
+
+
+def _fitting(line: str) -> str:
+    """A line that is not too long to show: what a long one says is at its beginning or at its end."""
+    return line.rstrip() if len(line) <= _WIDTH else f"{line[: _WIDTH // 2]} … {line[-_WIDTH // 2 :].rstrip()}"
 
 
 def last_words(bundle: Bundle, rank: int, most: int = 3) -> Excerpt | None:
@@ -94,7 +99,7 @@ def last_words(bundle: Bundle, rank: int, most: int = 3) -> Excerpt | None:
     for place, line in enumerate(raw.split(b"\n")[1 if begin else 0 :], number + (1 if begin else 0)):
         whose = label.match(line) if not named else None
         if line.strip() and (named or (whose is not None and int(whose.group(1)) == rank)):
-            told.append((place, harmless(line.decode("utf-8", "replace")).rpartition("\n")[2][:_WIDTH].rstrip()))
+            told.append((place, _fitting(harmless(line.decode("utf-8", "replace")).rpartition("\n")[2])))
     return Excerpt(stream.path, tuple(told[-most:]), told[-most:][0][0]) if told else None
 
 

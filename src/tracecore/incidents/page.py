@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from tracecore.facts.wording import size
+from tracecore.facts.wording import counted, size
+from tracecore.incidents.coverage import limits_reached, unread_files
 from tracecore.incidents.excerpt import harmless
 from tracecore.incidents.text import DECISIONS, all_clear, decisive, unexplained_end, where
 from tracecore.incidents.timeline import Moment, timeline
@@ -242,8 +243,10 @@ def _coverage(diagnosis: Diagnosis) -> Iterator[str]:
     coverage = diagnosis.coverage
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
     yield "<h2>What was read</h2>"
-    yield f"<p>{coverage['files_read']} files, {_text(size(coverage['bytes_read']))} ({_text(layers)}).</p>"
-    skipped = coverage["skipped"]
+    yield f"<p>{counted(coverage['files_read'], 'file')}, {_text(size(coverage['bytes_read']))} ({_text(layers)}).</p>"
+    if reached := limits_reached(coverage):
+        yield "<p>Limits were reached:</p><ul>" + "".join(f"<li>{_text(one)}</li>" for one in reached) + "</ul>"
+    skipped = unread_files(coverage)
     if skipped:
         yield "<details><summary>" + f"{len(skipped)} not read, or in part</summary><ul>"
         for item in skipped[:_SKIPPED]:

@@ -31,6 +31,8 @@ FATAL: Final = (
     "cuda_oom", "host_oom", "storage_failure", "gpu_fault", "gpu_app_fault", "hbm_ecc", "pod_evicted", "host_lost",
     "training_divergence", "xid_correlation", "worker_crash",
 )  # fmt: skip
+#: Those of them that say more than that a process ended.
+NAMED: Final = tuple(name for name in FATAL if name != "worker_crash")
 #: Patterns that are worth saying of a run that finished well: it was slow, wrong, or ran on ailing hardware.
 STANDS_ALONE: Final = frozenset({
     "straggler", "training_divergence", "thermal_throttle", "hbm_ecc", "gpu_fault", "pcie_aer", "nvlink_degradation",
@@ -336,7 +338,7 @@ RULES: Final[tuple[Rule, ...]] = (
         before=False,
     ),
     Rule(
-        causes=(*FATAL, "planned_stop"),
+        causes=FATAL,
         effects=("nccl_bootstrap",),
         bonds=("job",),
         reason="{cause} failed before it could join the others",
@@ -379,16 +381,12 @@ RULES: Final[tuple[Rule, ...]] = (
         reason="the machine under it had failed",
     ),
     Rule(
-        causes=FATAL,
+        causes=NAMED,
         effects=("worker_crash",),
         bonds=("job",),
         reason="one rank failed first, and the others lost their connections to it",
         test=lambda cause, effect: (
-            cause.name != "worker_crash"
-            and cause.timed
-            and effect.timed
-            and bool(cause.ranks)
-            and not cause.ranks & effect.ranks
+            cause.timed and effect.timed and bool(cause.ranks) and not cause.ranks & effect.ranks
         ),
     ),
     Rule(

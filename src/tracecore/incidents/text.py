@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tracecore.facts.process import ExitStatus, LauncherFailure
 from tracecore.facts.wording import counted, size
+from tracecore.incidents.coverage import PART, limits_reached, unread_files
 from tracecore.incidents.excerpt import Excerpt, excerpt, harmless, last_words
 from tracecore.incidents.timeline import Moment, runs, timeline, words
 
@@ -23,8 +24,6 @@ WIDTH: Final = 80
 #: Pieces of evidence quoted.
 _QUOTED: Final = 3
 _SKIPPED: Final = 8
-#: How the reason begins of a file that was read, but not to its end.
-PART: Final = "read in part: "
 #: Of one quoted line.
 _QUOTE: Final = 4 * (WIDTH - 6)
 _SECOND: Final = 1_000_000_000
@@ -92,18 +91,13 @@ def all_clear(diagnosis: Diagnosis) -> str:
     states = {attempt.state for job in diagnosis.run.jobs() if (attempt := diagnosis.run.last(job)) is not None}
     ranks = {rank for attempt in diagnosis.run.attempts.values() for rank in attempt.ranks}
     who = f" {len(ranks)} ranks were seen." if len(ranks) > 1 else ""
-    unread = len(unread_files(diagnosis))
+    unread = len(unread_files(diagnosis.coverage))
     but = f" But {counted(unread, 'file')} could not be read, or not to the end." if unread else ""
     if states == {"finished"}:
         return f"Nothing failed: the run ended well.{who}{but}"
     if not diagnosis.facts:
         return f"No incident: nothing in these files speaks of a training run's failure.{but}"
     return f"No incident found in what was read.{who}{but}"
-
-
-def unread_files(diagnosis: Diagnosis) -> list[dict[str, str]]:
-    """Files that were not read, or in part; the same dump in another format is no loss."""
-    return [item for item in diagnosis.coverage["skipped"] if not item["reason"].startswith("duplicate")]
 
 
 def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
@@ -279,7 +273,9 @@ def _coverage(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
     text = f"Read {counted(coverage['files_read'], 'file')}, {size(coverage['bytes_read'])}"
     yield from _wrap(f"{text} ({layers})." if layers else f"{text}.", "", "")
-    skipped = unread_files(diagnosis)
+    for sentence in limits_reached(coverage):
+        yield from _wrap(f"Limit reached: {sentence}.", "  ", "")
+    skipped = unread_files(coverage)
     for item in skipped[:_SKIPPED]:
         what, reason = "Not read", item["reason"]
         if reason.startswith(PART):

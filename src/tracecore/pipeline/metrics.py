@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.projection import project
 from tracecore.pipeline.facts import processors
+from tracecore.pipeline.ordinals import Holdings, Ordinals, named, reasons
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import points, read
 from tracecore.signals.logs.selector import SelectLiterals
@@ -184,6 +184,8 @@ class MetricFacts:
     ) -> None:
         self._stamper = Stamper(recipes, socket.gethostname() if host is None else host)
         self._bridges = all_bridges(lateness=lateness)
+        #: The GPUs of pods and nodes.
+        self.holdings = Holdings()
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -195,6 +197,7 @@ class MetricFacts:
         sample = self._stamper.sample(point)
         if sample is not None:
             self._bridges.observe(sample)
+            self.holdings.learn(sample.series, sample.time)
 
     def advance(self, now: int) -> list[Fact]:
         """The facts of all points that are old enough at `now`."""
@@ -318,39 +321,18 @@ def _kernel_names(stream: Stream, clock: Clock) -> Iterator[tuple[str, str]]:
             yield gpu, uuid
 
 
-def name_gpus(found: Sequence[Fact], scrapes: Scrapes) -> list[Fact]:
-    """Facts of a process that ran out of GPU memory, with the bus id of its GPU where there can be only one.
+def name_gpus(found: Sequence[Fact], scrapes: Scrapes, ordinals: Ordinals = "never") -> list[Fact]:
+    """Facts of processes that ran out of GPU memory, with the bus ids of their GPUs where those are certain.
 
-    CUDA's ordinal is no index of the node's GPUs. But a pod that holds one GPU, or a machine that has one, leaves no
-    choice.
+    Why one stays without is added to `scrapes.skipped` where an ordinal was to be looked up.
     """
-    if not any(isinstance(fact, (CudaOom, CudaOomUnmeasured)) and fact.gpu is None for fact in found):
-        return list(found)
-    pods: dict[str, set[str]] = {}
-    nodes: dict[str, set[str]] = {}
-    for series in {id(sample.series): sample.series for sample in scrapes.samples}.values():
-        if (gpu := series.gpu) is not None and not series.mig:
-            nodes.setdefault(series.node, set()).add(gpu)
-            if (pod := series.identity.get("k8s.pod.name")) is not None:
-                pods.setdefault(f"{series.identity.get('k8s.namespace.name') or 'default'!s}/{pod!s}", set()).add(gpu)
-    only = _only_gpu(found, nodes)
-    return [_named(fact, pods, nodes, only) for fact in found]
-
-
-def _only_gpu(found: Sequence[Fact], nodes: dict[str, set[str]]) -> str | None:
-    """The one GPU of the one machine that anything here speaks of."""
-    everything = {gpu for gpus in nodes.values() for gpu in gpus} | {fact.gpu for fact in found if fact.gpu}
-    machines = {node for node in nodes if node} | {fact.node for fact in found if fact.node}
-    return everything.pop() if len(everything) == 1 and len(machines) <= 1 and nodes else None
-
-
-def _named(fact: Fact, pods: dict[str, set[str]], nodes: dict[str, set[str]], only: str | None) -> Fact:
-    if not isinstance(fact, (CudaOom, CudaOomUnmeasured)) or fact.gpu is not None or fact.ordinal not in (None, 0):
-        return fact
-    if fact.pod is not None and fact.pod in pods:
-        held = pods[fact.pod]
-    elif fact.node is not None:
-        held = nodes.get(fact.node, set())
-    else:
-        held = set() if only is None else {only}
-    return msgspec.structs.replace(fact, gpu=next(iter(held))) if len(held) == 1 else fact
+    holdings = Holdings()
+    for sample in scrapes.samples:
+        holdings.learn(sample.series, sample.time)
+    holdings.settle(found)
+    refused: list[tuple[Fact, str]] = []
+    facts = named(found, holdings, ordinals, refused)
+    if ordinals != "never" and refused:
+        where = refused[0][0].source.path
+        scrapes.skipped += [(where, reason) for reason in reasons(refused)]
+    return facts

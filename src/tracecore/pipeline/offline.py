@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracecore.facts.fact import Fact
+    from tracecore.pipeline.ordinals import Ordinals
 
 
 #: What is assumed of somebody who waited.
@@ -43,6 +44,7 @@ def diagnose(
     jobs: int = 1,
     progress: Callable[[int, int], None] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
+    ordinals: Ordinals = "never",
 ) -> Diagnosis:
     """Say what broke.
 
@@ -51,6 +53,7 @@ def diagnose(
         jobs: processes to read with.
         progress: told now and then how many bytes of how many have been read.
         config: settings of patterns, by name.
+        ordinals: how CUDA's device ordinals may be looked up (docs/metrics.md).
 
     Raises:
         FileNotFoundError: a given path does not exist.
@@ -66,9 +69,10 @@ def diagnose(
     total = sum(stream.size or 0 for stream in bundle.streams)
     part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
     measured = metrics.facts(scraped, bundle)
+    told = metrics.name_gpus(part.facts, scraped, ordinals)
     for path, reason in (*recorded.skipped, *scraped.skipped, *part.skipped):
         bundle.skip(path, reason)
-    facts = fold((*metrics.name_gpus(part.facts, scraped), *measured, *recorded.facts))
+    facts = fold((*told, *measured, *recorded.facts))
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     engine = Engine(patterns, strict=False)
@@ -82,11 +86,14 @@ def diagnose(
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
+    bundle.note_shrunk()
+    coverage = bundle.coverage(counters)
+    coverage["limits_reached"] |= engine.stats.limits_reached()
     notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]
     return Diagnosis(
         incidents=finding.incidents,
         verdicts=verdicts,
-        coverage=bundle.coverage(counters),
+        coverage=coverage,
         notes=notes,
         run=run,
         facts=facts,

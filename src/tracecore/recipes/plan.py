@@ -84,7 +84,7 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
     every, events, progress = ([names[n] for n in found] for found in (_patterns(groups), of_events, of_progress))
     events += _edges(group for group in groups if group.processor in sampled)
     # A statement without a guard may do something to any line.
-    guarded = not any(group.guard is None and None in group.guards for group in groups)
+    guarded = not any(group.fresh is None and None in group.guards for group in groups)
     wanted, dumped = _of_lines(events) if guarded and progress else (None, None)
     return Prepared(
         outline=msgspec.structs.replace(outlined, text=searched),
@@ -240,7 +240,7 @@ def _patterns(groups: Iterable[PlannedGroup]) -> tuple[int, ...]:
     """Numbers of the patterns one of which matches where any of these groups does something."""
     found: set[int] = set()
     for group in groups:
-        for guard in group.guards if group.guard is None else (group.guard,):
+        for guard in group.guards if group.fresh is None else (group.fresh,):
             found.update(guard or ())
     return tuple(sorted(found))
 

@@ -30,8 +30,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from tracecore.ottl.planner.database import Database
-from tracecore.ottl.planner.doubts import Doubts, line_at
-from tracecore.ottl.planner.selection import Selector, long_lines, mapped, plain
+from tracecore.ottl.planner.doubts import Doubts, lines_end
+from tracecore.ottl.planner.selection import Selector, ends, plain
 from tracecore.recipes.columns import Array, Flags, Lines, Starts, seconds, together
 from tracecore.recipes.escapes import uncoloured, unescaped
 from tracecore.recipes.excerpt import MOST, Excerpt, Pace, Run, pace
@@ -201,18 +201,17 @@ class Sampler:
     def _looked(self, block: bytes) -> _Looked:
         """What there is in a block that is no progress."""
         text = self._plain(block)
-        found = self._events.scan(text)
-        found += long_lines(text)
-        spans = self._spans and not any(FAILED_GROUP in line_at(text, place) for place in found)
-        return _Looked(text, found, spans)
+        lines = self._events.lines(text)
+        found: list[int] = []
+        if len(lines):
+            found = np.minimum(lines_end(block, ends(block), lines), len(block) - 1).tolist()
+        return _Looked(text, found, self._spans and not (found and FAILED_GROUP in text))
 
     def _answer(self, block: bytes, looked: _Looked) -> Sequence[int] | None:
         """The answer for a block by itself."""
         text, found, spans = looked
         reports: list[Report] = [] if spans else self._close()
-        if found:
-            found = mapped(text, found, block) if text is not block else sorted(found)
-        elif spans:
+        if not found and spans:
             picked = self._nothing(block, text)
             if picked is None:
                 picked = self._glance(block, reports)
@@ -314,16 +313,16 @@ class Sampler:
             spans: lines may stand for those that follow.
         """
         starts = self._starts(block)
-        ends = starts[1:] - 1 if block.endswith((b"\n", b"\r")) else starts[1:-1] - 1
+        closed = starts[1:] - 1 if block.endswith((b"\n", b"\r")) else starts[1:-1] - 1
         carriages = b"\r" in block
         if carriages:
-            ends = ends[np.frombuffer(block, np.uint8)[ends] == 10]
+            closed = closed[np.frombuffer(block, np.uint8)[closed] == 10]
         claimed, unknown = self._readers.read(block, text, starts)
         timed, loose = _parted(claimed) if spans else ([], [lines for _, lines in claimed])
         picked = unknown.copy()
         if timed:
             events = np.unique(starts.searchsorted(np.array(found, np.int64), "right") - 1) if found else _NONE
-            number = ends.searchsorted(starts[:-1]) if carriages else np.arange(len(starts) - 1)
+            number = closed.searchsorted(starts[:-1]) if carriages else np.arange(len(starts) - 1)
             where = _Where(starts, starts, self._offset, number, self._lines)
             lines = together(timed)
             if len(events):
@@ -339,7 +338,7 @@ class Sampler:
             every = together([lines for _, lines in claimed]) if quiet else None
             self._pace = None if every is None else pace(every, len(block), timed=not loose)
         places = sorted([*found, *(int(starts[line + 1]) - 1 for line in picked)])
-        return self._done(len(block), Picked(places, ends, reports, len(ends)))
+        return self._done(len(block), Picked(places, closed, reports, len(closed)))
 
     def _done(self, size: int, picked: Picked) -> Picked:
         self._offset += size
@@ -492,7 +491,7 @@ class _Looked(NamedTuple):
 
     Args:
         text: the block without terminal codes and escapes.
-        found: places in it.
+        found: places in the block.
         spans: lines may stand for those that follow.
     """
 

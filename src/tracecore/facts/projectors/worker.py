@@ -240,6 +240,7 @@ def loader_error(record: Stamped) -> LoaderError | None:
         worker_pid=positive(record.get("dataloader.worker_pid")),
         signal=signal_named(record.get("dataloader.signal")),
         pod_uid=name(record.get("k8s.pod.uid")),
+        retried=flag(record.get("dataloader.retried")) is True,
     )
 
 
@@ -257,7 +258,17 @@ def cuda_oom(record: Stamped) -> CudaOom | None:
         allocated_bytes=_bytes(record, "allocated_bytes"),
         limit_bytes=_bytes(record, "limit_bytes"),
         backend=word(record.get("cuda_oom.backend")),
+        **_devices(record),
     )
+
+
+def _devices(record: Stamped) -> dict[str, Any]:
+    """What is known about the devices that the process counts."""
+    return {
+        "visible_devices": text(record.get("process.environment_variable.CUDA_VISIBLE_DEVICES"), 2048),
+        "device_order": word(record.get("process.environment_variable.CUDA_DEVICE_ORDER")),
+        "pod_gpus": text(record.get("tracecore.pod.gpus"), 2048),
+    }
 
 
 def _bytes(record: Stamped, number: str) -> int | None:
@@ -270,7 +281,9 @@ def cuda_oom_unmeasured(record: Stamped) -> CudaOomUnmeasured | None:
     if backend is None or _bytes(record, "tried_alloc_bytes") is not None:
         return None
     ordinal = natural(record.get("cuda_oom.gpu_index"))
-    return CudaOomUnmeasured(**record.identity(), backend=backend, ordinal=ordinal, detail=record.body)
+    return CudaOomUnmeasured(
+        **record.identity(), backend=backend, ordinal=ordinal, detail=record.body, **_devices(record)
+    )
 
 
 def storage_error(record: Stamped) -> StorageError | None:
@@ -283,6 +296,7 @@ def storage_error(record: Stamped) -> StorageError | None:
         path=name(record.get("tracecore.storage.path")),
         backend=word(record.get("tracecore.storage.backend")),
         device=name(record.get("tracecore.storage.device")),
+        retried=flag(record.get("tracecore.storage.retried")) is True,
     )
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+import mmh3
+import xxhash
+
 from tracecore.ottl.context import Context
-from tracecore.ottl.functions import murmur3, xxh3
 from tracecore.ottl.signature import Getter, StringGetter, converter
 from tracecore.ottl.values import Value, wrap_int64
 
@@ -59,22 +61,22 @@ def sha512(target: StringGetter) -> Getter:
 @converter("Murmur3Hash")
 def murmur3_hash(target: StringGetter) -> Getter:
     """The 32-bit MurmurHash3 in hexadecimal, little end first."""
-    return _hashed(target, lambda data: murmur3.hash32(data).to_bytes(4, "little").hex())
+    return _hashed(target, lambda data: mmh3.hash(data, signed=False).to_bytes(4, "little").hex())
 
 
 @converter("Murmur3Hash128")
 def murmur3_hash128(target: StringGetter) -> Getter:
     """The 128-bit MurmurHash3 (x64) in hexadecimal, little end first."""
-    return _hashed(target, lambda data: b"".join(half.to_bytes(8, "little") for half in murmur3.hash128(data)).hex())
+    return _hashed(target, lambda data: mmh3.hash_bytes(data).hex())
 
 
 @converter("XXH3")
 def xxh3_64(target: StringGetter) -> Getter:
     """The 64-bit XXH3 hash in hexadecimal."""
-    return _hashed(target, lambda data: f"{xxh3.hash64(data):016x}")
+    return _hashed(target, lambda data: xxhash.xxh3_64_hexdigest(data))
 
 
 @converter("XXH128")
 def xxh3_128(target: StringGetter) -> Getter:
     """The 128-bit XXH3 hash in hexadecimal."""
-    return _hashed(target, lambda data: f"{xxh3.hash128(data):032x}")
+    return _hashed(target, lambda data: xxhash.xxh3_128_hexdigest(data))

@@ -72,7 +72,7 @@ def search(
     for text in extra:
         found[b"".join(_ESCAPED[byte] for byte in text), 0] = []
     for expression in opaque:
-        found[expression, 0] = []
+        found[expression, hyperscan.HS_FLAG_MULTILINE] = []
     entries = tuple(Searched(expression, flags, tuple(numbers)) for (expression, flags), numbers in found.items())
     return Search(entries, tuple(unknown))
 

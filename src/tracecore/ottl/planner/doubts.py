@@ -2,21 +2,31 @@
 
 The scan of raw blocks searches for a word where a guard needs one: that is cheap, and as a rule the word is rare. In
 some logs it is not: a warning on every step has it, and each such line would be parsed for nothing. So a line with a
-word also has to match what the word's guards say as a whole, which is compiled the first time it is needed.
+word also has to match what the word's guards say as a whole, which is compiled the first time it is needed. Rulers are
+looked at twice as well: one matters only where a table of failures begins below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 from tracecore.ottl.planner.database import Database, Search, compiled, search
+from tracecore.signals.arrays import np
 
+Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
 Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
+
+#: Twenty of these in a row; once for each row, however long it is.
+RULERS: Final = tuple(rb"(?:^|[^%b])%b{20}" % (mark, mark) for mark in (rb"\x3d", rb"\x2a"))
+#: The first line of torchelastic's table, which begins with a ruler, ends so.
+TABLE: Final = b" FAILED"
+#: Bytes of other lines that may stand in between.
+REACH: Final = 1 << 16
 
 
 class Doubts:
-    """Which finds of a scan hold: an answer depends on the line alone.
+    """Which finds of a scan hold: an answer depends on the line alone, but for rulers.
 
     Args:
         searched: what the scan searches for.
@@ -30,27 +40,35 @@ class Doubts:
         self._databases: dict[int, Database | None] = {}
         self._keep = keep
 
-    def holding(self, text: bytes, ends: Sequence[int], entries: Sequence[int]) -> list[int]:
-        """Those of the finds that are worth parsing their line.
+    def holding(self, text: bytes, ends: Array, lines: Array, entries: Array) -> Array:
+        """The lines that are worth parsing, ascending.
 
         Args:
             text: what was scanned.
-            ends: the last byte of each find.
-            entries: what was found, as the place in the search.
+            ends: where its lines end.
+            lines: the line of each find.
+            entries: what was found there, as the place in the search.
         """
-        found: list[int] = []
-        for entry, places in _grouped(ends, entries).items():
-            if entry not in self._databases:
-                self._databases[entry] = self._whole(entry)
-            database = self._databases[entry]
-            if database is None:
-                found += places
-                continue
-            lines = _lines_at(text, places)
-            # As a rule none of them holds, and then one look says so.
-            if len(lines) == 1 or _matches(database, b"\n".join(lines)):
-                found += [end for end, line in zip(places, lines, strict=True) if _matches(database, line)]
-        return found
+        found = [np.unique(self._held(int(entry), text, ends, lines[entries == entry])) for entry in np.unique(entries)]
+        return np.unique(np.concatenate(found)) if found else lines
+
+    def _held(self, entry: int, text: bytes, ends: Array, lines: Array) -> Array:
+        """Those of the lines with one find that hold."""
+        lines = np.unique(lines)
+        if self._searched.entries[entry].expression in RULERS:
+            return lines[_tables(text, lines_end(text, ends, lines))]
+        if entry not in self._databases:
+            self._databases[entry] = self._whole(entry)
+        database = self._databases[entry]
+        if database is None:
+            return lines
+        begins = np.append(-1, ends)[lines] + 1
+        finals = lines_end(text, ends, lines)
+        spans = map(slice, begins.tolist(), finals.tolist())
+        matched: list[int] = []
+        database.scan(b"\n".join(map(text.__getitem__, spans)), _collect, matched)
+        borders = np.cumsum(finals - begins + 1)
+        return lines[np.unique(np.searchsorted(borders, np.array(matched, np.intp)))]
 
     def _whole(self, entry: int) -> Database | None:
         """A database of the guards behind a word; None where nothing more than the word is known of one of them."""
@@ -60,40 +78,29 @@ class Doubts:
 
         def make() -> bytes:
             wanted = search([self._patterns[number] for number in numbers], lines=True, literals=False)
-            usable, database = compiled(wanted, once=True)
+            usable, database = compiled(wanted, once=False)
             return b"" if usable.open else database.dump()
 
         dumped = make() if self._keep is None else self._keep(str(entry), make)
-        return Database((), once=True, serialised=dumped) if dumped else None
+        return Database((), once=False, serialised=dumped) if dumped else None
 
 
-def _grouped(ends: Sequence[int], entries: Sequence[int]) -> dict[int, Sequence[int]]:
-    kinds = set(entries)
-    if len(kinds) == 1:
-        return {entries[0]: ends}
-    groups: dict[int, list[int]] = {kind: [] for kind in kinds}
-    for end, entry in zip(ends, entries, strict=True):
-        groups[entry].append(end)
-    return dict(groups)
+def lines_end(text: bytes, ends: Array, lines: Array) -> Array:
+    """Where some lines end; the last one may have no terminator."""
+    return np.append(ends, len(text))[lines]
 
 
-def line_at(text: bytes, place: int) -> bytes:
-    """The line that a place is in."""
-    return _lines_at(text, (place,))[0]
+def _tables(text: bytes, rulers: Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Whether a table may begin below rulers that end in some places; nobody knows what follows the text."""
+    places = []
+    at = text.find(TABLE)
+    while at >= 0:
+        places.append(at)
+        at = text.find(TABLE, at + 1)
+    following = np.append(np.array(places, np.intp), len(text))
+    found: np.ndarray[tuple[int], np.dtype[np.bool_]] = following[np.searchsorted(following, rulers)] - rulers <= REACH
+    return found
 
 
-def _lines_at(text: bytes, places: Iterable[int]) -> list[bytes]:
-    before, after, size = text.rfind, text.find, len(text)
-    # The last line may have no newline: then -1 is found, which is the size of the text but for whole turns.
-    return [text[before(b"\n", 0, place) + 1 : after(b"\n", place) % (size + 1)] for place in places]
-
-
-def _matches(database: Database, text: bytes) -> bool:
-    matched: list[int] = []
-    database.scan(text, _collect, matched)
-    return bool(matched)
-
-
-def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> bool:
-    matched.append(number)
-    return True
+def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:
+    matched.append(end - 1)

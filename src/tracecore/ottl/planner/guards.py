@@ -6,34 +6,58 @@ other effect: nothing before the guard could have failed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from tracecore.ottl import tree
+from tracecore.ottl.planner.places import place_of
 
 #: Patterns one of which has to match; None where nothing is known.
 Guard: TypeAlias = frozenset[str] | None
+
+#: Attributes, with the guards of all statements that set them; None where one of these has no guard.
+Stamped: TypeAlias = Mapping[str, Guard]
 
 #: Paths of a log record that can be read, and with a constant key indexed, without failing.
 _QUIET: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
 _CACHE: Final = ("cache", "log.cache")
 
 
-def guard(condition: tree.Condition | None) -> Guard:
-    """The guard of a condition in a log's context."""
+def guard(condition: tree.Condition | None, stamped: Stamped | None = None) -> Guard:
+    """The guard of a condition in a log's context.
+
+    Args:
+        stamped: `attributes["x"] != nil` has the guards of the statements that set it.
+    """
     match condition:
         case tree.Call() if (pattern := tree.body_pattern(condition)) is not None:
             return frozenset({pattern})
+        case tree.Comparison("!=", tree.Path() as path, tree.Literal(None)) if stamped:
+            place = place_of(path)
+            return stamped.get(place[1]) if place is not None and place[0] == "attributes" else None
         case tree.And(operands):
+            guards = []
             for operand in operands:
-                found = guard(operand)
-                if found is not None:
-                    return found
+                guards.append(guard(operand, stamped))
                 if not quiet(operand):
-                    return None
+                    break
+            known = [found for found in guards if found is not None]
+            # What is searched for anyway costs nothing more.
+            anyway = [found for found in known if stamped and found in stamped.values()]
+            return next(iter(anyway or known), None)
         case tree.Or(operands):
-            guards = [guard(operand) for operand in operands]
+            guards = [guard(operand, stamped) for operand in operands]
             known = [found for found in guards if found is not None]
             return frozenset().union(*known) if len(known) == len(guards) else None
+    return None
+
+
+def stamps(statement: tree.Statement) -> str | None:
+    """The attribute that a statement sets, if it does nothing else."""
+    match statement.editor:
+        case tree.Call("set", (tree.Argument("", tree.Path() as target), *_)):
+            place = place_of(target)
+            return place[1] or None if place is not None and place[0] == "attributes" else None
     return None
 
 

@@ -43,6 +43,7 @@ class PlannedGroup(msgspec.Struct, frozen=True):
         shared_cache: see `ottl.processor.Group`.
         guard: numbers of patterns one of which must match; None where the group has to be entered always.
         guards: the same for each statement.
+        fresh: as `guard`, for records that have no attribute of those that statements set: lines as they are read.
         changes_body: the body is to be scanned again after it.
     """
 
@@ -55,6 +56,7 @@ class PlannedGroup(msgspec.Struct, frozen=True):
     shared_cache: bool
     guard: tuple[int, ...] | None
     guards: tuple[tuple[int, ...] | None, ...]
+    fresh: tuple[int, ...] | None
     changes_body: bool
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tracecore.ottl.contexts import context_type
 from tracecore.ottl.inference import SIGNALS, infer_context
 from tracecore.ottl.parser import parse, parse_condition
-from tracecore.ottl.planner.guards import Guard, changes_body, guard, statement_guard, stays_inside
+from tracecore.ottl.planner.guards import Guard, changes_body, guard, stamps, statement_guard, stays_inside
 from tracecore.ottl.planner.plan import PlannedGroup
 from tracecore.ottl.processor import GroupSource, read_config
 
@@ -21,17 +21,20 @@ def read_groups(processors: Iterable[Mapping[str, Any]]) -> tuple[tuple[PlannedG
     """
     numbers: dict[str, int] = {}
     groups: list[PlannedGroup] = []
+    stamped: dict[str, Guard] = {}
     local = True
     for place, config in enumerate(processors):
         for source in read_config(config):
             if source.signal == "logs":
-                group, alone = _planned(source, place, numbers)
+                group, alone = _planned(source, place, numbers, stamped)
                 groups.append(group)
                 local = local and alone
     return tuple(groups), tuple(numbers), local
 
 
-def _planned(source: GroupSource, processor: int, numbers: dict[str, int]) -> tuple[PlannedGroup, bool]:
+def _planned(
+    source: GroupSource, processor: int, numbers: dict[str, int], stamped: dict[str, Guard]
+) -> tuple[PlannedGroup, bool]:
     statements = [parse(text) for text in source.statements]
     conditions = [parse_condition(text) for text in source.conditions]
     if source.context:
@@ -40,10 +43,16 @@ def _planned(source: GroupSource, processor: int, numbers: dict[str, int]) -> tu
         context = infer_context([*statements, *conditions], SIGNALS["logs"])
     writes = context == "log" and any(map(changes_body, statements))
     guarded = context == "log" and not writes
-    entered = [guard(condition) for condition in conditions] if guarded else []
-    known = [found for found in entered if found is not None]
-    whole = frozenset[str]().union(*known) if known and len(known) == len(conditions) else None
+    whole = _entered([guard(condition) for condition in conditions]) if guarded else None
     own = [statement_guard(node) if guarded else None for node in statements]
+    fresh = _entered([guard(condition, stamped) for condition in conditions]) if guarded else None
+    fresh = whole if fresh is None else fresh
+    for node, found in zip(statements, own, strict=True):
+        name = stamps(node)
+        if name is not None:
+            inherited = fresh if fresh is not None else found or (guard(node.where, stamped) if guarded else None)
+            before = stamped.get(name, frozenset())
+            stamped[name] = None if before is None or inherited is None else before | inherited
     group = PlannedGroup(
         processor=processor,
         context=context,
@@ -54,10 +63,17 @@ def _planned(source: GroupSource, processor: int, numbers: dict[str, int]) -> tu
         shared_cache=source.shared_cache,
         guard=_numbered(whole, numbers),
         guards=tuple(_numbered(found, numbers) for found in own),
+        fresh=_numbered(fresh, numbers),
         changes_body=writes,
     )
     alone = context == "log" and not source.shared_cache and all(map(stays_inside, statements))
     return group, alone
+
+
+def _entered(guards: Sequence[Guard]) -> Guard:
+    """The guard of a group that is entered where one of some conditions holds."""
+    known = [found for found in guards if found is not None]
+    return frozenset[str]().union(*known) if known and len(known) == len(guards) else None
 
 
 def _numbered(found: Guard, numbers: dict[str, int]) -> tuple[int, ...] | None:

@@ -8,13 +8,13 @@ block first; that moves bytes but no line ends, so that a line is found again by
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import re2
 
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
-from tracecore.ottl.planner.doubts import Doubts
+from tracecore.ottl.planner.doubts import RULERS, Array, Doubts, lines_end
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.selector import ALWAYS
@@ -23,6 +23,8 @@ from tracecore.signals.logs.selector import ALWAYS
 LONG_LINE: Final = 16 * 1024
 #: Hyperscan is given pieces that stay in the cache of one core.
 PIECE: Final = 1 << 17
+
+_NONE: Final[Array] = np.zeros(0, np.intp)
 
 #: One literal of two bytes halves the speed of Hyperscan: this one is searched for beside it.
 _LONG_S: Final = FOLDING[0]
@@ -57,8 +59,11 @@ def line_search(patterns: Sequence[str], *, always: bool = True) -> Search:
         patterns: RE2 expressions.
         always: also what every selector has to pick.
     """
-    extra = (*FOLDING[1:], *ALWAYS) if always else FOLDING[1:]
-    return search(patterns, lines=True, extra=extra, opaque=_OPAQUE if always else ())
+    if not always:
+        return search(patterns, lines=True, extra=FOLDING[1:])
+    # A literal would be found as often as a ruler is long.
+    extra = (*FOLDING[1:], *(text for text in ALWAYS if len(set(text)) > 1))
+    return search(patterns, lines=True, extra=extra, opaque=(*_OPAQUE, *RULERS))
 
 
 class Selector:
@@ -79,26 +84,28 @@ class Selector:
         if self._database is None:
             return None
         text = plain(block, self._escaped or b'{"log":"' in block[:64])
-        found = self.scan(text)
-        long = long_lines(text)
-        if long:
-            found = [*found, *long]
-        if not found:
-            return found
-        found.sort()
-        return found if text is block else mapped(text, found, block)
+        lines = self.lines(text)
+        if not len(lines):
+            return []
+        places: list[int] = np.minimum(lines_end(block, ends(block), lines), len(block) - 1).tolist()
+        return places
 
-    def scan(self, text: bytes) -> list[int]:
-        """The last byte of every match in a block."""
+    def lines(self, text: bytes) -> Array:
+        """Numbers of the lines in which a guard can match, and of those that are long, ascending."""
         found: list[int] = []
         entries: list[int] = []
         self._scan(text, found, entries)
-        if self._doubts is not None and found:
-            found = self._doubts.holding(text, found, entries)
+        others = long_lines(text)
         # A single byte is found much sooner than two.
         if _LONG_S[:1] in text:
-            found += [match.start() for match in re.finditer(_LONG_S, text)]
-        return found
+            others += [match.start() for match in re.finditer(_LONG_S, text)]
+        if not found and not others:
+            return _NONE
+        borders = ends(text)
+        lines = np.searchsorted(borders, np.array(found, np.intp))
+        if self._doubts is not None and found:
+            lines = self._doubts.holding(text, borders, lines, np.array(entries, np.intp))
+        return np.unique(np.concatenate((lines, np.searchsorted(borders, np.array(others, np.intp)))))
 
     def _scan(self, text: bytes, found: list[int], entries: list[int]) -> None:
         database = self._database
@@ -131,7 +138,7 @@ def plain(block: bytes, escaped: bool) -> bytes:
     return block
 
 
-def ends(block: bytes) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def ends(block: bytes) -> Array:
     """Where lines end: newlines and carriage returns."""
     array = np.frombuffer(block, np.uint8)
     found = array == 10
@@ -156,11 +163,3 @@ def long_lines(block: bytes) -> list[int]:
                 break
         at = last + 1
     return found
-
-
-def mapped(text: bytes, found: Iterable[int], block: bytes) -> list[int]:
-    """Places of a changed block as ends of the same lines in the block itself."""
-    lines = np.unique(np.searchsorted(ends(text), np.fromiter(found, np.intp)))
-    borders = ends(block)
-    last = len(block) - 1
-    return [int(borders[line]) if line < len(borders) else last for line in lines.tolist()]

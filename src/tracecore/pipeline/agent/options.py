@@ -121,6 +121,7 @@ class _Decoder:
         fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         before = len(self._report.problems)
         made: dict[str, Any] = {}
+        unset: tuple[str, ...] = ()
         for name, child in node.value.items():
             field = fields.get(name)
             if field is None:
@@ -129,6 +130,7 @@ class _Decoder:
                 inner = next(k for k in get_args(field.type) if k is not type(None))
                 made[field.name] = self.struct(child, inner)  # `grpc:` alone switches it on
             elif child.value is None and not field.required:
+                unset += child.unset
                 continue  # `key:` with nothing behind it is the default
             else:
                 made[field.name] = self.value(child, field.type)
@@ -144,6 +146,10 @@ class _Decoder:
                 place = node.near(*path)
                 if place is node and path and path[0] in node.keys:
                     place = node.key(str(path[0]))
+                if place is node and unset:
+                    # Something is missing, and a variable that would have been it is not set.
+                    place = Node(None, node.file, node.line, node.column)
+                    place.unset = unset
                 self._report.error(place, message)
         return result
 

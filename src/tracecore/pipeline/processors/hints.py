@@ -16,6 +16,7 @@ log = logging.getLogger("tracecore.agent.patterndetector")
 
 WRAPPED: Final = "json_wrapped_body"
 UNPROJECTED: Final = "stamped_without_fact"
+NAMELESS: Final = "device_without_gpu"
 #: Records looked at of each batch, and how many must be wrapped before it is said.
 SAMPLE: Final = 8
 ENOUGH: Final = 20
@@ -63,6 +64,11 @@ class Hints:
         if names and not has_gpu:
             text = f"no fact can be made of a record with {', '.join(names[:3])}: it does not say which GPU (gpu.id)"
             self._once(UNPROJECTED, text)
+
+    def nameless(self, text: str) -> None:
+        """A fact names a CUDA device, and which GPU that is is not certain."""
+        self._note(NAMELESS)
+        self._once(text.rpartition(": ")[2], text)
 
     def _once(self, what: str, text: str) -> None:
         if what not in self._said:

@@ -14,9 +14,10 @@ import re2
 
 from tracecore.pipeline.agent.batch import LEVELS, Batch
 from tracecore.pipeline.agent.component import Factory, Setting
+from tracecore.pipeline.agent.document import Node, Report
 from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Duration
 from tracecore.pipeline.processors.cluster import Cluster
-from tracecore.pipeline.processors.podfields import Extract
+from tracecore.pipeline.processors.podfields import FICKLE, MANY_NAMES, Extract
 from tracecore.pipeline.processors.pods import Known
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Collection
@@ -216,6 +217,8 @@ class K8sAttributes:
         self._learned = 0
         self._strangers: OrderedDict[Any, int] = OrderedDict()
         self._counted = {"overflow": 0, "malformed": 0}
+        self._many = False
+        setting.meter.gauges["label_attributes"] = lambda: len(self._cluster.names)
 
     def start(self) -> None:
         if self._options.passthrough:
@@ -379,7 +382,18 @@ class K8sAttributes:
         return [one.batch for one in held]
 
     def _count(self) -> None:
-        """Say what the watch could not keep."""
+        """Say what the watch could not keep, and what a backend may not be able to."""
+        names = self._cluster.names
+        if len(names) > MANY_NAMES and not self._many:
+            self._many = True
+            some = ", ".join(sorted(names.copy())[:3])
+            log.warning(
+                "%s: labels and annotations became %d different attributes (%s, …): more than most backends index; "
+                "name those you need with key",
+                self._setting.id,
+                len(names),
+                some,
+            )
         for reason, so_far in (("overflow", self._cluster.overflow), ("malformed", self._cluster.malformed)):
             if so_far > self._counted[reason]:
                 self._setting.meter.drop(f"pods_{reason}", so_far - self._counted[reason])
@@ -402,10 +416,26 @@ def _peer(batch: Batch) -> str:
     return str(mapped or address)
 
 
+def check(options: Options, node: Node, report: Report) -> None:
+    """Warn of labels that are different for every pod or rollout."""
+    for kind, fields in (("labels", options.extract.labels), ("annotations", options.extract.annotations)):
+        for number, field in enumerate(fields):
+            if not field.key_regex or field.from_ != "pod":
+                continue
+            expression = re2.compile(f"^(?:{field.key_regex})$")
+            if taken := [key for key in FICKLE if expression.match(key)]:
+                report.warning(
+                    node.near("extract", kind, number, "key_regex"),
+                    f'"{field.key_regex}" also takes {taken[0]}, which differs from pod to pod: each value is one more '
+                    "stream or series in the backend",
+                )
+
+
 FACTORY = Factory(
     kind="processor",
     type="k8sattributes",
     summary="Adds pod, workload, job, rank and node of each resource, by the Kubernetes API.",
     options=Options,
     create=K8sAttributes,
+    check=check,
 )

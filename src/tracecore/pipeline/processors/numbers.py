@@ -8,7 +8,7 @@ from typing import Final
 from tracecore.engine.engine import Stats
 from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.processors.blocks import Blocks
-from tracecore.pipeline.processors.hints import UNPROJECTED, WRAPPED
+from tracecore.pipeline.processors.hints import NAMELESS, UNPROJECTED, WRAPPED
 
 #: Events, and the counters of the engine that make them.
 EVENTS: Final = {
@@ -35,7 +35,7 @@ class Numbers:
         self._meter = meter
         self._stats = stats
         self._seen: dict[str, int] = {}
-        meter.declare(events=(*EVENTS, ERRORS, CLOSED, LEFT_OUT, WRAPPED, UNPROJECTED))
+        meter.declare(events=(*EVENTS, ERRORS, CLOSED, LEFT_OUT, WRAPPED, UNPROJECTED, NAMELESS))
         for name in patterns:
             meter.verdicts.setdefault(name, 0)
         meter.gauges |= {"engine_facts": lambda: stats.held, "engine_windows": lambda: stats.windows}

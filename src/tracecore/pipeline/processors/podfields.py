@@ -30,11 +30,24 @@ _OF_CONTAINER: Final = frozenset(
     {"k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
      "container.image.repo_digests"}
 )  # fmt: skip
-_TRAINING: Final = ("gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id")
+_TRAINING: Final = (
+    "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id", "tracecore.pod.gpus",
+    "process.environment_variable.CUDA_VISIBLE_DEVICES", "process.environment_variable.CUDA_DEVICE_ORDER",
+)  # fmt: skip
 _IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
 _OTEL: Final = "resource.opentelemetry.io/"
 #: The namespace that every cluster has: its uid is taken for the cluster's.
 SYSTEM: Final = "kube-system"
+#: Attributes that labels and annotations may become before it is warned about, and those that are counted.
+MANY_NAMES: Final = 64
+MOST_NAMES: Final = 10_000
+#: Labels that are another one with every rollout or pod: as attributes they make every backend's index grow for ever.
+FICKLE: Final = (
+    "pod-template-hash",
+    "controller-revision-hash",
+    "statefulset.kubernetes.io/pod-name",
+    "batch.kubernetes.io/controller-uid",
+)
 #: Longer values of labels and annotations are cut.
 MAX_VALUE: Final = 4096
 
@@ -45,10 +58,10 @@ Whose = Literal["pod", "namespace", "node"]
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A label or annotation.
+    """A label.
 
     Args:
-        tag_name: the attribute; `k8s.pod.labels.<key>` when not given. `$1` is a group of `key_regex`.
+        tag_name: the attribute; `k8s.<from>.labels.<key>` when not given. `$1` is a group of `key_regex`.
         key: its key.
         key_regex: which keys.
         from_: whose: the pod's, its namespace's, or its node's.
@@ -69,6 +82,17 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
                 yield ("key_regex",), f"not a regular expression: {error}"
 
 
+class Annotation(Field, frozen=True, kw_only=True):
+    """An annotation.
+
+    Args:
+        tag_name: the attribute; `k8s.<from>.annotations.<key>` when not given. `$1` is a group of `key_regex`.
+        key: its key.
+        key_regex: which keys.
+        from_: whose: the pod's, its namespace's, or its node's.
+    """
+
+
 class Extract(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
@@ -82,7 +106,7 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
 
     metadata: tuple[Metadata, ...] = DEFAULT
     labels: list[Field] = []
-    annotations: list[Field] = []
+    annotations: list[Annotation] = []
     otel_annotations: bool = False
     training: bool = True
 
@@ -136,6 +160,8 @@ class Extraction:
         self._own: list[str] = [name for name in wanted.metadata if name not in _OF_CONTAINER]
         self._of_container: list[str] = [name for name in wanted.metadata if name in _OF_CONTAINER]
         self._labels, self._annotations = _takings(wanted, "pod")
+        #: Attributes that labels and annotations became; a few more than may be wanted are remembered.
+        self.names: set[str] = set()
         self._excluded = [re2.compile(expression) for expression in excluded]
 
     def __call__(self, pod: Pod) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
@@ -154,7 +180,10 @@ class Extraction:
         found = {name: value for name in self._own if (value := known.get(name)) is not None}
         for taking, values in ((self._labels, labels), (self._annotations, annotations)):
             for one in taking:
-                found.update(one(values))
+                for name, value in one(values):
+                    found[name] = value
+                    if len(self.names) < MOST_NAMES:
+                        self.names.add(name)
         if self._wanted.otel_annotations:
             found.update((key.removeprefix(_OTEL), v) for key, v in annotations.items() if key.startswith(_OTEL))
         if self._wanted.training:

@@ -44,6 +44,8 @@ _OWNERS = {
 }
 #: The device plugin's word for the GPU a pod was given, where it is one.
 _GPU_ANNOTATION = "nvidia.com/gpu-PCIDeviceBusID"
+#: What makes CUDA count devices as it does.
+_CUDA_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 #: The place of a pod among those of its job, and the labels that would say there are several such rows.
 _INDEX_LABELS = (
     ("batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"),
@@ -218,9 +220,18 @@ def pod_identity(item: Json) -> Attributes:
     if _RANK.match(rank):
         identity["gen_ai.training.rank"] = int(rank)
     gpu = _text(labels.get(_GPU_ANNOTATION)).strip()
-    if gpu and "," not in gpu:
-        identity["gpu.id"] = gpu.lower()
+    if gpu:
+        identity["gpu.id" if "," not in gpu else "tracecore.pod.gpus"] = gpu.lower()
+    environment = _environment(_gpu_containers(spec))
+    for variable in _CUDA_VARIABLES:
+        _put(identity, f"process.environment_variable.{variable}", environment.get(variable, ""))
     return identity
+
+
+def _gpu_containers(spec: Json) -> Json:
+    """The one container that asks for GPUs, alone; nothing where there are several."""
+    asking = [one for one in _list(spec.get("containers")) if _gpus({"containers": [one]})]
+    return {"containers": asking} if len(asking) == 1 else {}
 
 
 def _index(labels: Json, spec: Json) -> str:

@@ -14,7 +14,7 @@ import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
-from tracecore.signals.logs.blocks import BLOCK, LOOK_BACK, MAX_LINE, Block, again, blocks, newlines
+from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, again, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, holds, reports
@@ -201,9 +201,13 @@ class _Assembly:
                     start = data.rfind(b"\n", position, at) + 1
                     position = max(position, start, data.rfind(b"\r", max(position, start), at) + 1)
             end, after = _line_end(data, position, size)
-            candidate = picked is None or (
-                index < count and picked[index] < after and picked[index] - position < MAX_LINE
-            )
+            if end - position > MAX_LINE:
+                # The beginning and the end of a line that is too long are read as two.
+                after = max(position + MAX_LINE, end - LINE_END)
+                end = position + MAX_LINE
+                self._counters.lines_capped += 1
+                self._counters.bytes_dropped += after - end
+            candidate = picked is None or (index < count and picked[index] < min(after, position + MAX_LINE))
             if known is None:
                 line += _newlines(data, counted_to, position)
                 counted_to = position
@@ -219,10 +223,6 @@ class _Assembly:
                 yield from self._emit(message)
                 position = after
                 continue
-            if len(raw) > MAX_LINE:
-                self._counters.lines_capped += 1
-                self._counters.bytes_dropped += len(raw) - MAX_LINE
-                raw = raw[:MAX_LINE]
             yield from self._line(raw, base + position, line, candidate, data, position)
             position = after
         yield from self.reported(reports)

@@ -24,6 +24,7 @@ from tracecore.facts.silence import SilenceBridge
 from tracecore.patterns import catalogue
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.options import MILLISECOND, SECOND
+from tracecore.pipeline.ordinals import Holdings, named, reasons
 from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.hints import Hints
 from tracecore.pipeline.processors.numbers import Numbers
@@ -94,6 +95,7 @@ class Detection:
         self._live = Live()
         self._dull: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._metrics: MetricFacts | None = None
+        self._holdings = Holdings()
         self._dumps: DumpFacts | None = None
         self._told: OrderedDict[str, None] = OrderedDict()
         self._known: OrderedDict[int, int] = OrderedDict()
@@ -318,7 +320,7 @@ class Detection:
             for fact in self._metrics.advance(instant):
                 self._fold.add(fact)
             self._count_lost(self._metrics.dropped)
-        facts = [change.fact for change in self._fold.changes()]
+        facts = self._named([change.fact for change in self._fold.changes()])
         if self._dumps is not None:
             facts += self._dumps.facts(now, last=last)
         facts += self._bridged(facts, instant)
@@ -337,6 +339,15 @@ class Detection:
                 emission.verdict.headline(),
             )
         return said
+
+    def _named(self, facts: list[Fact]) -> list[Fact]:
+        """The same facts; those that name a CUDA device with the GPU it is, where that is certain."""
+        refused: list[tuple[Fact, str]] = []
+        holdings = self._holdings if self._metrics is None else self._metrics.holdings
+        found = named(facts, holdings, self._options.gpu_by_ordinal, refused)
+        for reason in reasons(refused):
+            self._hints.nameless(reason)
+        return found
 
     def _bridged(self, facts: list[Fact], instant: int) -> list[Fact]:
         made: list[Fact] = []

@@ -11,6 +11,7 @@ from tracecore.patterns import types
 from tracecore.patterns.config import ConfigError, load
 from tracecore.pipeline.agent.document import Node, Report
 from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Count, Duration, Interval
+from tracecore.pipeline.ordinals import Ordinals
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +70,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         lateness: how late a record may arrive and still count fully.
         progress: the bridge from steps to stalls.
         silence: the bridge from silence to lost nodes.
+        gpu_by_ordinal: how CUDA's device ordinals are looked up where a pod has several GPUs: `never`; `environment`,
+            by the CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER that records or pods have; `pci_bus_id`, the same, and
+            all jobs run with CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
 
     patterns: dict[str, Any] = {}
@@ -80,6 +84,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lateness: Duration = 30 * SECOND
     progress: Progress = Progress()
     silence: Silence = Silence()
+    gpu_by_ordinal: Ordinals = "never"
 
 
 def check(options: Options, node: Node, report: Report) -> None:

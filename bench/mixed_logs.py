@@ -1,0 +1,168 @@
+# ruff: noqa: E501  a line of a log is as long as it is
+"""Logs as varied as those of real jobs: in each mixture a few frameworks and loggers write into the same stream.
+
+    python -m bench.mixed_logs FOLDER --mixture ray --layout docker --megabytes 100 --seed 3
+
+The same arguments always give the same bytes. Layouts are how the lines are kept: `cri` and `docker` as container runtimes do, one
+file for each pod; `plain` as a program's output was redirected; `ranks` as torchrun keeps them, two files for each rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+START = 1_794_700_000
+LINES_A_SECOND = 50
+#: Lines that are made; a longer log says them again, later.
+DISTINCT = 20_000
+#: One line in so many is cut in two by the container runtime.
+CUT = 1009
+
+WORDS = (
+    "attention", "embedding", "optimizer", "shard", "prefetch", "allreduce", "gradient", "tokenizer", "checkpoint", "scheduler", "cache",
+    "layer", "bucket", "stream", "kernel", "graph", "compile", "worker", "loader", "batch", "step", "epoch", "rank", "data", "error", "loss",
+)  # fmt: skip
+
+
+class At(NamedTuple):
+    """Where in a run a line is written."""
+
+    dice: random.Random
+    rank: int
+    step: int
+    time: float
+
+    def words(self, least: int, most: int) -> str:
+        return " ".join(self.dice.choices(WORDS, k=self.dice.randint(least, most)))
+
+    def hex(self, digits: int) -> str:
+        return f"{self.dice.getrandbits(4 * digits):0{digits}x}"
+
+    def value(self, low: float, high: float) -> float:
+        return self.dice.uniform(low, high)
+
+    def stamp(self, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+        return datetime.fromtimestamp(self.time, UTC).strftime(form)
+
+    @property
+    def millis(self) -> int:
+        return int(self.time * 1000) % 1000
+
+
+Line: TypeAlias = Callable[[At], str]
+
+#: Megatron and plain PyTorch, as in the trial that the numbers in docs/benchmarks.md began with.
+TORCH: tuple[tuple[int, Line], ...] = (
+    (45, lambda a: f"[rank{a.rank}]: step {a.step}/1000000 | loss {a.value(1, 3):.4f} | grad_norm {a.value(0.5, 1.5):.3f} | lr {a.value(1e-5, 3e-4):.2e} | {a.value(200, 400):.1f} ms | {a.dice.randint(10_000, 60_000)} tok/s"),
+    (10, lambda a: f" iteration {a.step:8d}/ 500000 | consumed samples: {a.step * 1024:12d} | elapsed time per iteration (ms): {a.value(800, 1500):.1f} | learning rate: {a.value(1e-5, 3e-4):.6E} | lm loss: {a.value(1, 3):.6E} | loss scale: 1.0 | grad norm: {a.value(0.5, 2):.3f} | number of skipped iterations: 0 | number of nan iterations: 0 |"),
+    (10, lambda a: f"{a.stamp()},{a.millis:03d} INFO {a.words(1, 1)}:{a.dice.randint(1, 900)} {a.words(3, 14)} took {a.value(0, 50):.2f}s"),
+    (7, lambda a: json.dumps({"ts": round(a.time, 3), "level": "info", "msg": a.words(6, 6), "rank": a.rank, "step": a.step, "mem_gb": round(a.value(10, 79), 2)})),
+    (8, lambda a: f"host{a.rank:04d}:{a.dice.randint(100, 9999)}:{a.dice.randint(100, 9999)} [{a.rank % 8}] NCCL INFO Channel {a.dice.randint(0, 31):02d}/1 : {a.rank % 8}[0] -> 3[3] via P2P/CUMEM/read comm 0x{a.hex(12)} nRanks 512"),
+    (6, lambda a: f"W{a.stamp('%m%d %H:%M:%S')}.{a.dice.randint(0, 999_999):06d} {a.dice.randint(100, 9999)} site-packages/torch/{a.words(1, 1)}.py:{a.dice.randint(1, 2000)}] {a.words(8, 8)}"),
+    (6, lambda a: f'urllib3.connectionpool DEBUG https://s3.example "GET /corpus/{a.hex(8)}/shard-{a.dice.randint(0, 9999):05d}.tar HTTP/1.1" 206 {a.dice.randint(1000, 9_999_999)}'),
+    (3, lambda a: f"/usr/lib/python3.11/site-packages/{a.words(1, 1)}.py:{a.dice.randint(1, 999)}: UserWarning: {a.words(12, 12)} ⚠ 模型"),
+    (2, lambda a: f"Epoch {a.step // 1000}:  {a.step % 1000 // 10}%|{'█' * (a.step % 1000 // 34)}| {a.step % 1000}/1000 [00:{a.dice.randint(10, 59)}<01:{a.dice.randint(10, 59)}, {a.value(1, 9):.2f}it/s]"),
+    (3, lambda a: a.words(1, 60)),
+)  # fmt: skip
+
+#: Hugging Face's Trainer and DeepSpeed under Ray, with loguru, wandb and rich beside them.
+RAY: tuple[tuple[int, Line], ...] = (
+    (20, lambda a: f"(RayTrainWorker pid={4000 + a.rank}, ip=10.0.{a.rank}.7) {{'loss': {a.value(1, 3):.4f}, 'grad_norm': {a.value(0.3, 2):.6f}, 'learning_rate': {a.value(1e-5, 9e-5)}, 'epoch': {a.step / 5000:.2f}}}"),
+    (14, lambda a: f"[{a.stamp()},{a.millis:03d}] [INFO] [logging.py:96:log_dist] [Rank {a.rank}] step={a.step}, skipped=0, lr=[{a.value(1e-5, 9e-5)}], mom=[(0.9, 0.95)]"),
+    (8, lambda a: f"[{a.stamp()},{a.millis:03d}] [INFO] [timer.py:260:stop] epoch=0/micro_step={a.step * 4}/global_step={a.step}, RunningAvgSamplesPerSec={a.value(20, 40):.6f}, CurrSamplesPerSec={a.value(20, 40):.6f}, MemAllocated=22.1GB, MaxMemAllocated=60.2GB"),
+    (14, lambda a: f"{a.stamp()}.{a.millis:03d} | INFO     | trainer.loop:run:{a.dice.randint(80, 99)} - epoch {a.step // 5000} step {a.step} loss={a.value(1, 3):.5f} trace={a.hex(16)}"),
+    (10, lambda a: f"{a.stamp()}.{a.millis:03d} | DEBUG    | {a.words(1, 1)}.{a.words(1, 1)}:{a.words(1, 1)}:{a.dice.randint(1, 300)} - {a.words(4, 18)}"),
+    (6, lambda a: f"\r{a.step % 1000 // 10:3d}%|{'█' * (a.step % 1000 // 100)}{'▏▎▍▌▋▊▉'[a.step % 7]:<4}| {a.step % 1000}/1000 [{a.step % 1000 // 60:02d}:{a.step % 60:02d}<{(1000 - a.step % 1000) // 60:02d}:{59 - a.step % 60:02d},  1.{a.step % 90 + 10}it/s, loss={a.value(1, 3):.3f}]"),
+    (6, lambda a: f"wandb: {a.words(2, 9)} https://wandb.example/{a.hex(8)}/runs/{a.hex(8)}"),
+    (6, lambda a: f'INFO:     10.0.{a.rank}.{a.dice.randint(1, 99)}:{a.dice.randint(30_000, 60_000)} - "POST /v1/{a.words(1, 1)}/{a.hex(12)} HTTP/1.1" 200 OK'),
+    (4, lambda a: f"{a.stamp()},{a.millis:03d} - httpx - INFO - HTTP Request: GET https://hub.example/api/{a.hex(10)}/resolve/main/model-{a.dice.randint(1, 9):05d}-of-00009.safetensors \"HTTP/1.1 200 OK\""),
+    (2, lambda a: "=" * a.dice.randint(40, 120)),
+    (3, lambda a: f"│ {a.words(1, 2):<24} │ {a.value(0, 9):8.4f} │ {a.dice.randint(1, 9999):>8} │"),
+    (1, lambda a: "├" + "─" * 26 + "┼" + "─" * 10 + "┼" + "─" * 10 + "┤"),
+    (3, lambda a: f"(raylet, ip=10.0.{a.rank}.7) [{a.stamp()},{a.millis:03d} I {a.dice.randint(100, 999)} {a.dice.randint(100, 999)}] (raylet) {a.words(1, 1)}_manager.cc:{a.dice.randint(1, 900)}: {a.words(4, 12)}"),
+    (3, lambda a: f"/opt/conda/lib/python3.11/site-packages/torch/utils/checkpoint.py:{a.dice.randint(1, 900)}: FutureWarning: {a.words(6, 16)}"),
+)  # fmt: skip
+
+#: JAX, TensorFlow and Composer, with structured and coloured logs.
+JAX: tuple[tuple[int, Line], ...] = (
+    (16, lambda a: f"I{a.stamp('%m%d %H:%M:%S')}.{a.dice.randint(0, 999_999):06d} {140_000 + a.rank} train.py:{a.dice.randint(200, 203)}] completed step: {a.step}, seconds: {a.value(0.9, 1.4):.3f}, TFLOP/s/device: {a.value(200, 400):.3f}, Tokens/s/device: {a.value(3000, 6000):.3f}, loss: {a.value(1, 3):.3f}"),
+    (14, lambda a: json.dumps({"timestamp": a.stamp("%Y-%m-%dT%H:%M:%S") + f".{a.millis:03d}Z", "level": "INFO", "event": "train_step", "trace_id": a.hex(16), "rank": a.rank, "step": a.step, "loss": round(a.value(1, 3), 4), "grad_norm": round(a.value(0.4, 2), 4)})),
+    (10, lambda a: f'time={a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z level=info msg="{a.words(2, 6)}" step={a.step} loss={a.value(1, 3):.4f} span={a.hex(8)}'),
+    (8, lambda a: f"\x1b[2m{a.stamp()}\x1b[0m [\x1b[32m\x1b[1minfo     \x1b[0m] \x1b[1m{a.words(2, 4):<30}\x1b[0m \x1b[36mstep\x1b[0m=\x1b[35m{a.step}\x1b[0m \x1b[36mloss\x1b[0m=\x1b[35m{a.value(1, 3):.4f}\x1b[0m"),
+    (8, lambda a: f"[epoch={a.step // 1000}/9][batch={a.step % 1000}/1000]: Train time/batch: {a.step} Train loss/train/total: {a.value(1, 3):.4f} Train metrics/{a.words(1, 1)}: {a.value(0, 1):.4f}"),
+    (6, lambda a: f"{a.step % 1000:4d}/1000 [{'=' * (a.step % 1000 // 34)}>{'.' * (29 - a.step % 1000 // 34)}] - ETA: {a.dice.randint(1, 9)}:{a.dice.randint(10, 59)} - loss: {a.value(1, 3):.4f} - accuracy: {a.value(0, 1):.4f}"),
+    (12, lambda a: f"{a.stamp()}.{a.dice.randint(0, 999_999):06d}: I tensorflow/core/{a.words(1, 1)}/{a.words(1, 1)}.cc:{a.dice.randint(1, 999)}] {a.words(4, 14)}"),
+    (8, lambda a: f"I{a.stamp('%m%d %H:%M:%S')}.{a.dice.randint(0, 999_999):06d} {a.dice.randint(100, 9999)} {a.words(1, 1)}.py:{a.dice.randint(1, 900)}] {a.words(4, 10)} {a.hex(12)}"),
+    (8, lambda a: f"{a.stamp('%H:%M:%S')} INFO  {a.words(1, 1)}: data loss estimate for {a.words(2, 5)} after error in {a.words(1, 2)}"),
+    (6, lambda a: json.dumps({"severity": "DEBUG", "message": f"{a.words(3, 12)} \"{a.words(1, 2)}\"", "labels": {"pod": a.hex(8), "zone": "b"}, "latency_ms": round(a.value(1, 90), 1)})),
+    (4, lambda a: f"[{a.stamp('%H:%M:%S')}] {a.words(1, 12)} Loss of precision: {a.words(1, 3)} error=0 failed=0"),
+)  # fmt: skip
+
+MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {"torch": TORCH, "ray": RAY, "jax": JAX}
+LAYOUTS = ("plain", "cri", "docker", "ranks")
+
+
+def bodies(mixture: str, rank: int, seed: int, count: int = DISTINCT) -> list[str]:
+    """So many lines of one rank."""
+    dice = random.Random(f"{mixture} {rank} {seed}")
+    shares, lines = zip(*MIXTURES[mixture], strict=True)
+    chosen = dice.choices(lines, shares, k=count)
+    return [line(At(dice, rank, 1000 + n // 4, START + n / LINES_A_SECOND)) for n, line in enumerate(chosen)]
+
+
+def _kept(layout: str, lines: list[str], size: int) -> Iterator[bytes]:
+    written = number = 0
+    while written < size:
+        text = lines[number % len(lines)]
+        nanos = START * 10**9 + number * (10**9 // LINES_A_SECOND)
+        time = datetime.fromtimestamp(nanos // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{nanos % 10**9:09d}Z"
+        if layout == "cri":
+            kept = f"{time} stdout F {text}\n"
+            if number % CUT == 5:
+                kept = f"{time} stdout P {text[:40]}\n{time} stdout F {text[40:]}\n"
+        elif layout == "docker":
+            kept = json.dumps({"log": text + "\n", "stream": "stdout", "time": time}, separators=(",", ":")) + "\n"
+        else:
+            kept = f"{text}\n"
+        data = kept.encode()
+        yield data
+        written += len(data)
+        number += 1
+
+
+def write(folder: Path, mixture: str, layout: str, size: int, seed: int, files: int = 3) -> None:
+    """Logs of about so many bytes in all."""
+    for rank in range(files):
+        if layout == "ranks":
+            place = folder / "none_run" / "attempt_0" / str(rank) / "stdout.log"
+        elif layout == "docker":
+            name = f"{rank:064x}"
+            place = folder / "containers" / name / f"{name}-json.log"
+        elif layout == "cri":
+            place = folder / f"ml_train-{rank}_{rank:08x}-0000-4000-8000-000000000000" / "trainer" / "0.log"
+        else:
+            place = folder / f"worker-{rank}.log"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with open(place, "wb") as file:
+            file.writelines(_kept(layout, bodies(mixture, rank, seed), size // files))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--mixture", choices=MIXTURES, default="torch")
+    parser.add_argument("--layout", choices=LAYOUTS, default="cri")
+    parser.add_argument("--megabytes", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    write(chosen.folder, chosen.mixture, chosen.layout, chosen.megabytes * 10**6, chosen.seed)
+
+
+if __name__ == "__main__":
+    main()

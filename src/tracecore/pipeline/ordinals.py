@@ -1,0 +1,243 @@
+"""Which GPU CUDA's device ordinal means, where that is certain.
+
+CUDA's ordinal is not the index of NVML or DCGM. CUDA counts the devices that the process can see: its container's, as
+CUDA_VISIBLE_DEVICES narrows them, in the order that CUDA_DEVICE_ORDER says. By default that is fastest first, which
+defines the first device only. docs/metrics.md says when an ordinal can be resolved.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+
+import msgspec
+
+from tracecore.facts.identity import bus_id
+from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
+from tracecore.facts.training import Progress
+
+if TYPE_CHECKING:
+    from tracecore.facts.fact import Fact
+    from tracecore.signals.metrics.point import Series
+
+#: What an operator says about the processes of their jobs.
+Ordinals: TypeAlias = Literal["never", "environment", "pci_bus_id"]
+ORDINALS: Final[tuple[Ordinals, ...]] = get_args(Ordinals)
+#: GPUs of pods and nodes that are remembered.
+MOST: Final = 65_536
+#: How long before its first and after its last sample a GPU is still taken for its holder's.
+SLACK: Final = 120 * 1_000_000_000
+
+
+class _Held(msgspec.Struct):
+    series: Series
+    first: int
+    last: int
+
+
+class Holdings:
+    """The GPUs of pods and nodes, as metrics that name both show them."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._pods: OrderedDict[str, dict[str, _Held]] = OrderedDict()
+        self._nodes: OrderedDict[str, dict[str, _Held]] = OrderedDict()
+        self._ordinals: OrderedDict[tuple[str, int], set[int]] = OrderedDict()
+        self._most = most
+        #: GPUs of processes that ran out of memory.
+        self.processes: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        #: The one machine there is, where that is sure: who names no machine is on it.
+        self.sole: str | None = None
+
+    def settle(self, facts: Iterable[Fact]) -> None:
+        """Nothing more comes: see whether everything is about one machine."""
+        machines = {node for node in self._nodes if node}
+        gpus = {held.series.gpu for known in self._nodes.values() for held in known.values()}
+        for fact in facts:
+            if fact.node is not None:
+                machines.add(fact.node)
+            if fact.gpu is not None and fact.gpu not in gpus:
+                return
+        if len(self._nodes) == 1 and len(machines) <= 1:
+            self.sole = next(iter(self._nodes))
+
+    def learn(self, series: Series, time: int) -> None:
+        """Take a sample of a series of a GPU."""
+        owner = series.unit[1]
+        if not owner or "hw.network.ib.device" in series.attributes or "gen_ai.training.rank" in series.attributes:
+            return
+        if series.mig:
+            owner = "MIG"
+        self._put(self._nodes, series.node, owner, series, time)
+        pod = series.identity.get("k8s.pod.name")
+        if pod is not None:
+            namespace = series.identity.get("k8s.namespace.name") or "default"
+            self._put(self._pods, f"{namespace!s}/{pod!s}", owner, series, time)
+
+    def _put(self, whose: OrderedDict[str, dict[str, _Held]], who: str, gpu: str, series: Series, time: int) -> None:
+        held = whose.get(who)
+        if held is None:
+            held = whose[who] = {}
+            if len(whose) > self._most:
+                whose.popitem(last=False)
+        one = held.get(gpu)
+        if one is None:
+            if len(held) < 1024:
+                held[gpu] = _Held(series, time, time)
+        else:
+            one.first, one.last = min(one.first, time), max(one.last, time)
+
+    def told(self, oom: CudaOom | CudaOomUnmeasured) -> None:
+        """Remember which rank named which ordinal of its pod."""
+        if oom.pod is not None and oom.rank is not None and oom.ordinal is not None:
+            self._ordinals.setdefault((oom.pod, oom.ordinal), set()).add(oom.rank)
+            if len(self._ordinals) > self._most:
+                self._ordinals.popitem(last=False)
+
+    def runs_on(self, oom: CudaOom | CudaOomUnmeasured, gpu: str) -> None:
+        """Remember the GPU of a process."""
+        self.processes[_process(oom)] = gpu
+        if len(self.processes) > self._most:
+            self.processes.popitem(last=False)
+
+    def shared(self, oom: CudaOom | CudaOomUnmeasured) -> bool:
+        """Whether several ranks of the pod name the same ordinal: then each of them counts devices of its own."""
+        return len(self._ordinals.get((oom.pod or "", -1 if oom.ordinal is None else oom.ordinal), ())) > 1
+
+    def of(self, oom: CudaOom | CudaOomUnmeasured) -> tuple[list[str], str]:
+        """The bus ids of the GPUs that the process may see; none, and why, where that is not known."""
+        if given := [bus_id(one) for one in (oom.pod_gpus or "").split(",") if one.strip()]:
+            return ([], "the pod's annotation has no bus ids") if None in given else ([one for one in given if one], "")
+        if oom.pod is not None and oom.pod in self._pods:
+            return _at(self._pods[oom.pod], oom.time)
+        if oom.node is not None and oom.node in self._nodes:
+            held, why = _at(self._nodes[oom.node], oom.time)
+            if oom.pod is None or len(held) <= 1:
+                return held, why
+            return [], "the metrics do not say which of the node's GPUs the pod holds"
+        if oom.pod is None and oom.node is None and self.sole is not None:
+            return _at(self._nodes[self.sole], oom.time)
+        return [], "no metrics name the GPUs of its pod or node"
+
+    def by_uuid(self, uuid: str) -> str | None:
+        """The bus id of the one GPU whose UUID begins like this."""
+        found = {
+            held.series.gpu
+            for gpus in self._nodes.values()
+            for held in gpus.values()
+            if str(held.series.attributes.get("gpu.uuid", "")).lower().startswith(uuid.lower())
+        }
+        return found.pop() if len(found) == 1 else None
+
+
+def _at(gpus: dict[str, _Held], time: int) -> tuple[list[str], str]:
+    if "MIG" in gpus:
+        return [], "GPUs are split into MIG instances"
+    whole = {held.series.gpu for held in gpus.values()}
+    if len(whole) == 1 and None not in whole:
+        return [gpu for gpu in whole if gpu is not None], ""
+    near = [held for held in gpus.values() if held.first - SLACK <= time <= held.last + SLACK]
+    if near and min(held.last for held in near) < max(held.first for held in near):
+        return [], "its GPUs changed at about that time"
+    named = {held.series.gpu for held in near}
+    if None in named:
+        return [], "the metrics name GPUs without their bus ids"
+    return [gpu for gpu in named if gpu is not None], "" if named else "no metrics from about that time"
+
+
+def identify(oom: CudaOom | CudaOomUnmeasured, holdings: Holdings, ordinals: Ordinals) -> tuple[str | None, str]:
+    """The bus id of the GPU that ran out of memory; None, and why, where it is not certain."""
+    gpus, why = holdings.of(oom)
+    if len(gpus) == 1 and oom.ordinal in (None, 0):
+        return gpus[0], ""
+    if oom.ordinal is None:
+        return None, "the line names no device"
+    if ordinals == "never":
+        return None, why or f"{len(gpus)} GPUs are possible, and gpu_by_ordinal is not set"
+    if oom.backend not in (None, "cuda"):
+        return None, "only CUDA's ordinals are understood"
+    visible = _visible(oom.visible_devices)
+    if visible is not None:
+        if oom.ordinal >= len(visible):
+            return None, f"CUDA_VISIBLE_DEVICES has {len(visible)} devices, and the line names number {oom.ordinal}"
+        chosen = visible[oom.ordinal]
+        if not chosen.isdigit():
+            found = holdings.by_uuid(chosen) if chosen.upper().startswith("GPU-") else None
+            return found, "" if found else f"no metrics name the GPU {chosen}"
+        place = int(chosen)
+    else:
+        place = oom.ordinal
+        if holdings.shared(oom):
+            return None, "several ranks of the pod name the same device: each counts devices of its own"
+    order = (oom.device_order or ("PCI_BUS_ID" if ordinals == "pci_bus_id" else "")).upper()
+    if order != "PCI_BUS_ID":
+        return None, "CUDA_DEVICE_ORDER is not known to be PCI_BUS_ID"
+    if not gpus:
+        return None, why
+    if place >= len(gpus):
+        return None, f"{len(gpus)} GPUs are known, and the line names number {oom.ordinal}"
+    return sorted(gpus, key=_bus_order)[place], ""
+
+
+def _visible(value: str | None) -> list[str] | None:
+    """The devices of CUDA_VISIBLE_DEVICES; None where the variable is not known. CUDA stops at the first wrong one."""
+    if value is None:
+        return None
+    found: list[str] = []
+    for entry in value.split(","):
+        entry = entry.strip()
+        if not entry.isdigit() and not entry.upper().startswith(("GPU-", "MIG-")):
+            break
+        found.append(entry)
+    return found
+
+
+def _bus_order(gpu: str) -> tuple[int, ...]:
+    domain, bus, rest = gpu.split(":")
+    device, _, function = rest.partition(".")
+    return int(domain, 16), int(bus, 16), int(device, 16), int(function or "0", 16)
+
+
+def named(facts: Iterable[Fact], holdings: Holdings, ordinals: Ordinals, refused: list[tuple[Fact, str]]) -> list[Fact]:
+    """The facts; those of a process that ran out of GPU memory with the bus id of its GPU, where it is certain.
+
+    Args:
+        refused: gets each of them that stays without a GPU, and why.
+    """
+    found = list(facts)
+    nameless = [fact for fact in found if isinstance(fact, CudaOom | CudaOomUnmeasured) and fact.gpu is None]
+    for fact in nameless:
+        holdings.told(fact)
+    made: dict[int, Fact] = {}
+    for fact in nameless:
+        gpu, why = identify(fact, holdings, ordinals)
+        if gpu is not None:
+            made[id(fact)] = msgspec.structs.replace(fact, gpu=gpu)
+            holdings.runs_on(fact, gpu)
+        else:
+            refused.append((fact, why))
+    if holdings.processes:
+        # A process that goes on has survived: its steps have to meet the failure, which is judged by GPU.
+        for step in found:
+            if type(step) is Progress and step.gpu is None and (gpu := holdings.processes.get(_process(step))):
+                made[id(step)] = msgspec.structs.replace(step, gpu=gpu)
+    return [made.get(id(fact), fact) for fact in found] if made else found
+
+
+def _process(fact: Fact) -> tuple[object, ...]:
+    return fact.node, fact.pod, fact.rank, fact.attempt
+
+
+def reasons(refused: Sequence[tuple[Fact, str]]) -> list[str]:
+    """One sentence for each reason why a GPU could not be named."""
+    first: dict[str, Fact] = {}
+    for fact, why in refused:
+        first.setdefault(why, fact)
+    return [
+        f"no GPU is named for the CUDA device that ran out of memory in {_who(fact)}: {why}"
+        for why, fact in first.items()
+    ]
+
+
+def _who(fact: Fact) -> str:
+    return fact.pod or (f"rank {fact.rank}" if fact.rank is not None else fact.node or "a process")

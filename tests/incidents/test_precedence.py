@@ -1,0 +1,410 @@
+"""The precedence table, proved: each rule, name, bond, condition and time limit has a case that fails without it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tracecore.engine.emission import Emission
+from tracecore.facts.fact import Fact
+from tracecore.incidents import precedence
+from tracecore.incidents.precedence import FATAL, MACHINE, RULES, SLACK, Rule, explanation
+from tracecore.incidents.touch import touch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from made_verdicts import SECOND, T0, Seen, place, seen, verdict, watchdog
+
+LATE = SLACK // SECOND + 1
+
+
+class Case(msgspec.Struct, frozen=True):
+    """A cause and an effect, and why the first explains the second (None: it does not)."""
+
+    title: str
+    cause: Emission
+    effect: Emission
+    reason: str | None
+
+
+def about(at: float, **identity: Any) -> Seen:
+    """A fact in a file of its own, so that two of them share only what their identity says."""
+    name = "-".join(f"{key}{value}" for key, value in identity.items())
+    return seen(at, path=f"{at}-{name}.log", **identity)
+
+
+def pairs(
+    causes: tuple[str, ...],
+    effects: tuple[str, ...],
+    reason: str | None,
+    cause: tuple[Fact, ...],
+    effect: tuple[Fact, ...],
+    *,
+    ranks: tuple[tuple[int, ...], tuple[int, ...]] = ((), ()),
+    cause_fields: dict[str, Any] | None = None,
+    effect_fields: dict[str, Any] | None = None,
+) -> Iterator[Case]:
+    for one, other in product(causes, effects):
+        yield Case(
+            f"{one} -> {other}: {reason}",
+            verdict(one, (cause[0].time - T0) / SECOND, *cause, ranks=ranks[0], fields=cause_fields),
+            verdict(other, (effect[0].time - T0) / SECOND, *effect, ranks=ranks[1], fields=effect_fields),
+            reason,
+        )
+
+
+def by_bond(
+    causes: tuple[str, ...], effects: tuple[str, ...], reason: str, *bonds: str, **fields: dict[str, Any]
+) -> Iterator[Case]:
+    """A case for each bond: the two share that and nothing else, or (the last ones) nothing and are strangers."""
+    line = {"path": "shared.log", "line": 7}
+    shared: dict[str, tuple[Fact, Fact]] = {
+        "record": (seen(10, **line, node="n1", rank=1), seen(10, **line, node="n2", rank=2)),
+        "pid": (about(10, pid=77, node="n1"), about(11, pid=77, node="n2")),
+        "rank": (about(10, rank=3, node="n1"), about(11, rank=3, node="n2")),
+        "rank?": (about(10, node="n1"), about(11, rank=3, node="n2")),
+        "gpu": (about(10, gpu="0000:3b:00.0", node="n1"), about(11, gpu="0000:3b:00.0", node="n2")),
+        "node": (about(10, node="n1", rank=1), about(11, node="n1", rank=2)),
+        "node?": (about(10, rank=1), about(11, node="n1", rank=2)),
+        "pod": (about(10, pod="ml/a", node="n1", rank=1), about(11, pod="ml/a", node="n2", rank=2)),
+    }
+    for bond in bonds:
+        one, other = shared[bond]
+        yield from pairs(causes, effects, reason, (one,), (other,), **fields)
+    stranger = about(10, node="n1", rank=1) if "rank?" in bonds else about(10, node="n1")
+    yield from pairs(causes, effects, None, (stranger,), (about(11, node="n2", rank=2),), **fields)
+
+
+def hang(at: float, culprits: tuple[int, ...], waiting: tuple[int, ...], *facts: Fact, **fields: Any) -> Emission:
+    return verdict(
+        "nccl_hang", at, *facts, ranks=culprits, hanging_ranks=list(waiting), culprit_ranks=list(culprits), **fields
+    )
+
+
+def one_event_seen_twice() -> Iterator[Case]:
+    same_loss = "it is the same loss, by somebody who does not name the node"
+    lost = ("host_lost",)
+    yield from pairs(lost, lost, same_loss, (about(30, node="n1"),), (about(10, rank=2),))
+    yield from pairs(lost, lost, None, (about(10, rank=2),), (about(30, node="n1"),))
+    yield from pairs(lost, lost, None, (about(10, node="n2"),), (about(30, node="n1"),))
+
+    same_fault = "it is the same failure, by a line that does not name the GPU"
+    fault = ("gpu_fault",)
+    named, unnamed = about(10, gpu="0000:3b:00.0", node="n1"), about(10 - LATE + 1, node="n1")
+    yield from pairs(fault, fault, same_fault, (named,), (unnamed,))
+    yield from pairs(fault, fault, same_fault, (named,), (about(10),))
+    yield from pairs(fault, fault, None, (unnamed,), (named,))
+    yield from pairs(fault, fault, None, (named,), (about(10, node="n2"),))
+    yield from pairs(fault, fault, None, (named,), (about(10 - LATE, node="n1"),))
+
+    late_gpu = (about(20 + LATE, gpu="0000:3b:00.0"),), (about(20, gpu="0000:3b:00.0"),)
+    memory = "it is the same memory error, seen by the driver"
+    yield from pairs(("hbm_ecc",), ("gpu_fault", "gpu_app_fault", "xid_correlation"), None, *late_gpu)
+    yield from pairs(fault, ("gpu_app_fault", "xid_correlation", "nvlink_degradation", "pcie_aer"), None, *late_gpu)
+    yield from pairs(("gpu_app_fault",), ("xid_correlation",), None, *late_gpu)
+    yield from by_bond(("hbm_ecc",), ("gpu_fault", "gpu_app_fault", "xid_correlation"), memory, "gpu", "record")
+    broken = "the GPU itself had failed"
+    yield from by_bond(
+        fault, ("gpu_app_fault", "xid_correlation", "nvlink_degradation", "pcie_aer"), broken, "gpu", "record"
+    )
+    driver = "it is the same driver error, and the eviction followed it"
+    yield from by_bond(("gpu_app_fault",), ("xid_correlation",), driver, "record", "gpu", "node")
+    yield from by_bond(fault, ("xid_correlation",), driver, "node")
+    evicted = "the pod was evicted seconds after the driver error on its node"
+    yield from by_bond(("xid_correlation",), ("pod_evicted",), evicted, "pod", "record")
+    late = (about(20 + LATE, pod="ml/a"),), (about(20, pod="ml/a"),)
+    yield from pairs(("xid_correlation",), ("pod_evicted",), None, *late)
+
+    same = "it is the same exception"
+    causes = (
+        "cuda_oom", "storage_failure", "gpu_app_fault", "gpu_fault", "training_divergence", "nccl_bootstrap",
+        "dataloader_hang", "checkpointer_hang",
+    )  # fmt: skip
+    crash = ("worker_crash",)
+    line = {"path": "rank2.log", "line": 7}
+    yield from pairs(causes, crash, same, (seen(10, **line),), (seen(10, **line),))
+    yield from pairs(causes, crash, same, (seen(90, **line),), (seen(10, **line),))
+    killed = "its process was killed for memory"
+    yield from pairs(("host_oom",), crash, killed, (seen(90, **line),), (seen(10, **line),))
+    that_one = "the process that died is the one that was killed for memory"
+    pid = (about(90, pid=77, node="n1"),)
+    yield from pairs(("host_oom",), ("worker_crash", "dataloader_hang"), that_one, pid, (about(10, pid=77),))
+    yield from pairs(("host_oom",), ("worker_crash", "dataloader_hang"), None, pid, (about(10, pid=78, node="n2"),))
+
+
+def deaths() -> Iterator[Case]:
+    crash = ("worker_crash",)
+    by_signal = {"tracecore__process__signal": "SIGKILL"}
+    taken = "its process was killed by that"
+    killers = ("host_oom", "pod_evicted")
+    yield from by_bond(killers, crash, taken, "pod", "rank", "node?", effect_fields=by_signal)
+    on_node = (about(10, node="n1"),), (about(11, node="n1"),)
+    yield from pairs(killers, crash, None, *on_node, effect_fields={"exception__type": "KeyError"})
+    too_late = (about(20 + LATE, node="n1"),), (about(20, node="n1"),)
+    yield from pairs(killers, crash, None, *too_late, effect_fields=by_signal)
+    just = (about(20 + LATE - 1, node="n1"),), (about(20, node="n1"),)
+    yield from pairs(killers, crash, taken, *just, effect_fields=by_signal)
+
+    further = "it is the same storage, which failed further"
+    storage = ("storage_failure",)
+    for name in ("device", "path"):
+        field = {f"tracecore__storage__{name}": "/mnt/data"}
+        other = {f"tracecore__storage__{name}": "/mnt/logs"}
+        both = {"cause_fields": field, "effect_fields": field}
+        yield from pairs(storage, storage, further, (about(10),), (about(30, node="n1"),), **both)
+        yield from pairs(storage, storage, further, (about(10),), (about(10, rank=1),), **both)
+        yield from pairs(storage, storage, None, (about(31),), (about(30),), **both)
+        yield from pairs(storage, storage, None, (about(10, node="n1"),), (about(30, node="n2"),), **both)
+        yield from pairs(storage, storage, None, (about(10),), (about(30),), cause_fields=field, effect_fields=other)
+    under = "the storage it reads from or writes to had failed"
+    hangs = ("dataloader_hang", "checkpointer_hang")
+    yield from by_bond(storage, hangs, under, "pod", "rank?", "node", "record")
+    yield from pairs(storage, hangs, None, (about(20 + LATE, node="n1"),), (about(20, node="n1"),))
+
+    stopped = "its GPU had stopped working for it"
+    gpus = ("gpu_fault", "hbm_ecc")
+    yield from by_bond(gpus, crash, stopped, "pid", "gpu", "rank", "node?")
+    yield from pairs(gpus, crash, None, (about(20 + LATE, node="n1"),), (about(20, node="n1"),))
+    program = "what it did on the GPU ended it"
+    for error in ("CUDA error: misaligned address", "AcceleratorError"):
+        its = {"effect_fields": {"exception__message": error}}
+        yield from by_bond(("gpu_app_fault",), crash, program, "pid", "gpu", "rank", "node?", **its)
+        yield from pairs(("gpu_app_fault",), crash, None, (about(20 + LATE),), (about(20),), **its)
+    yield from pairs(
+        ("gpu_app_fault",), crash, None, (about(10, node="n1"),), (about(11, node="n1"),),
+        effect_fields={"exception__type": "KeyError"},
+    )  # fmt: skip
+    before = "the same rank had reported it before it ended"
+    told = ("cuda_oom", "storage_failure", "training_divergence")
+    for both in ({"rank": 3}, {"pid": 77}):
+        yield from pairs(told, crash, before, (about(10, **both),), (about(11, **both),))
+        yield from pairs(told, crash, None, (about(11 + LATE, **both),), (about(11, **both),))
+
+    asked = "the process ended because it was told to"
+    stop = ("planned_stop",)
+    effects = ("nccl_hang", "dataloader_hang", "checkpointer_hang", "nccl_bootstrap")
+    yield from pairs(stop, effects, asked, (about(10),), (about(11),))
+    yield from pairs(stop, effects, None, (about(11 + LATE),), (about(11),))
+    for signal in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+        yield from pairs(stop, crash, asked, (about(10),), (about(11),), effect_fields={"signal": signal})
+    for kind in ("a.SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError"):
+        yield from pairs(stop, crash, asked, (about(10),), (about(11),), effect_fields={"exception__type": kind})
+    for own in ({"signal": "SIGSEGV"}, {"exception__type": "KeyError"}):
+        yield from pairs(stop, crash, None, (about(10),), (about(11),), effect_fields=own)
+
+
+def collectives() -> Iterator[Case]:
+    crash = ("worker_crash",)
+    mismatch = ("collective_mismatch",)
+    differ = "ranks called different collectives, so none of them can end"
+
+    def at(group: str, number: int) -> dict[str, Any]:
+        return {"nccl__fr__pg_id": group, "nccl__fr__collective_seq_id": number}
+
+    for its, reason in ((at("0", 7), differ), (at("0", 8), differ), (at("0", 6), None), (at("1", 3), differ)):
+        hung = {"hanging_ranks": [0, 2], **its}
+        yield from pairs(
+            mismatch, ("nccl_hang",), reason, (about(90),), (about(20),), cause_fields=at("0", 7), effect_fields=hung
+        )
+    gave_up = "the collectives did not match, and the library gave up"
+    yield from pairs(mismatch, crash, gave_up, (about(90),), (watchdog(20, 1),))
+    dist_error = {"effect_fields": {"exception__type": "DistBackendError"}}
+    yield from pairs(mismatch, crash, gave_up, (about(90),), (about(20),), **dist_error)
+    yield from pairs(mismatch, crash, None, (about(10),), (about(20),), effect_fields={"exception__type": "KeyError"})
+
+    behind = "it waits behind the first hang"
+    first = hang(90, (4,), (0, 1), about(90, rank=4))
+    yield Case("blames nobody", first, hang(5, (), (2, 3), about(5, rank=2)), behind)
+    yield Case("blames those who wait", first, hang(5, (0, 1), (2, 3), about(5, rank=0)), behind)
+    yield Case("blames another rank", first, hang(95, (5,), (2, 3), about(95, rank=5)), None)
+    nobody = hang(1, (), (0, 1), about(1, rank=0))
+    yield Case("blames nobody itself", nobody, hang(5, (), (2, 3), about(5, rank=2)), None)
+    more = hang(90, (4,), (0, 1, 2), about(90, rank=4))
+    fewer = hang(5, (4,), (3,), about(5, rank=4))
+    yield Case("more ranks wait in the first", more, fewer, behind)
+    yield Case("fewer ranks wait in the first", fewer, more, None)
+    early, late = hang(5, (4,), (0,), about(5, rank=4)), hang(9, (4,), (1,), about(9, rank=4))
+    yield Case("the earlier of two equal hangs is first", early, late, behind)
+    yield Case("the later of two equal hangs is not", late, early, None)
+    origin = hang(9, (4,), (1,), about(9, rank=4), origin={"group": "tp0"})
+    yield Case("origin names the group", hang(5, (4,), (0,), about(5), pg_desc="tp0"), origin, behind)
+    yield Case("origin names another group", hang(5, (4,), (0,), about(5), pg_desc="tp1"), origin, None)
+    numbered = hang(9, (4,), (1,), about(9, rank=4), origin={"group": "group 3"})
+    yield Case("origin by number", hang(5, (4,), (0,), about(5), nccl__fr__pg_id=3), numbered, behind)
+    yield Case(
+        "an origin has none itself",
+        hang(5, (4,), (0,), about(5), pg_desc="tp0", origin={"group": "x"}),
+        origin,
+        None,
+    )
+    yield Case("what has an origin is no first hang", origin, hang(5, (), (2, 3), about(5, rank=2)), None)
+
+
+def the_others_wait() -> Iterator[Case]:
+    waiting = {"hanging_ranks": [0, 1, 2]}
+    told = (watchdog(40, 0), watchdog(41, 1))
+    gone = "rank 3 was gone, and the others waited for it in their next collective"
+    hung = ("nccl_hang",)
+    both = {"ranks": ((3,), (3,)), "effect_fields": waiting}
+    yield from pairs(FATAL, hung, gone, (about(10, rank=3),), told, **both)
+    yield from pairs(FATAL, hung, gone, (about(40 + LATE - 1, rank=3),), told, **both)
+    late = (about(40 + LATE, rank=3),)
+    yield from pairs(FATAL, hung, gone, late, told, **both)
+    yield from pairs(FATAL, hung, gone, (about(60, rank=3),), told, **both)
+    by_signal = {"tracecore__process__signal": "SIGKILL"}
+    yield from pairs(FATAL, hung, None, late, told, **both, cause_fields=by_signal)
+    strangers = {"ranks": ((4,), (3,)), "effect_fields": waiting}
+    yield from pairs(FATAL, hung, None, (about(40 + LATE, rank=4),), told, **strangers)
+    victim = {"ranks": ((1,), (3,)), "effect_fields": waiting}
+    yield from pairs(FATAL, hung, None, (about(10, rank=1),), told, **victim)
+
+    ended = "the watchdog ended the ranks that hung"
+    crash = ("worker_crash",)
+    yield from pairs(hung, crash, ended, told, (about(10, rank=0),), ranks=((3,), (0,)), cause_fields=waiting)
+    yield from pairs(hung, crash, None, told, (about(50, rank=3),), ranks=((3,), (3,)), cause_fields=waiting)
+    yield from pairs(hung, crash, None, told, (about(50),), cause_fields=waiting)
+
+    joining = "rank 3 failed before it could join the others"
+    start = ("nccl_bootstrap",)
+    yield from pairs(FATAL, start, joining, (about(10, rank=3),), (about(20),), ranks=((3,), ()))
+    yield from pairs(FATAL, start, None, (about(20 + LATE, rank=3),), (about(20),))
+
+    class Failed(Seen, frozen=True, kw_only=True):
+        kind = "rendezvous_failure"
+
+    refused = Failed(time=T0 + 10 * SECOND, source=place("rank3.log"), rank=3)
+    yield from pairs(FATAL, start, None, (refused,), (about(20),), ranks=((3,), ()))
+    line = {"path": "rank3.log", "line": 4}
+    shared = tuple(name for name in FATAL if name != "worker_crash")
+    yield from pairs(shared, start, None, (seen(10, **line),), (seen(10, **line),))
+
+    stuck = "a rank that is stuck there cannot join the collective"
+    hangs, waits = ("checkpointer_hang", "dataloader_hang"), ("nccl_hang", "straggler")
+    yield from pairs(hangs, waits, stuck, (about(90, rank=3),), (about(20, rank=3),), ranks=((3,), (3,)))
+    yield from pairs(hangs, waits, stuck, (about(90),), (about(20, rank=3),), ranks=((), (3,)))
+    yield from pairs(hangs, waits, stuck, (about(90, rank=3),), (about(20),), ranks=((3,), ()))
+    yield from pairs(hangs, waits, None, (about(90, rank=1),), (about(20, rank=3),), ranks=((1,), (3,)))
+    more = {"ranks": ((1,), (3,)), "cause_fields": {"ranks": [3]}}
+    yield from pairs(hangs, waits, stuck, (about(90, rank=1),), (about(20, rank=3),), **more)
+
+
+def machines() -> Iterator[Case]:
+    link = "collectives cross the link that failed"
+    links = ("nvlink_degradation", "ib_link_flap", "pcie_aer")
+    yield from by_bond(links, ("nccl_hang", "straggler", "nccl_bootstrap"), link, "node?")
+    yield from pairs(links, ("nccl_hang",), None, (about(20 + LATE, node="n1"),), (about(20, node="n1"),))
+    yield from pairs(links, ("worker_crash",), link, (about(10, node="n1"),), (watchdog(20, 1),))
+    own = {"effect_fields": {"exception__type": "KeyError"}}
+    yield from pairs(links, ("worker_crash",), None, (about(10, rank=1),), (about(20, node="n1"),), **own)
+
+    slow = "a GPU that slows itself down makes its rank late"
+    yield from by_bond(("thermal_throttle",), ("straggler",), slow, "rank", "node?")
+    yield from pairs(("thermal_throttle",), ("straggler",), slow, (about(90, node="n1"),), (about(10, node="n1"),))
+    never = "the rank that was late all along did not come at all"
+    same_rank = {"ranks": ((3,), (3,)), "effect_fields": {"hanging_ranks": [0, 1]}}
+    yield from pairs(("straggler",), ("nccl_hang",), never, (about(10, rank=3),), (about(20, rank=3),), **same_rank)
+    yield from pairs(
+        ("straggler",), ("nccl_hang",), None, (about(20 + LATE, rank=3),), (about(20, rank=3),), **same_rank
+    )
+    yield from pairs(
+        ("straggler",), ("nccl_hang",), None, (about(10, rank=2),), (about(20, rank=3),), ranks=((2,), (3,))
+    )
+
+    under = "the machine under it had failed"
+    effects = ("cuda_oom", "dataloader_hang", "checkpointer_hang", "storage_failure")
+    yield from by_bond(MACHINE, effects, under, "node", "gpu", "pod")
+    yield from pairs(MACHINE, effects, None, (about(20 + LATE, node="n1"),), (about(20, node="n1"),))
+    rest = tuple(name for name in MACHINE if name != "xid_correlation")
+    yield from by_bond(rest, ("pod_evicted",), under, "node", "gpu", "pod")
+    dead = tuple(name for name in MACHINE if name not in ("gpu_fault", "hbm_ecc"))
+    for both in ({"node": "n1"}, {"gpu": "0000:3b:00.0"}, {"pod": "ml/a"}):
+        yield from pairs(dead, ("worker_crash",), under, (about(10, **both),), (about(11, **both),))
+
+    lost = "one rank failed first, and the others lost their connections to it"
+    first = tuple(name for name in FATAL if name != "worker_crash")
+    crash = ("worker_crash",)
+    apart = (about(10, rank=3, node="n1"),), (about(11, rank=1, node="n2"),)
+    yield from pairs(first, crash, lost, *apart, ranks=((3,), (1,)))
+    yield from pairs(("worker_crash",), crash, None, *apart, ranks=((3,), (1,)))
+    yield from pairs(first, crash, None, (about(11 + LATE, rank=3, node="n1"),), apart[1], ranks=((3,), (1,)))
+    nobody = (about(10, node="n1"),), (about(11, rank=1, node="n2"),)
+    yield from pairs(first, crash, None, *nobody, ranks=((), (1,)))
+
+    after = "the stop came after the failure"
+    yield from pairs(FATAL, ("planned_stop",), after, (about(10, rank=3),), (about(60),))
+    yield from pairs(FATAL, ("planned_stop",), None, (about(60, rank=3),), (about(60),))
+    above = Seen(time=T0 + 3, source=place("out.log", 3), approximate=True)
+    below = Seen(time=T0 + 4, source=place("out.log", 4), approximate=True)
+    yield from pairs(FATAL, ("planned_stop",), after, (above,), (below,))
+    yield from pairs(FATAL, ("planned_stop",), None, (below,), (above,))
+    elsewhere = Seen(time=T0 + 4, source=place("err.log", 4), approximate=True)
+    yield from pairs(FATAL, ("planned_stop",), after, (elsewhere,), (above,))
+
+
+CASES = [
+    *one_event_seen_twice(),
+    *deaths(),
+    *collectives(),
+    *the_others_wait(),
+    *machines(),
+]
+
+
+def wrong(cases: list[Case]) -> list[str]:
+    """Titles of the cases that the table does not decide as they say."""
+    titles = []
+    for case in cases:
+        found = explanation(touch(case.cause, "", 0), touch(case.effect, "", 0))
+        if found != case.reason:
+            titles.append(f"{case.title} (found: {found})")
+    return titles
+
+
+def test_the_table_decides_every_case() -> None:
+    assert wrong(CASES) == []
+
+
+def name_of(rule: Rule) -> str:
+    return f"{RULES.index(rule)}: {rule.reason[:40]}"
+
+
+#: Rules whose own condition is stricter about times than `before`, so that neither value of it changes anything.
+COMPARES_TIMES_ITSELF = {
+    "it is the same failure, by a line that does not name the GPU",
+    "it is the same storage, which failed further",
+    "the stop came after the failure",
+}
+
+
+def without(rule: Rule) -> Iterator[tuple[str, Rule | None]]:
+    """The rule with one thing taken away at a time."""
+    yield "the whole rule", None
+    for field in ("causes", "effects", "bonds"):
+        values = getattr(rule, field)
+        for value in values:
+            left = tuple(other for other in values if other != value)
+            yield f"{field} without {value}", msgspec.structs.replace(rule, **{field: left})
+    if rule.bonds != ("job",):
+        yield "any bond", msgspec.structs.replace(rule, bonds=("job",))
+    if rule.test is not None:
+        yield "its condition", msgspec.structs.replace(rule, test=None)
+    if rule.reason not in COMPARES_TIMES_ITSELF:
+        yield "the other order of times", msgspec.structs.replace(rule, before=not rule.before)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name_of)
+def test_a_case_fails_without_each_part_of_the_rule(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {*rule.causes}
+    mine = [case for case in CASES if case.cause.verdict.pattern_name in names]
+    unnoticed = []
+    for what, changed in without(rule):
+        rules = [changed if other is rule else other for other in RULES]
+        monkeypatch.setattr(precedence, "RULES", tuple(other for other in rules if other is not None))
+        if not wrong(mine):
+            unnoticed.append(what)
+    assert unnoticed == []
