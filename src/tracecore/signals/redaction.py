@@ -60,9 +60,9 @@ _ASSIGNED: Final = re2.compile(
 _FLAG: Final = re2.compile(rf"(?i)(--?[a-z0-9-]{{0,32}}{_NAME})([ =]+)([^\s\"']{{6,}})".encode())
 #: Text in which none of these stands holds no secret that is known here.
 _ANY: Final = re2.compile(
-    r"(?i)token|secret|passw|passphrase|pwd|key|signature|credential|connection[_-]?string|bearer|basic|cookie|://"
-    r"|A(?:KIA|SIA|ROA|IDA)|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,4}-|sk-|[srp]k_|nvapi-|npm_|pypi-|dckr_|dapi"
-    r"|dop_|sg\.|xox|xapp-|AIza|ya29|GOCSPX|eyJ|[?&](?:x-|si|se=|sv=|acc)|hooks\.|PRIVATE KEY"
+    rb"(?i)token|secret|passw|passphrase|pwd|key|signature|credential|connection[_-]?string|bearer|basic|cookie|://"
+    rb"|A(?:KIA|SIA|ROA|IDA)|hf_|api_org_|gh[pousr]_|github_pat|gl[a-z]{2,4}-|sk-|[srp]k_|nvapi-|npm_|pypi-|dckr_|dapi"
+    rb"|dop_|sg\.|xox|xapp-|AIza|ya29|GOCSPX|eyJ|[?&](?:x-|si|se=|sv=|acc)|hooks\.|PRIVATE KEY"
 )
 #: Names of settings that end in `token` and are no secret.
 _HARMLESS: Final = re2.compile(
@@ -71,8 +71,8 @@ _HARMLESS: Final = re2.compile(
 )
 _BEGIN: Final = re2.compile(rb"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _END: Final = re2.compile(rb"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_SECRET_NAME: Final = re2.compile(rf"(?i){_NAME}$")
-_SECRET_VARIABLE: Final = re2.compile(rf"(?i){_NAME}$|(?:^|_)(?:key|pat|pass|auth|cookie)$")
+_SECRET_NAME: Final = re2.compile(rf"(?i){_NAME}$".encode())
+_SECRET_VARIABLE: Final = re2.compile(rf"(?i){_NAME}$|(?:^|_)(?:key|pat|pass|auth|cookie)$".encode())
 _EXPRESSION: Final = re2.compile(rb"^[A-Za-z_][A-Za-z_.]*[(\[]|^[A-Za-z_]+(?:\.[A-Za-z_]+)+$")
 _WORDS: Final = (
     b"none", b"null", b"true", b"false", b"invalid", b"expired", b"missing", b"required", b"redacted", b"undefined",
@@ -81,15 +81,20 @@ _WORDS: Final = (
 
 def redacted(text: str) -> str:
     """The text without secrets; the same text where there are none."""
-    if _ANY.search(text) is None:
+    raw = text.encode("utf-8", "surrogatepass")
+    if _ANY.search(raw) is None:
         return text
     redactor = Redactor()
-    raw = text.encode("utf-8", "surrogateescape")
     if (end := _END.search(raw)) is not None and ((begin := _BEGIN.search(raw)) is None or begin.start() > end.start()):
         # It begins in the middle of a key.
         redactor.inside_key = True
     clean = b"".join(redactor.line(line) for line in raw.splitlines(keepends=True))
-    return clean.decode("utf-8", "surrogateescape") if redactor.count else text
+    if not redactor.count:
+        return text
+    try:
+        return clean.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return clean.decode("utf-8", "replace")
 
 
 def redacted_record(signal: LogSignal) -> LogSignal:
@@ -135,7 +140,8 @@ def redacted_document(value: Any, depth: int = 0) -> Any:
 
 def is_secret_name(name: str) -> bool:
     """Whether the value of a setting or an environment variable of this name is a secret."""
-    return _SECRET_VARIABLE.search(name) is not None and not _HARMLESS.search(name.encode("utf-8", "replace"))
+    raw = name.encode("utf-8", "replace")
+    return _SECRET_VARIABLE.search(raw) is not None and not _HARMLESS.search(raw)
 
 
 class Redactor:
@@ -209,14 +215,21 @@ class Redactor:
         if not isinstance(value, dict):
             return value
         name = value.get("name")
-        if isinstance(name, str) and isinstance(value.get("value"), str) and _SECRET_NAME.search(name):
+        if (
+            isinstance(name, str)
+            and isinstance(value.get("value"), str)
+            and _SECRET_NAME.search(name.encode("utf-8", "replace"))
+        ):
             self.count += 1
             value = {**value, "value": MASK}
         return {key: self._member(str(key), item, depth) for key, item in value.items()}
 
     def _member(self, key: str, item: Any, depth: int) -> Any:
-        secret = isinstance(item, str) and item != MASK and _is_secret(key.encode(), item.encode(), quoted=True)
-        if secret and _SECRET_NAME.search(key):
+        name = key.encode("utf-8", "replace")
+        secret = (
+            isinstance(item, str) and item != MASK and _is_secret(name, item.encode("utf-8", "replace"), quoted=True)
+        )
+        if secret and _SECRET_NAME.search(name):
             self.count += 1
             return MASK
         return self._walk(item, depth + 1)
