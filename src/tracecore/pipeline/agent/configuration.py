@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import re2
 
+from tracecore.pipeline.agent import elsewhere
 from tracecore.pipeline.agent.batch import SIGNALS, Signal
 from tracecore.pipeline.agent.catalogue import factories
 from tracecore.pipeline.agent.component import SECTIONS, Factory, Kind
@@ -180,6 +181,8 @@ class _Reading:
         self._tree = tree
         self._report = report
         self._components: dict[tuple[Kind, str], Component | None] = {}
+        #: Something of the Collector is not here: what is wrong with pipelines is told when that is gone.
+        self._unsupported = False
 
     def configuration(self, paths: tuple[Path, ...]) -> Configuration | None:
         tree, report = self._tree, self._report
@@ -188,7 +191,7 @@ class _Reading:
             return None
         for name in tree.value:
             if name == "connectors":
-                report.error(tree.key(name), "connectors are not supported")
+                self._connectors(tree.value[name])
             elif name not in (*SECTIONS, "service"):
                 report.unknown(tree.key(name), "no such section", name, [*SECTIONS, "service"])
         for section, kind in SECTIONS.items():
@@ -199,6 +202,8 @@ class _Reading:
             return None
         service = decode(at, Service, report, tree)
         if service is None:
+            return None
+        if self._unsupported:
             return None
         used = self._wired(at, service)
         if report.problems:
@@ -213,7 +218,7 @@ class _Reading:
         if not node.is_map:
             self._report.error(node, f"expected {section} by id")
             return
-        known = {factory.type: factory for factory in factories() if factory.kind == kind}
+        known = {name: factory for factory in factories() if factory.kind == kind for name in factory.names}
         for name, child in node.value.items():
             self._components[kind, name] = None
             match = _ID.match(name)
@@ -221,10 +226,21 @@ class _Reading:
                 self._report.error(node.key(name), f'"{name}" is no id; write it like type or type/name')
                 continue
             factory = known.get(match.group(1))
+            if factory is None and (why := elsewhere.remedy(kind, match.group(1))):
+                self._unsupported = True
+                self._report.error(node.key(name), why)
+                continue
             if factory is None:
                 self._report.unknown(node.key(name), f"there is no {kind}", match.group(1), sorted(known))
                 continue
             self._components[kind, name] = self._component(name, factory, child, node.key(name))
+
+    def _connectors(self, node: Node) -> None:
+        """A line for each; pipelines may name them, which is no second mistake."""
+        for name in node.value if node.is_map else ():
+            self._unsupported = True
+            self._report.error(node.key(name), elsewhere.remedy("connector", name.partition("/")[0]))
+            self._components["receiver", name] = self._components["exporter", name] = None
 
     def _component(self, name: str, factory: Factory, node: Node, key: Node) -> Component | None:
         at = node if node.value is not None else Node({}, key.file, key.line, key.column)
@@ -321,7 +337,9 @@ def json_schema() -> dict[str, Any]:
             if factory.kind == kind:
                 name = f"{kind}.{factory.type}"
                 definitions[name] = {**schema(factory.options), "description": factory.summary}
-                patterns[f"^{factory.type}(/.+)?$"] = {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+                patterns[f"^({'|'.join(factory.names)})(/.+)?$"] = {
+                    "anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]
+                }
         sections[section] = {
             "anyOf": [
                 {"type": "object", "patternProperties": patterns, "additionalProperties": False},

@@ -128,6 +128,7 @@ def _check_skip(options: Options, node: Any, report: Any) -> None:
 FACTORY = Factory(
     kind="exporter",
     type="otlp",
+    aliases=("otlp_grpc",),
     summary="Sends OTLP over gRPC, with retries and a queue.",
     options=Options,
     create=OtlpGrpc,

@@ -203,6 +203,7 @@ class _Named(http.client.HTTPConnection):
 FACTORY = Factory(
     kind="exporter",
     type="otlphttp",
+    aliases=("otlp_http",),
     summary="Sends OTLP over HTTP, with retries and a queue.",
     options=Options,
     create=OtlpHttp,
