@@ -194,7 +194,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.warns.search(first)) and not self.errs.search(first)
 
     def _of_fact(self, fact: Fact) -> tuple[tuple[int, Rule, Condition], ...]:
-        return self.by_fact.get(type(fact), ())
+        # What was tried again has not failed.
+        return () if getattr(fact, "retried", False) else self.by_fact.get(type(fact), ())
 
 
 def _field(fact: Fact, name: str, stated: Stated | None) -> object:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -39,6 +41,10 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
         logging.getLogger("tracecore.agent").warning("%s", warning)
     agent.install_signals()
     agent.run()
+    if threading.active_count() > 1:
+        # A thread that is still busy would be stopped in the middle of what it does, and may abort the process.
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 

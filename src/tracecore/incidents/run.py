@@ -41,7 +41,7 @@ _LOST = frozenset({"remote_error", "connection_closed", "connection_reset", "glo
 #: Errors of NCCL that it often gets over by itself.
 _PASSING = frozenset({"connection_closed", "connect_failed", "connection_reset", "socket_error", "version_mismatch"})
 _TROUBLES = (
-    CudaError, CudaOomUnmeasured, CudaOom, ExceptionRaised, FatalSignal, GpuLost, LauncherFailure, LoaderError,
+    CudaError, CudaOomUnmeasured, CudaOom, ExceptionRaised, FatalSignal, GpuLost, LauncherFailure,
     MemoryKillReport, OomKill, PodEvicted, RendezvousFailure, Xid,
 )  # fmt: skip
 #: What a program may catch, or its libraries get over.
@@ -210,6 +210,8 @@ def _is_trouble(fact: Fact) -> bool:
         return fact.explicit
     if isinstance(fact, WorkloadEvent):
         return fact.hint in ("image_pull_failure", "backoff")
+    if isinstance(fact, LoaderError):
+        return not fact.retried
     return isinstance(fact, _TROUBLES)
 
 

@@ -237,6 +237,7 @@ def loader_error(record: Stamped) -> LoaderError | None:
         worker_pid=positive(record.get("dataloader.worker_pid")),
         signal=signal_named(record.get("dataloader.signal")),
         pod_uid=name(record.get("k8s.pod.uid")),
+        retried=flag(record.get("dataloader.retried")) is True,
     )
 
 
@@ -292,6 +293,7 @@ def storage_error(record: Stamped) -> StorageError | None:
         path=name(record.get("tracecore.storage.path")),
         backend=word(record.get("tracecore.storage.backend")),
         device=name(record.get("tracecore.storage.device")),
+        retried=flag(record.get("tracecore.storage.retried")) is True,
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
+
 from tracecore.facts.collective import CollectiveEntry, called, named, odd_ones, sides_of
 from tracecore.patterns.config import HOUR, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.signals.flight_recorder.exchange import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-Differs: TypeAlias = Literal["operation", "type", "size"]
+Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 
 _SHOWN = 16
 
@@ -32,9 +35,11 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         pg, pg_desc, seq: where ranks first differ.
-        differs: what differs first: the operation, the element type or the number of elements.
+        differs: what differs first: the operation, the element type or the number of elements; or the splits of an
+            all-to-all, what one rank sends and another expects.
         sides: entries by what was called, the largest side first.
         odd: the minority's entries; everybody's when the sides are even.
+        transfers: of an all-to-all, what is sent and what is expected.
     """
 
     pattern_id: ClassVar[str] = "18"
@@ -47,6 +52,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     differs: Differs
     sides: tuple[tuple[CollectiveEntry, ...], ...]
     odd: tuple[CollectiveEntry, ...]
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def odd_ranks(self) -> list[int]:
@@ -54,14 +60,38 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
 
     def headline(self) -> str:
         group = self.pg_desc or f"group {self.pg}"
+        if self.transfers:
+            return self._splits(group)
+        words = apart([side[0] for side in self.sides])
         if self._even():
-            halves = "; ".join(f"{named(_of(side))} called {called(side[0])}" for side in self.sides)
+            both = zip(self.sides, words, strict=True)
+            halves = "; ".join(f"{named(_of(side))} called {what}" for side, what in both)
             return f"Ranks called different collectives at seq {self.seq} of {group}: {halves}"
-        mine = self.sides[1][0]
         return (
-            f"{named(self.odd_ranks, capital=True)} called {called(mine)} at seq {self.seq} of {group}, "
-            f"where {named(_of(self.sides[0]))} called {called(self.sides[0][0])}"
+            f"{named(self.odd_ranks, capital=True)} called {words[1]} at seq {self.seq} of {group}, "
+            f"where {named(_of(self.sides[0]))} called {words[0]}"
         )
+
+    def _splits(self, group: str) -> str:
+        """What does not add up in an all-to-all."""
+        where = f"in {self.sides[0][0].op or 'all_to_all'} seq {self.seq} of {group}"
+        first = self.transfers[0]
+        if first.sender is not None:
+            more = "; other pairs do not fit either" if len(self.transfers) > 1 else ""
+            to = "itself" if first.receiver == first.sender else f"rank {first.receiver}"
+            return (
+                f"Rank {first.sender} sends {first.sent:,} elements to {to}, which expects {first.expected:,}, "
+                f"{where}{more}"
+            )
+        head = f"Ranks send {first.sent:,} elements and expect {first.expected:,} {where}"
+        if not self.odd:
+            return f"{head}: their splits do not add up"
+        if len(self.odd) > 1 or self.odd[0].sent is None or self.odd[0].expected is None:
+            return f"{head}: those of {named(self.odd_ranks)} do not fit"
+        mine = self.odd[0]
+        does = f"expects {mine.expected:,}" if first.expected > first.sent else f"sends {mine.sent:,}"
+        left = "" if mine.done or not any(entry.done for entry in self.sides[0]) else ", and has not completed it"
+        return f"{head}: rank {mine.rank} {does}{left}"
 
     def remediation(self) -> str:
         places = [f"{named(_of(side))}: {frame}" for side in self.sides[:4] if (frame := _frame(side))]
@@ -73,11 +103,13 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
             "precision)",
             "size": "Look for a tensor whose size depends on the rank's own data (last batch, uneven shards); pad it, "
             "or use a collective that allows it",
+            "splits": "Compare how each rank computes its input and output splits (an expert's capacity, counts that "
+            "were not exchanged or are stale)",
         }[self.differs]
+        begin = f", beginning with what {named(self.odd_ranks)} did" if self.odd else ""
         return (
-            f"A bug in the program, so restarting as it is will end the same way. {advice}, beginning with what "
-            f"{named(self.odd_ranks)} did.{where} `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective before it "
-            f"runs."
+            f"A bug in the program, so restarting as it is will end the same way. {advice}{begin}.{where} "
+            f"`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective before it runs."
         )
 
     def evidence(self) -> Sequence[Fact]:
@@ -98,6 +130,11 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
             "even": self._even(),
             "sides": [_side(side) for side in self.sides],
         }
+        if self.transfers:
+            fields["transfers"] = [
+                {name: value for name, value in msgspec.structs.asdict(t).items() if value is not None}
+                for t in self.transfers
+            ]
         if self.pg_desc:
             fields["pg_desc"] = self.pg_desc
         if job := next((entry.job for entry in self.odd if entry.job), None):
@@ -108,7 +145,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return {"nccl.fr.pg_id": self.pg, "nccl.fr.collective_seq_id": self.seq}
 
     def _even(self) -> bool:
-        return len(self.sides[0]) == len(self.sides[1])
+        return not self.transfers and len(self.sides[0]) == len(self.sides[1])
 
 
 class Calls:
@@ -117,11 +154,14 @@ class Calls:
     def __init__(self) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
         self.mixed: set[int] = set()
+        self.misfits: set[int] = set()
 
     def add(self, entries: Sequence[CollectiveEntry]) -> None:
         for entry in entries:
             rank, seq = entry.rank, entry.seq
             assert rank is not None  # keys() asks for it
+            if entry.transfers:
+                self.misfits.add(seq)
             ranks = self.latest.get(seq)
             if ranks is None:
                 self.latest[seq] = {rank: entry}
@@ -163,26 +203,69 @@ class CollectiveMismatch(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         calls = window.digest(CollectiveEntry, Calls)
-        for seq in sorted(calls.mixed):
-            sides = sides_of(calls.latest[seq].values())
-            if len(sides) < 2:
+        waits = _open_from(calls) if calls.mixed else None
+        for seq in sorted(calls.mixed | calls.misfits):
+            entries = calls.latest[seq].values()
+            if len(entries) > 1 and any(entry.transfers for entry in entries):
+                return [_misfit(window, seq, list(entries))]
+            # Dumps were looked at as a whole: what their facts show is no call that ended before an open one.
+            settled = waits is not None and seq < waits and not any(entry.final for entry in entries)
+            if settled and all(entry.done for entry in entries):
                 continue
-            odd = odd_ones(sides)
-            everybody = [entry for side in sides.values() for entry in side]
-            return [
-                CollectiveMismatchVerdict(
-                    key=window.key,
-                    episode=str(seq),
-                    time=max(side[0].time for side in sides.values()),
-                    pg=window.key[1],
-                    pg_desc=next((entry.pg_desc for entry in everybody if entry.pg_desc), None),
-                    seq=seq,
-                    differs=difference(*list(sides)[:2]),
-                    sides=tuple(tuple(side) for side in sides.values()),
-                    odd=tuple(odd),
-                )
-            ]
+            sides = sides_of(entries)
+            if len(sides) > 1:
+                return [_verdict(window, seq, sides)]
         return []
+
+
+def _open_from(calls: Calls) -> int | None:
+    """The first collective that somebody has entered and that has not ended."""
+    waits = [seq for seq, ranks in calls.latest.items() if any(not entry.done for entry in ranks.values())]
+    return min(waits, default=None)
+
+
+def _verdict(window: Window, seq: int, sides: dict[str, list[CollectiveEntry]]) -> CollectiveMismatchVerdict:
+    everybody = [entry for side in sides.values() for entry in side]
+    return CollectiveMismatchVerdict(
+        key=window.key,
+        episode=str(seq),
+        time=max(side[0].time for side in sides.values()),
+        pg=window.key[1],
+        pg_desc=next((entry.pg_desc for entry in everybody if entry.pg_desc), None),
+        seq=seq,
+        differs=difference(*list(sides)[:2]),
+        sides=tuple(tuple(side) for side in sides.values()),
+        odd=tuple(odd_ones(sides)),
+    )
+
+
+def _misfit(window: Window, seq: int, entries: list[CollectiveEntry]) -> CollectiveMismatchVerdict:
+    entries.sort(key=lambda entry: entry.rank or 0)
+    odd = tuple(entry for entry in entries if entry.misfit)
+    rest = tuple(entry for entry in entries if not entry.misfit)
+    return CollectiveMismatchVerdict(
+        key=window.key,
+        episode=str(seq),
+        time=max(entry.time for entry in entries),
+        pg=window.key[1],
+        pg_desc=next((entry.pg_desc for entry in entries if entry.pg_desc), None),
+        seq=seq,
+        differs="splits",
+        sides=tuple(side for side in (rest, odd) if side),
+        odd=odd,
+        transfers=tuple(dict.fromkeys(transfer for entry in entries for transfer in entry.transfers)),
+    )
+
+
+def apart(entries: Sequence[CollectiveEntry]) -> list[str]:
+    """What each entry called; with both sides of it where the amounts that are usually shown are the same."""
+    words = [called(entry) for entry in entries]
+    if len(set(words)) == len(words):
+        return words
+    return [
+        entry.signature.replace("|", " ") if entry.signature else word
+        for entry, word in zip(entries, words, strict=True)
+    ]
 
 
 def difference(one: str, other: str) -> Differs:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Key, Rest, Window
 
 Discriminator: TypeAlias = Literal["worker_killed", "storage_event"]
+#: Pod, rank where there is no pod, and whether the node is known and matters.
+Whom: TypeAlias = tuple[str | None, int | None, bool]
 
 #: Steps in which workers are still filling their queues.
 WARM_UP = frozenset({0, 1})
+#: Events of a volume that could not be mounted.
+MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume"})
 NEXT: dict[str, str] = {
     "DataLoader worker killed": (
         "Look for an OOM kill of the worker{pid} on {node} (`dmesg -T | grep -iE 'oom|killed process'`, "
@@ -68,10 +72,12 @@ class Config(Settings, frozen=True, kw_only=True):
     Args:
         window: how far before the stall its reason may be.
         threshold: a stall shorter than this is none.
+        retrying: operations that were only retried explain a stall when the retries went on for so long without a step.
     """
 
     window: Duration = 5 * MINUTE
     threshold: Duration = 120 * SECOND
+    retrying: Duration = 5 * MINUTE
 
 
 class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
@@ -106,6 +112,7 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
         node = f" on {self.stall.node}" if self.stall.node else ""
         step = f" past step {self.stall.step}" if self.stall.step is not None else ""
         why = self.error.error_class if self.error is not None else f"{self.event.reason}" if self.event else ""
+        why += ", retried without success" if self.error is not None and self.error.retried else ""
         return f"Input of {who}{node} stopped{step} for {seconds(self.stall_seconds)}: {why}"
 
     def remediation(self) -> str:
@@ -172,7 +179,8 @@ class DataloaderHangVerdict(Verdict, frozen=True, kw_only=True):
 class DataloaderHang(Pattern[Config]):
     """A stall, and in the minutes before it a loader error of the same pod or a failed mount on the same node.
 
-    A stall alone never fires. Neither does one of the first steps, one of an evaluation, or a short one.
+    A stall alone never fires. Neither does one of the first steps, one of an evaluation, or a short one. A retried
+    operation is no error, but retries that go on for minutes without a step are why the training waits.
     """
 
     id = "7"
@@ -185,12 +193,14 @@ class DataloaderHang(Pattern[Config]):
 
     @property
     def horizon(self) -> int:
-        return self.config.window + self.config.threshold
+        return max(self.config.window, self.config.retrying) + self.config.threshold
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         if isinstance(fact, StepStalled) and (
             fact.step in WARM_UP or fact.phase == "eval" or not isfinite(fact.no_progress_s)
         ):
+            return ()
+        if type(fact) is MountEvent and fact.reason not in MOUNT_REASONS:
             return ()
         # A pod is on one node: a fact that knows only its pod meets the others in the pod's window.
         nodes: tuple[Key, ...] = ((fact.node,),) if fact.node else ()
@@ -201,12 +211,16 @@ class DataloaderHang(Pattern[Config]):
 
     def _join(self, window: Window) -> Iterator[Verdict]:
         stalled: dict[tuple[str | None, str | None], int] = {}
+        retries: Retries | None = None
         for stall in window.of(StepStalled):
             if stall.no_progress_s < self.config.threshold / SECOND:
                 continue
             by_pod = not window.key[0]
             error = self._latest(window.of(LoaderError), stall, by_pod)
             event = self._latest(window.of(MountEvent), stall, by_pod)
+            if error is None and stall.no_progress_s >= self.config.retrying / SECOND:
+                retries = Retries(window.of(LoaderError), by_pod) if retries is None else retries
+                error = retries.during(stall, self.config.retrying)
             if error is None and event is None:
                 continue
             # The ranks of one pod stall together; without a volume, all pods that a job has on the node do.
@@ -230,11 +244,62 @@ class DataloaderHang(Pattern[Config]):
         for place in range(bisect_right(facts, until, key=_time) - 1, -1, -1):
             fact = facts[place]
             elsewhere = by_pod and fact.node and stall.node  # these two meet in the window of their node
-            if fact.end >= oldest and not elsewhere and _concerns(fact, stall):
+            failed = type(fact) is MountEvent or not fact.retried
+            if fact.end >= oldest and failed and not elsewhere and _concerns(fact, stall):
                 return fact
             if fact.time < oldest - self.horizon:
                 break  # a storm that began even earlier began before anything that is kept
         return None
+
+
+class Retries:
+    """Retried loader operations by whom they concern.
+
+    Args:
+        errors: all loader errors of a window, oldest first.
+        by_pod: the window is a pod's: facts that know their node meet those that do in the window of that node.
+    """
+
+    def __init__(self, errors: Sequence[LoaderError], by_pod: bool) -> None:
+        self._by_pod = by_pod
+        self._runs: dict[Whom, Run] = {}
+        for error in errors:
+            if error.retried:
+                whom = (error.pod, None if error.pod is not None else error.rank, by_pod and bool(error.node))
+                self._runs.setdefault(whom, Run()).add(error)
+
+    def during(self, stall: StepStalled, enough: int) -> LoaderError | None:
+        """The latest retry of a stall, where retries went on for so long since the last step."""
+        at_node = (False,) if stall.node or not self._by_pod else (False, True)
+        if stall.pod is not None or stall.rank is not None:
+            ranks = (None,) if stall.pod is not None else (None, stall.rank)
+            runs = [self._runs.get((stall.pod, rank, known)) for rank in ranks for known in at_node]
+        else:
+            runs = [run for (pod, _, known), run in self._runs.items() if pod is None and known in at_node]
+        found = [latest for run in runs if run is not None and (latest := run.during(stall, enough)) is not None]
+        return max(found, key=order, default=None)
+
+
+class Run:
+    """Retries of one pod or rank, oldest first, and how far those up to each reach."""
+
+    __slots__ = ("_errors", "_reach")
+
+    def __init__(self) -> None:
+        self._errors: list[LoaderError] = []
+        self._reach: list[int] = []
+
+    def add(self, error: LoaderError) -> None:
+        self._errors.append(error)
+        self._reach.append(max(error.end, self._reach[-1] if self._reach else error.end))
+
+    def during(self, stall: StepStalled, enough: int) -> LoaderError | None:
+        first = bisect_left(self._reach, stall.since)
+        last = bisect_right(self._errors, stall.end, key=_time) - 1
+        if last < first:
+            return None
+        lasted = min(self._reach[last], stall.end) - max(self._errors[first].time, stall.since)
+        return self._errors[last] if lasted >= enough else None
 
 
 def _concerns(fact: Fact, stall: StepStalled) -> bool:

@@ -51,6 +51,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         size: members of the group, where known.
         ended: of those that left nothing, (rank, how it ended in words), where that is known.
         stacks: where those that the others wait for stood, where that was printed.
+        earlier: an earlier call that differed between ranks and ended all the same.
     """
 
     pattern_id: ClassVar[str] = "8"
@@ -70,6 +71,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     size: int | None = None
     ended: tuple[tuple[int, str], ...] = ()
     stacks: tuple[StackPrinted, ...] = ()
+    earlier: str | None = None
 
     @property
     def hanging_ranks(self) -> list[int]:
@@ -81,6 +83,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if self.culprits:
             return tuple(culprit.rank for culprit in self.culprits)
         return self.unmeasured if len(self.unmeasured) <= len(self.hanging) else ()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether all ranks entered the collective, and the culprits are those that do not leave it."""
+        return bool(self.culprits) and all(c.why in ("still_inside", "never_started") for c in self.culprits)
 
     @property
     def crossed(self) -> bool:
@@ -102,11 +109,17 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
 
     def headline(self) -> str:
-        behind = any(isinstance(fact, CollectiveEntry) and fact.behind for fact in self.hanging)
-        head = f"{named(self.hanging_ranks, capital=True)} hang in {'or behind ' if behind else ''}{self._what()}"
+        behind = any(
+            isinstance(fact, CollectiveEntry) and (fact.behind or (fact.seq != self.seq and not self.is_p2p))
+            for fact in self.hanging
+        )
+        hang = "hangs" if len(self.hanging) == 1 else "hang"
+        head = f"{named(self.hanging_ranks, capital=True)} {hang} in {'or behind ' if behind else ''}{self._what()}"
         if self.culprits:
             different = [c.rank for c in self.culprits if c.why == "called_different"]
             never = [c.rank for c in self.culprits if c.why == "never_entered"]
+            if self.stalled:
+                return f"{head}{self._everybody_came()}"
             if different:
                 where = f", behind seq {self.origin[1]} of {self.origin[0]}, where" if self.origin else ":"
                 return f"{head}{where} {named(different)} called something else"
@@ -125,10 +138,23 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 return f"{head} and wait for {named(self.unmeasured)}, which alone {reports} no hang{left}"
             return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none{left}"
         if self.origin:
-            return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which all ranks that can be seen entered"
+            where = f"seq {self.origin[1]} of {self.origin[0]}"
+            return f"{head}, behind {where}, which all its ranks entered and none has completed"
         if not self._dumped:
             return f"{head}, and nothing here tells whom they wait for"
-        return f"{head}: all ranks that can be seen entered it"
+        if self.size is None:
+            return f"{head}: all ranks that can be seen entered it"
+        return f"{head}: all ranks entered it, and none has completed it"
+
+    def _everybody_came(self) -> str:
+        """What the culprits did not do although all ranks entered the collective."""
+        ranks = named(self.looked_for)
+        never = f"only the GPU of {ranks} never started"
+        if self.culprits[0].why == "still_inside":
+            never = f"only {ranks} {'has' if len(self.culprits) == 1 else 'have'} not completed"
+        if self.origin:
+            return f", behind seq {self.origin[1]} of {self.origin[0]}, which all ranks entered and {never}"
+        return f": all ranks entered it, and {never} it"
 
     def remediation(self) -> str:
         steps = []
@@ -148,6 +174,13 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                     others = next((frame for frame in _frames(self.hanging) if frame != culprit.frame), "")
                     both = f": it waits at {culprit.frame}, they at {others}" if culprit.frame and others else ""
                 steps.append(f"Compare what rank {culprit.rank} called with the others{both}")
+            elif culprit.why in ("still_inside", "never_started"):
+                begun = "completed" if culprit.why == "still_inside" else "started"
+                steps.append(
+                    f"Look at the GPU of rank {culprit.rank}: its program called the collective as the others did, but "
+                    f"its GPU has not {begun} it, so the GPU, or a kernel before the collective, has stopped. "
+                    f"`nvidia-smi` and `dmesg` (Xid) of its host and `py-spy dump --native --pid PID` show why"
+                )
             else:
                 steps.append(
                     f"Look at rank {culprit.rank}{where}. If its process still runs, `py-spy dump --pid PID` on its "
@@ -181,6 +214,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 "No rank is missing, so look at what is between them: link state and `nvidia-smi` of the hosts of "
                 f"{named(self.hanging_ranks)}, NCCL_DEBUG=INFO output, and whether all ran the same code"
             )
+        if self.earlier:
+            steps.append(f"Check an earlier call of this group, too: {self.earlier}, and all completed")
         return (
             ". ".join(steps)
             + ". Then restart the job from its last checkpoint: these ranks will not go on by themselves."
@@ -319,6 +354,8 @@ class NcclHang(Pattern[Config]):
 
     def matters(self, window: Window, fact: Fact) -> bool:
         """While nobody is known to wait in a collective and nothing is said, only one that has not ended does."""
+        if isinstance(fact, GroupProgress):
+            return not window.kept or fact.stalled
         return not window.kept or (isinstance(fact, CollectiveEntry) and not fact.done)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
@@ -337,7 +374,9 @@ class NcclHang(Pattern[Config]):
             return []
         cohorts, pairwise = self._hanging(calls, reports, now)
         enough = self.config.min_ranks
-        if len(pairwise) < enough and not any(len(cohort) >= enough for cohort in cohorts.values()) and not pairwise:
+        stalled = any(fact.stalled for fact in window.of(GroupProgress))
+        few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
+        if few and not stalled:
             window.keep(idle or None)
             return []
         window.keep(None)
@@ -353,6 +392,13 @@ class NcclHang(Pattern[Config]):
             if len(pairwise) >= enough:
                 found.append(_verdict(window, min(_seq(f) for f in pairwise.values()), pairwise, known, True))
         else:
+            if known.stalled is not None:
+                # Who waits further on waits for those that are still inside: one hang.
+                behind = [seq for seq in sorted(cohorts) if seq >= known.stalled]
+                whole = {rank: fact for seq in reversed(behind) for rank, fact in cohorts.pop(seq).items()}
+                verdict = _verdict(window, known.stalled, whole, known, False) if whole else None
+                if verdict is not None and (len(whole) >= enough or verdict.stalled):
+                    found.append(verdict)
             stuck = [seq for seq in sorted(cohorts) if len(cohorts[seq]) >= enough]
             found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck])
         return list(found)
@@ -444,14 +490,21 @@ def _verdict(
         pg=window.key[1],
         pg_desc=pg_desc,
         seq=seq,
-        op=None if pairwise else (first or hanging[0]).op,
+        op=None if pairwise else _operation(hanging, seq),
         is_p2p=pairwise,
         hanging=hanging,
         culprits=culprits,
         unmeasured=unmeasured,
         origin=origin,
         size=known.size,
+        earlier=known.earlier,
     )
+
+
+def _operation(hanging: Sequence[CollectiveEntry | WatchdogReport], seq: int) -> str | None:
+    """What the ranks are in, from a dump where there is one."""
+    ordered = sorted(hanging, key=lambda fact: (fact.seq != seq, not isinstance(fact, CollectiveEntry)))
+    return next((fact.op for fact in ordered if fact.op), None)
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:

@@ -53,7 +53,7 @@ WORDS = {
 PROPER = {
     "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
     "gcs": "GCS", "azure": "Azure", "fuse": "FUSE", "xfs": "XFS", "nvme": "NVMe", "local": "Local",
-    "shm": "Shared-memory",
+    "shm": "Shared-memory", "http": "HTTP",
 }  # fmt: skip
 NEXT = {
     "enospc": "make room: `df -h {path}; df -i {path}`, then remove old checkpoints or enlarge the volume",
@@ -88,6 +88,7 @@ CEPH = (
 )
 NEXT_OF = {
     **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")},
+    **{("http", error): NEXT["server_error"] for error in ("not_responding", "timeout")},
     **{("ceph", error): CEPH for error in ("not_responding", "evicted")},
 }
 
@@ -98,10 +99,12 @@ class Config(Settings, frozen=True, kw_only=True):
         window: errors of one kind this close to each other are one failure; harm and recovery are looked for as far.
         patience: a passing error, or a mount that is tried again, counts without visible harm when this long no step
             is made after it.
+        retrying: errors that were only retried count when the retries went on for so long without a step.
     """
 
     window: Duration = 10 * MINUTE
     patience: Duration = MINUTE
+    retrying: Duration = 5 * MINUTE
 
 
 class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
@@ -210,7 +213,8 @@ class StorageFailure(Pattern[Config]):
     """A storage error that was not overcome.
 
     Overcome means that storage says so, or that the process that met it went on. Errors that clients retry count only
-    when somebody suffers from them, or when they last.
+    when somebody suffers from them, or when they last. Lines that say themselves that they retry count only when they
+    go on for minutes without a step.
     """
 
     id = "20"
@@ -285,8 +289,15 @@ class StorageFailure(Pattern[Config]):
             first, *others = chain
             chain = [first, *(fact for fact in others if fact.time - first.end <= self.config.window)]
             harm = next((harm for fact in chain if (harm := outcomes.harm(fact)) is not None), None)
-            if harm is None and not _lasting(first):
-                counts = max(first.time, outcomes.last_step(first)) + self.config.patience
+            time = first.time
+            failed = next((fact for fact in chain if not _retried(fact)), None)
+            if failed is None:
+                # A step among the retries says that the ones before it had success.
+                time = max(time, outcomes.last_advance(first))
+                if max(fact.end for fact in chain) - time < self.config.retrying:
+                    continue
+            elif harm is None and not _lasting(failed):
+                counts = max(failed.time, outcomes.last_step(failed)) + self.config.patience
                 if now < counts:
                     waits.append(counts)
                     continue
@@ -294,7 +305,7 @@ class StorageFailure(Pattern[Config]):
                 StorageFailureVerdict(
                     key=window.key,
                     episode=first.uid,
-                    time=first.time,
+                    time=time,
                     confidence="partial" if harm is None else "full",
                     first=first,
                     last=chain[-1],
@@ -332,6 +343,10 @@ def _last_end(window: Window) -> int:
 def error_of(fact: Trouble) -> str:
     """What went wrong, in the words of `tracecore.storage.error`."""
     return "mount_failed" if isinstance(fact, MountEvent) else fact.error
+
+
+def _retried(fact: Trouble) -> bool:
+    return isinstance(fact, StorageError) and fact.retried
 
 
 def _lasting(fact: Trouble) -> bool:

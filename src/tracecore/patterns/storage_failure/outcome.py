@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
@@ -41,7 +41,9 @@ class Outcomes:
         self.mounted = (*window.of(PodReady), *window.of(ContainerStarted))
 
     def harm(self, fact: Fact) -> Fact | None:
-        """What suffered from this error, the most telling first."""
+        """What suffered from this error, the most telling first. From a retried one only a step that does not come."""
+        if isinstance(fact, StorageError) and fact.retried:
+            return self._stall(fact)
         for exception in self.exceptions:
             if _same_line(exception, fact) or (self._follows(exception, fact) and _same_process(exception, fact)):
                 return exception
@@ -49,12 +51,17 @@ class Outcomes:
             near = _same_line(phase, fact) or self._follows(phase, fact)
             if phase.event == "error" and near and _same_process(phase, fact):
                 return phase
-        for stall in self.stalls:
-            if fact.time <= stall.end and stall.time <= fact.end + self.reach and _related(stall, fact):
-                return stall
+        if (stall := self._stall(fact)) is not None:
+            return stall
         for status in self.statuses:
             if status.exit_code and self._follows(status, fact) and _related(status, fact):
                 return status
+        return None
+
+    def _stall(self, fact: Fact) -> StepStalled | None:
+        for stall in self.stalls:
+            if fact.time <= stall.end and stall.time <= fact.end + self.reach and _related(stall, fact):
+                return stall
         return None
 
     def overcome(self, fact: Fact) -> bool:
@@ -103,6 +110,24 @@ class Outcomes:
             if step.time <= latest and _moves(step) and _related(step, fact) and self._follows(step, fact):
                 return step.time
         return fact.time
+
+    def last_advance(self, fact: Fact) -> int:
+        """When a step was last made while this error repeated; the error's own time where none was.
+
+        A progress bar that is drawn again shows the same step and is no advance.
+        """
+        later: dict[tuple[int | None, str], Progress] = {}
+        for place in range(bisect_right(self.progress, fact.end, key=_time) - 1, -1, -1):
+            step = self.progress[place]
+            if step.time < fact.time - self.reach:
+                break
+            if not _moves(step) or not _related(step, fact):
+                continue
+            after = later.setdefault((step.rank, step.source.path), step)
+            if (step.step, step.epoch) != (after.step, after.epoch):
+                return max(after.time, fact.time)
+            later[step.rank, step.source.path] = step
+        return max((step.time for step in later.values() if step.time > fact.time), default=fact.time)
 
     def _drawn_again(self, place: int, fact: Fact) -> bool:
         """A progress bar is drawn once more when its program ends: the step is the one of before the error."""

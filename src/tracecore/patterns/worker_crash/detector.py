@@ -82,6 +82,8 @@ class WorkerCrash(Pattern[Config]):
         return self.config.memory + self.config.window + self.config.grace
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if type(fact) is LoaderError and fact.retried:
+            return ()
         return job_keys(fact)
 
     def matters(self, window: Window, fact: Fact) -> bool:

@@ -38,6 +38,10 @@ HEAD: Final = 5
 LAST_ANSWERS: Final = 2.0
 
 
+#: Seconds after the end of a stop in which workers may say that they have ended.
+LAST_WORDS: Final = 0.2
+
+
 class Retry(Exception):
     """It did not work, and may work later.
 
@@ -426,8 +430,9 @@ class Sender:
                 self._setting.meter.drop("shutdown", waiting[0].count)
         for _ in self._threads:
             self._queue.put(None)
+        last = max(deadline, time.monotonic() + LAST_WORDS)
         for thread in self._threads:
-            thread.join(max(deadline - time.monotonic(), 0.2))
+            thread.join(max(last - time.monotonic(), 0.0))
         if self._shelf is not None:
             try:
                 self._shelf.catch_up()

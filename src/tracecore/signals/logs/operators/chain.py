@@ -46,6 +46,7 @@ class ChainError(Exception):
 class _Count(msgspec.Struct):
     entries_failed: int = 0
     entries_dropped: int = 0
+    reasons: dict[tuple[str, str], int] = {}
 
 
 def problems(operators: Sequence[Any]) -> list[Problem]:

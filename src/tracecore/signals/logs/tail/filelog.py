@@ -34,8 +34,9 @@ from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
-#: The same where a record is made of each line: records take about fifteen times the memory of their lines.
-RECORDS_BUDGET: Final = 1 << 20
+#: What a piece costs of that where a record is made of each line: records take about fifteen times the memory of their
+#: lines, and time.
+RECORDS_COST: Final = 8
 #: Nanoseconds to the next look at files that grow: as long as all of that takes less than one of so many nanoseconds of
 #: a processor, and else. What was not taken is put by, up to so much. Neither is longer than `poll_interval`.
 SOON: Final = 25 * MILLISECOND
@@ -84,7 +85,6 @@ class FileLog:
         self._watches = Watches() if config.inotify else None
         self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded, self._watches)
         made = converter(config, self.counters, selector)
-        self._budget = BUDGET if made.compact else RECORDS_BUDGET
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
         self._queue: collections.deque[Watched] = collections.deque()
@@ -159,11 +159,13 @@ class FileLog:
         if not self._queue:
             self._look(now)
         batches: list[LogBatch] = []
-        budget = self._budget
+        budget = BUDGET
         while self._queue and budget > 0:
             file = self._queue.popleft()
+            before = len(batches)
             read, more = self._reading.read(file, now, batches)
-            budget -= max(read, 1)
+            compact = all(batch.compact for batch in batches[before:])
+            budget -= max(read, 1) * (1 if compact else RECORDS_COST)
             if more:
                 # A file that is gone is read to its end first: what is in its place is newer.
                 (self._queue.appendleft if file.lost_since else self._queue.append)(file)
