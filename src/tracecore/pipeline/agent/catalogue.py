@@ -11,7 +11,7 @@ from tracecore.pipeline.agent.component import Factory
 def factories() -> tuple[Factory, ...]:
     """Every type of component that works."""
     from tracecore.pipeline.exporters import debug, file, nop, otlp_grpc, otlp_http, webhook
-    from tracecore.pipeline.extensions import file_storage, health_check
+    from tracecore.pipeline.extensions import basicauth, bearertokenauth, file_storage, health_check
     from tracecore.pipeline.processors import (
         attributes,
         batch,
@@ -55,4 +55,6 @@ def factories() -> tuple[Factory, ...]:
         nop.FACTORY,
         file_storage.FACTORY,
         health_check.FACTORY,
+        basicauth.FACTORY,
+        bearertokenauth.FACTORY,
     )

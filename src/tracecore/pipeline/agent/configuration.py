@@ -14,7 +14,7 @@ from tracecore.pipeline.agent.batch import SIGNALS, Signal
 from tracecore.pipeline.agent.catalogue import factories
 from tracecore.pipeline.agent.component import SECTIONS, Factory, Kind
 from tracecore.pipeline.agent.document import Node, Problem, Report, load
-from tracecore.pipeline.agent.options import decode, schema, storages
+from tracecore.pipeline.agent.options import decode, extensions, schema
 
 _ID = re2.compile(r"^([a-zA-Z][0-9a-zA-Z_]{0,62})(?:/([^\s/][^/]{0,254}))?$")
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -204,6 +204,9 @@ class _Reading:
         if service is None:
             return None
         if self._unsupported:
+            for name in service.pipelines:
+                if name.partition("/")[0] == "profiles":
+                    report.error(at.near("pipelines").key(name), elsewhere.PROFILES)
             return None
         used = self._wired(at, service)
         if report.problems:
@@ -231,7 +234,9 @@ class _Reading:
                 self._report.error(node.key(name), why)
                 continue
             if factory is None:
-                self._report.unknown(node.key(name), f"there is no {kind}", match.group(1), sorted(known))
+                self._report.unknown(
+                    node.key(name), f"there is no {kind}", match.group(1), sorted({f.type for f in known.values()})
+                )
                 continue
             self._components[kind, name] = self._component(name, factory, child, node.key(name))
 
@@ -247,22 +252,29 @@ class _Reading:
         options = decode(at, factory.options, self._report, key)
         if options is None:
             return None
-        for storage, place in storages(options, at):
-            self._storage(storage, place)
+        for use, extension, place in extensions(options, at):
+            self._extension(use, extension, place)
         if factory.check is not None:
             factory.check(options, at, self._report)
         return Component(name, factory, options, node.plain())
 
-    def _storage(self, storage: str, place: Node) -> None:
+    def _extension(self, use: str, id: str, place: Node) -> None:
         enabled = self._tree.get("service", "extensions")
         ids = [node.value for node in enabled.value] if enabled is not None and enabled.is_list else []
-        if ("extension", storage) not in self._components and self._tree.get("extensions", storage) is None:
+        if ("extension", id) not in self._components and self._tree.get("extensions", id) is None:
             known = self._tree.get("extensions")
             self._report.unknown(
-                place, "there is no extension", storage, list(known.value) if known and known.is_map else []
+                place, "there is no extension", id, list(known.value) if known and known.is_map else []
             )
-        elif storage not in ids:
-            self._report.error(place, f'the extension "{storage}" is not in service.extensions, so it would not run')
+        elif use == "auth" and self._provides(id) not in ("", use):
+            self._report.error(place, f'the extension "{id}" authenticates nobody')
+        elif id not in ids:
+            self._report.error(place, f'the extension "{id}" is not in service.extensions, so it would not run')
+
+    def _provides(self, id: str) -> str:
+        """What an extension is for, by its type; nothing where it is none of ours."""
+        type = id.partition("/")[0]
+        return next((f.provides or "-" for f in factories() if f.kind == "extension" and type in f.names), "")
 
     def _wired(self, at: Node, service: Service) -> list[tuple[Kind, str]]:
         used: dict[tuple[Kind, str], None] = {}
@@ -275,6 +287,9 @@ class _Reading:
             self._report.error(pipelines, "at least one pipeline is needed")
         for name, pipeline in service.pipelines.items():
             signal = name.partition("/")[0]
+            if signal == "profiles":
+                self._report.error(pipelines.key(name), elsewhere.PROFILES)
+                continue
             if _ID.match(name) is None or signal not in SIGNALS:
                 self._report.unknown(pipelines.key(name), "no such pipeline", name, SIGNALS)
                 continue

@@ -18,7 +18,7 @@ _RECEIVERS: Final = _names(
     googlecloudpubsub googlecloudpubsubpush googlecloudspanner haproxy hostmetrics httpcheck huaweicloudces
     icmpcheck iis influxdb jaeger jmx kafka kafkametrics k8scluster k8sevents k8slog kubeletstats libhoneyevent
     loki memcached mongodb mongodbatlas mysql namedpipe netflow nginx nsxt ntp opencensus oracledb osquery
-    otelarrow otlpjsonfile podman podmanstats postgresql pprof prometheusexec prometheusremotewrite
+    otelarrow otlpjsonfile podman podmanstats postgresql pprof profiling prometheusexec prometheusremotewrite
     prometheussimple pulsar purefa purefb rabbitmq receivercreator redfish redis riak saphana sapm signalfx
     simpleprometheus skywalking snmp snowflake solace splunkenterprise splunkhec sqlquery sqlserver sshcheck
     statsd stef syslog systemd systemdreceiver tcpcheck tcplog tlscheck udplog vcenter vcr wavefront webhookevent
@@ -74,6 +74,8 @@ _REMEDY: Final = {
     "extension": "leave it out, or run what needs it in a Collector in front and send OTLP",
     "connector": "run it in a Collector in front and send OTLP",
 }
+
+PROFILES: Final = "pipelines of profiles are not supported here; run them in a Collector"
 
 
 def remedy(kind: str, type: str) -> str:

@@ -370,8 +370,8 @@ def _size(value: int) -> str | int:
     return value
 
 
-def storages(options: Any, node: Node) -> Iterator[tuple[str, Node]]:
-    """Every id of a storage extension that options name, with its place."""
+def extensions(options: Any, node: Node) -> Iterator[tuple[str, str, Node]]:
+    """Every id of an extension that options name: what it is for (`storage`, `auth`), the id, and its place."""
     if not isinstance(options, msgspec.Struct):
         return
     hints = typing.get_type_hints(type(options), include_extras=True)
@@ -379,9 +379,9 @@ def storages(options: Any, node: Node) -> Iterator[tuple[str, Node]]:
         value = getattr(options, field.name)
         place = node.get(field.encode_name) or node
         if isinstance(value, msgspec.Struct):
-            yield from storages(value, place)
-        elif isinstance(value, str) and "storage" in _extras(hints[field.name]):
-            yield value, place
+            yield from extensions(value, place)
+        elif isinstance(value, str) and (uses := _extras(hints[field.name])):
+            yield next(iter(uses)), value, place
 
 
 def _extras(kind: Any) -> set[str]:
