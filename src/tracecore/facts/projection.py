@@ -18,7 +18,6 @@ from tracecore.facts.projectors.projector import Index, Projection
 from tracecore.facts.projectors.training import TRAINING
 from tracecore.facts.projectors.worker import WORKER
 from tracecore.signals.record import Source
-from tracecore.signals.redaction import redacted_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +61,7 @@ def project(signal: LogSignal, *, redact: bool = True) -> list[Fact]:
     Args:
         redact: take secrets out of the record first, so that no fact, and nothing that is concluded from it, has any.
     """
-    return _INDEX.project(redacted_record(signal) if redact else signal)
+    return _INDEX.project(signal, redact=redact)
 
 
 def project_point(

@@ -99,19 +99,25 @@ def redacted(text: str) -> str:
 
 def redacted_record(signal: LogSignal) -> LogSignal:
     """The record without secrets in its body and attributes; the same record where there are none."""
-    log = signal["log"]
+    log = signal.get("log")
+    if not isinstance(log, dict):
+        return signal
     body = log.get("body")
     changed: dict[str, Any] = {}
     if isinstance(body, str) and (clean := redacted(body)) is not body:
         changed["body"] = clean
-    attributes = log.get("attributes") or {}
-    new = {
-        name: clean
-        for name, value in attributes.items()
-        if isinstance(value, str) and len(value) > 8 and (clean := redacted(value)) is not value
-    }
+    attributes: object = log.get("attributes")
+    new = (
+        {}
+        if not isinstance(attributes, dict)
+        else {
+            name: clean
+            for name, value in attributes.items()
+            if isinstance(value, str) and len(value) > 8 and (clean := redacted(value)) is not value
+        }
+    )
     if new:
-        changed["attributes"] = {**attributes, **new}
+        changed["attributes"] = {**cast("dict[str, Any]", attributes), **new}
     return cast("LogSignal", {**signal, "log": {**log, **changed}}) if changed else signal
 
 

@@ -94,8 +94,8 @@ class Index:
         """Attributes that can make a fact: a record that has none of them makes none."""
         return frozenset(self._by_trigger)
 
-    def project(self, signal: LogSignal) -> list[Fact]:
-        """All facts of the record, in the order of the projectors."""
+    def project(self, signal: LogSignal, *, redact: bool = False) -> list[Fact]:
+        """All facts of the record, in the order of the projectors; without secrets where that is asked for."""
         attributes: object
         resource: object
         try:
