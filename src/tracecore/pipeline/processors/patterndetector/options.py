@@ -57,12 +57,26 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
             yield ("silent_after",), "at least 1s"
 
 
+class Incidents(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        settle: how long an incident waits before it is told, so that symptoms do not go out before their cause.
+        reopen: how long after it was resolved an incident can come back under its id.
+    """
+
+    settle: Duration = 10 * SECOND
+    reopen: Duration = 1800 * SECOND
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         patterns: thresholds of each pattern by its name (`tracecore patterns list`); `enabled: false` leaves one out.
         partial_verdicts: whether a verdict that misses a layer of evidence is told.
-        forward: `all` records and verdicts, or `verdicts` only.
+        forward: `all` records and what is told, or only that (`verdicts`); or `facts` alone, for a `patterndetector`
+            that joins those of many nodes.
+        tell: each of the `verdicts`, the `incidents` that they are arbitrated into, or `both`.
+        incidents: when an incident is told.
         recipes: whether the built-in recipes stamp records; without them, records must arrive stamped.
         evaluation_interval: how often the engine looks while something comes; else it is once a second.
         block_timeout: how long a line waits for the lines that complete its block. Not given: 100ms for files that are
@@ -77,7 +91,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     patterns: dict[str, Any] = {}
     partial_verdicts: bool = True
-    forward: Literal["all", "verdicts"] = "all"
+    forward: Literal["all", "verdicts", "facts"] = "all"
+    tell: Literal["verdicts", "incidents", "both"] = "verdicts"
+    incidents: Incidents = Incidents()
     recipes: bool = True
     evaluation_interval: Interval = 100 * MILLISECOND
     block_timeout: Interval | None = None
