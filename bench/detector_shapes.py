@@ -134,13 +134,8 @@ def nccl_hang(n: int = EVENTS) -> list[Fact]:
 
 
 def nccl_hang_cohorts(n: int = EVENTS) -> list[Fact]:
-    """64 cohorts of 8 ranks that hang, and before each a report of it that a later one replaces."""
-    begun = collectives(n // 16, 8, lambda *_: True)
-    later: list[Fact] = []
-    for number, entry in enumerate(begun):
-        source = Source(path="/var/log/train.log", offset=(n + number) * 100, ident=f"event-{n + number:06d}")
-        later.append(msgspec.structs.replace(entry, time=entry.time + 1, source=source))
-    return begun + later
+    """Collectives of 8 ranks, of which every other one hangs: of 1,024 entries 64 cohorts of 8."""
+    return collectives(n // 8, 8, lambda seq, _: bool(seq % 2))
 
 
 def collective_mismatch(n: int = EVENTS) -> list[Fact]:
@@ -311,8 +306,8 @@ def storage_failure(n: int = EVENTS) -> list[Fact]:
     facts: list[Fact] = []
     for number in range(n // 8):
         at, own = number * 1300, {"job": "job-1", "rank": 0}
-        for more in range(6):
-            facts.append(fact("StorageError", 8 * number + more, at + more, error="estale", path="/data", **own))
+        stale = {"error": "estale", "path": "/data", **own}
+        facts += [fact("StorageError", 8 * number + more, at + more, **stale) for more in range(6)]
         facts.append(fact("ExceptionRaised", 8 * number + 6, at + 7, type="OSError", message="stale", **own))
         facts.append(fact("ExitStatus", 8 * number + 7, at + 8, exit_code=1, **own))
     return facts
@@ -775,8 +770,8 @@ def complaints_of_nobody(n: int) -> list[Fact]:
         facts.append(fact("NonFinite", number, at, **complaint, **job))
         late = 4 * 3600 if number < half - 1 else 1
         facts.append(fact("Progress", half + number, at + late, rank=number, step=6, loss=2.0, **job))
-    for more in range(5):
-        facts.append(fact("Progress", n + more, half * 0.001 + more, rank=n, step=7 + more, loss=2.0, job="job-1"))
+    late = {"rank": n, "loss": 2.0, "job": "job-1"}
+    facts += [fact("Progress", n + more, half * 0.001 + more, step=7 + more, **late) for more in range(5)]
     return facts
 
 

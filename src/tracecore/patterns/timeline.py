@@ -8,6 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tracecore.facts.fact import Fact, order
+from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -60,6 +61,45 @@ class Timeline(Generic[F]):
 
 def _later_end(one: F, other: F) -> F:
     return other if other.end > one.end else one
+
+
+class Others(Generic[F]):
+    """Facts in order of time, for the first near an instant whose name is another.
+
+    Args:
+        facts: in order of time.
+        name: says by what they are told apart: a rank, a GPU.
+    """
+
+    __slots__ = ("_longest", "_name")
+
+    def __init__(self, facts: Sequence[F], name: Callable[[F], object]) -> None:
+        self._name = name
+        #: For each fact, of it and those before it, the one that lasted longest, and the one of another name that did.
+        self._longest: list[tuple[F, F | None]] = []
+        one: F | None = None
+        other: F | None = None
+        for fact in facts:
+            if one is None or fact.end > one.end:
+                one, other = fact, other if one is None or name(one) == name(fact) else one
+            elif name(fact) != name(one) and (other is None or fact.end > other.end):
+                other = fact
+            self._longest.append((one, other))
+
+    def first(self, value: object, oldest: int, newest: int) -> F | None:
+        """The first whose name is not this value that ended at `oldest` or later, where it began at `newest` or
+        earlier."""
+
+        def of_another(pair: tuple[F, F | None]) -> F | None:
+            return pair[0] if self._name(pair[0]) != value else pair[1]
+
+        def end(pair: tuple[F, F | None]) -> int:
+            fact = of_another(pair)
+            return NEVER if fact is None else fact.end
+
+        place = bisect_left(self._longest, oldest, key=end)
+        fact = of_another(self._longest[place]) if place < len(self._longest) else None
+        return fact if fact is not None and fact.time <= newest else None
 
 
 class Changes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +14,7 @@ from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
 from tracecore.patterns.gpu_fault.action import AMD, CUDA, DRIVER, LINK, MILD, action_of, drastic, faulty
 from tracecore.patterns.gpu_fault.gauge import PEERS, Gauges, gauge_keys
-from tracecore.patterns.timeline import Timeline, grouped, in_order
+from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -210,7 +210,7 @@ class GpuFault(Pattern[Config]):
         links = window.digest(Xid, Links).xids
         if not links:
             return []
-        others = Others(in_order(window.of(Xid), window.of(GpuLost), window.of(Sxid)))
+        others = Others(in_order(window.of(Xid), window.of(GpuLost), window.of(Sxid)), _gpu)
         near = self.config.window
         found: list[GpuFaultVerdict] = []
         gpus = grouped(links, _gpu)
@@ -256,38 +256,6 @@ class GpuFault(Pattern[Config]):
             codes=shown,
             reports=reports,
         )
-
-
-class Others:
-    """Failures in order of time, for the first near a link's error that is of another GPU."""
-
-    __slots__ = ("_longest",)
-
-    def __init__(self, facts: Sequence[Fact]) -> None:
-        #: For each fact, of it and those before it, the one that lasted longest, and the one of another GPU that did.
-        self._longest: list[tuple[Fact, Fact | None]] = []
-        one: Fact | None = None
-        other: Fact | None = None
-        for fact in facts:
-            if one is None or fact.end > one.end:
-                one, other = fact, other if one is None or one.gpu == fact.gpu else one
-            elif fact.gpu != one.gpu and (other is None or fact.end > other.end):
-                other = fact
-            self._longest.append((one, other))
-
-    def first(self, gpu: str | None, oldest: int, newest: int) -> Fact | None:
-        """The first of another GPU that ended at `oldest` or later, where it began at `newest` or earlier."""
-
-        def of_another(pair: tuple[Fact, Fact | None]) -> Fact | None:
-            return pair[0] if pair[0].gpu != gpu else pair[1]
-
-        def end(pair: tuple[Fact, Fact | None]) -> int:
-            fact = of_another(pair)
-            return NEVER if fact is None else fact.end
-
-        place = bisect_left(self._longest, oldest, key=end)
-        fact = of_another(self._longest[place]) if place < len(self._longest) else None
-        return fact if fact is not None and fact.time <= newest else None
 
 
 class Links:

@@ -513,8 +513,13 @@ def _verdict(
 
 def _operation(hanging: Sequence[CollectiveEntry | WatchdogReport], seq: int) -> str | None:
     """What the ranks are in, from a dump where there is one."""
-    ordered = sorted(hanging, key=lambda fact: (fact.seq != seq, not isinstance(fact, CollectiveEntry)))
-    return next((fact.op for fact in ordered if fact.op), None)
+    best: str | None = None
+    least = 4
+    for fact in hanging:
+        distance = 2 * (fact.seq != seq) + (not isinstance(fact, CollectiveEntry))
+        if fact.op and distance < least:
+            best, least = fact.op, distance
+    return best
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:

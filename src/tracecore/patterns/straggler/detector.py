@@ -205,7 +205,9 @@ class Steps:
             if report.rank is None or report.step is None:
                 continue
             step = (report.attempt, -1.0 if report.epoch is None else report.epoch, report.step)
-            cohort = self.cohorts.setdefault(step, {})
+            cohort = self.cohorts.get(step)
+            if cohort is None:
+                cohort = self.cohorts[step] = {}
             known = cohort.get(report.rank)
             if known is None or (known.time, known.uid) < (report.time, report.uid):
                 cohort[report.rank] = report
