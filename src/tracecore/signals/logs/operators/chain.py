@@ -51,8 +51,8 @@ OPERATORS: Final[dict[str, type[Operator]]] = {
 }
 #: Operators of the Collector that are not here on purpose.
 ELSEWHERE: Final = frozenset(
-    {"csv_parser", "headerless_jarray_parser", "json_array_parser", "file_output", "otelcol", "scope_name_parser", "stdout",
-     "syslog_parser", "trace_parser", "uri_parser"}
+    {"csv_parser", "headerless_jarray_parser", "json_array_parser", "file_output", "otelcol", "scope_name_parser",
+     "stdout", "syslog_parser", "trace_parser", "uri_parser"}
 )  # fmt: skip
 
 
