@@ -1,4 +1,4 @@
-"""Plays incidents on a machine that does not exist, for the agents that the chart deploys, and prints the incidents that they find.
+"""Plays failures on a machine that does not exist, for the agents that the chart deploys, and prints their incidents.
 
 python examples/end-to-end/play.py memory-error
 python examples/end-to-end/play.py --list
@@ -28,9 +28,8 @@ def show(document: dict[str, Any], seconds: float) -> None:
     """An incident as it came, for people."""
     incident = document["incident"]
     again = f", revision {document['revision']}" if document["revision"] > 1 else ""
-    print(
-        f"\n  {document['id']} ({document['pattern'] or 'cause not known'}, {document['status']}{again}) after {seconds:.1f} s"
-    )
+    what = document["pattern"] or "cause not known"
+    print(f"\n  {document['id']} ({what}, {document['status']}{again}) after {seconds:.1f} s")
     print(textwrap.fill(document["headline"], 110, initial_indent="  ", subsequent_indent="  "))
     print(textwrap.fill("→ " + document["remediation"], 110, initial_indent="  ", subsequent_indent="    "))
     others = ", ".join(document["patterns"][1:])

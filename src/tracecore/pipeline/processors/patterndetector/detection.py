@@ -291,7 +291,7 @@ class Detection:
         """Take the facts of a record that is stamped; whether there were any."""
         if TRIGGERS.isdisjoint(signal["log"]["attributes"]):
             return False
-        facts = project(signal)
+        facts = project(signal, redact=self._options.redact)
         for fact in facts:
             self._fold.add(fact)
             self._news = True
