@@ -78,6 +78,7 @@ otlphttp:
 {{- define "tracecore.config.detector" -}}
 forward: verdicts
 tell: {{ .Values.detection.tell }}
+storage: file_storage
 partial_verdicts: {{ .Values.detection.partialVerdicts }}
 {{- with .Values.detection.patterns }}
 patterns:
