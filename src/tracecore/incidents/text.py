@@ -217,15 +217,14 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
     if len(rows) < 2:
         return
     yield ""
-    if any(row.timed for row in rows):
+    days = sorted({_day(row.time) for row in rows if row.timed})
+    if days:
         zone = datetime.fromtimestamp(rows[0].time // _SECOND).astimezone().strftime("%Z")
-        days = sorted({_day(row.time) for row in rows if row.timed})
         zone = f"{days[0]}, {zone}" if len(days) == 1 else zone
         about = "; ~ means the log has no time here" if any(not row.timed for row in rows) else ""
         yield paint("Timeline", "strong") + f" ({zone}{about})"
     else:
         yield paint("Order", "strong") + " (these logs have no times)"
-    days = {_day(row.time) for row in rows if row.timed}
     day = ""
     for row in rows:
         if len(days) > 1 and row.timed and _day(row.time) != day:
