@@ -294,6 +294,17 @@ RULES: Final[tuple[Rule, ...]] = (
     # The program disagrees with itself.
     Rule(
         causes=("collective_mismatch",),
+        effects=("collective_mismatch",),
+        bonds=("job",),
+        reason="it is the same difference, as the watchdogs tell it",
+        test=lambda cause, effect: (
+            any(f.kind == "collective" for f in cause.evidence)
+            and all(f.kind == "nccl_watchdog" for f in effect.evidence)
+        ),
+        before=False,
+    ),
+    Rule(
+        causes=("collective_mismatch",),
         effects=("nccl_hang",),
         bonds=("job",),
         reason="ranks called different collectives, so none of them can end",
