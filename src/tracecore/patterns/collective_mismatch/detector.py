@@ -247,7 +247,7 @@ def _from_reports(window: Window) -> list[Verdict]:
             episode=f"{group}:{seq}",
             time=max(side[0].time for _, side in ordered),
             pg=group,
-            pg_desc=next((desc for rank in ranks if (desc := described(reports, rank, seq))), None),
+            pg_desc=described(reports, group),
             seq=seq,
             differs=difference(ordered[0][0], ordered[1][0]),
             sides=tuple(tuple(side) for _, side in ordered),

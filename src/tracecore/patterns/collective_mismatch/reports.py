@@ -35,31 +35,35 @@ def what(report: WatchdogReport) -> str:
 def calls(reports: Sequence[WatchdogReport]) -> dict[tuple[str, int], dict[int, WatchdogReport]]:
     """The call of each rank by (group, sequence).
 
-    The line that names the call does not name the group. The next line of the same rank names the group and not the
-    call: the two share the sequence number. Where a job speaks of one group only, it is that one.
+    The line that names the call does not name the group. The next line of the same rank with the same number names the
+    group and not the call. Where a job speaks of one group only, it is that one.
     """
-    groups: dict[tuple[int | None, int | None], str] = {}
-    named: dict[str, None] = {}
-    for report in _ordered(reports):
-        if report.pg:
-            groups[report.rank, report.seq] = report.pg
-            named[report.pg] = None
-    only = next(iter(named)) if len(named) == 1 else ""
     found: dict[tuple[str, int], dict[int, WatchdogReport]] = {}
+    waiting: dict[tuple[int, int], list[WatchdogReport]] = {}
+    groups: dict[str, None] = {}
     for report in _ordered(reports):
-        if report.op is None or report.seq is None or report.rank is None:
+        if report.rank is None or report.seq is None:
             continue
-        group = report.pg or groups.get((report.rank, report.seq)) or only
-        if group or not named:
-            found.setdefault((group, report.seq), {}).setdefault(report.rank, report)
+        key = report.rank, report.seq
+        if report.pg:
+            groups[report.pg] = None
+        if report.op is not None and not report.pg:
+            waiting.setdefault(key, []).append(report)
+        elif report.op is not None and report.pg:
+            found.setdefault((report.pg, report.seq), {}).setdefault(report.rank, report)
+        elif report.pg and len(said := waiting.pop(key, [])) == 1:
+            found.setdefault((report.pg, report.seq), {}).setdefault(report.rank, said[0])
+    if len(groups) <= 1:
+        only = next(iter(groups), "")
+        for (rank, seq), said in waiting.items():
+            found.setdefault((only, seq), {}).setdefault(rank, said[0])
     return found
 
 
 def _ordered(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:
-    return sorted(reports, key=lambda report: (report.time, report.uid))
+    return sorted(reports, key=lambda report: (report.time, report.source.path, report.source.offset, report.uid))
 
 
-def described(reports: Sequence[WatchdogReport], rank: int | None, seq: int | None) -> str | None:
-    """What the program calls the group of this rank's collective."""
-    mine = (report.pg_desc for report in reports if report.rank == rank and report.seq == seq and report.pg_desc)
-    return next(mine, None)
+def described(reports: Sequence[WatchdogReport], group: str) -> str | None:
+    """What the program calls this group."""
+    return next((report.pg_desc for report in _ordered(reports) if report.pg == group and report.pg_desc), None)
