@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 QUOTE = 300
+#: Characters of a message in which its reason is looked for.
+MESSAGE = 4096
+#: How a line ends that announces the next.
+ANNOUNCES = (":", "...", "{", "(")
 
 
 def seconds(value: float) -> str:
@@ -43,6 +47,20 @@ def quote(text: str, limit: int = QUOTE) -> str:
         return f"{' '.join(text[:half].split())} … {' '.join(text[-half:].split())}"
     line = " ".join(text[: 2 * limit].split())
     return line if len(line) <= limit and len(text) <= 2 * limit else line[: limit - 1] + "…"
+
+
+def reason(message: str, limit: int = 160) -> str:
+    """The line of a message that says why: the first, and where that only announces others, the one it leads to.
+
+    `Error(s) in loading state_dict for Net:` is followed by what is wrong with it.
+    """
+    lines = [line for part in message[:MESSAGE].splitlines() if (line := part.strip())]
+    if not lines:
+        return ""
+    if len(lines) == 1 or not lines[0].endswith(ANNOUNCES):
+        return quote(lines[0], limit)
+    told = next((line for line in lines[1:] if not line.endswith(ANNOUNCES)), lines[-1])
+    return f"{quote(lines[0], limit // 2)} {quote(told, limit)}"
 
 
 def place(fact: Fact) -> str:

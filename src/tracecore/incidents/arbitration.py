@@ -389,9 +389,14 @@ def _suspects(root: Touch, said: Verdict, symptoms: Sequence[Touch], attempt: At
         ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":
         ranks = ()
+    local = said.fields().get("gen_ai.training.local_rank")
+    if not ranks and attempt is not None and not attempt.ranks and isinstance(local, int):
+        ranks = (local,)  # where no rank is known, nothing speaks of a second node
     # A rank implies those below it, also where they left nothing to read.
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
-    if ranks and world and set(ranks) >= world:
+    # Where only rank 0 is heard of, its steps or its end say that it is the whole run; a lone line does not.
+    whole = len(world) > 1 or (attempt is not None and bool(attempt.ended or attempt.progress))
+    if ranks and world and whole and set(ranks) >= world:
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
     return msgspec.structs.replace(suspects, ranks=tuple(ranks))

@@ -11,6 +11,7 @@ from tracecore.incidents.activity import activity
 from tracecore.patterns.contract import LastLines
 from tracecore.signals.bundle import archive
 from tracecore.signals.logs.reader import dialect
+from tracecore.signals.redaction import redacted
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -84,11 +85,16 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
     except archive.ERRORS:
         return None
     number = source.line + before
-    lines = [_fitting(line) for line in harmless(raw.decode("utf-8", "replace")).split("\n")]
+    lines = [_fitting(line) for line in _shown(raw, bundle).split("\n")]
     numbered = [(number + place, line) for place, line in enumerate(lines) if line.strip()]
     if begin > source.offset and len(numbered) > 1:
         numbered = numbered[1:]
     return Excerpt(source.path, tuple(_telling(numbered, most)), source.line)
+
+
+def _shown(raw: bytes, bundle: Bundle) -> str:
+    text = harmless(raw.decode("utf-8", "replace"))
+    return redacted(text) if bundle.redact else text
 
 
 def _fitting(line: str) -> str:
@@ -107,7 +113,7 @@ def last_words(bundle: Bundle, rank: int, most: int = 3, pods: Collection[str] =
     own = [stream for stream in bundle.streams if stream.layer == "stdout" and stream.size]
     named = [stream for stream in own if stream.resource.get("gen_ai.training.rank") == rank or _pod(stream) in pods]
     for stream in sorted(named, key=lambda stream: -_written(stream)) or own:
-        told = _last_of(stream, None if named else rank)
+        told = _last_of(bundle, stream, None if named else rank)
         if told:
             return Excerpt(stream.path, tuple(told[-most:]), told[-most:][0][0])
     return None
@@ -134,7 +140,7 @@ def _written(stream: Stream) -> int:
     return attempt if isinstance(attempt, int) else 0
 
 
-def _last_of(stream: Stream, rank: int | None) -> list[tuple[int, str]]:
+def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int, str]]:
     """The program's lines near the end of this log; where a rank is given, those labelled with it."""
     if stream.size is None or stream.size > _REACH:
         return []
@@ -152,7 +158,7 @@ def _last_of(stream: Stream, rank: int | None) -> list[tuple[int, str]]:
         if rank is not None and said.rank != rank:
             continue
         # Of a bar that is drawn over and over, the last state is what a person would have seen.
-        states = harmless(said.text.decode("utf-8", "replace")).split("\n")
+        states = _shown(said.text, bundle).split("\n")
         own = [cut for state in states if (cut := _UNDER_A_BAR.sub("", state).rstrip()) and not _CHATTER.search(cut)]
         if own:
             told.append((place, _fitting(own[-1])))

@@ -129,7 +129,10 @@ def exception_raised(record: Stamped) -> ExceptionRaised | None:
     kind = name(record.get("exception.type")) or (parsed.type if parsed else None)
     if kind is None:
         return None
-    message = text(record.get("exception.message")) or (text(parsed.message) if parsed else None)
+    message = text(record.get("exception.message"))
+    whole = text(parsed.message) if parsed is not None else None
+    if whole is not None and (message is None or whole.startswith(message)):
+        message = whole  # with its further lines, which often have the reason
     fields: dict[str, Any] = {}
     if parsed is not None:
         if parsed.frame is not None:

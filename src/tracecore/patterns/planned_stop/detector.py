@@ -33,6 +33,7 @@ WORDS = {
     "spot": "lost its spot machine",
     "sigterm": "was terminated by SIGTERM, and nobody says by whom",
     "interrupt": "was interrupted from the keyboard",
+    "hangup": "ended with the session it was started from (SIGHUP)",
 }
 NEXT = {
     "preempted": "nothing is broken: resubmit {job} and it resumes from its last checkpoint; {who}",
@@ -42,6 +43,8 @@ NEXT = {
     "maintenance": "resubmit {job} when the maintenance is over, or elsewhere; {who}",
     "spot": "resubmit {job} from its last checkpoint on other machines; {who}",
     "sigterm": "find who sent it before restarting {job}: {who}",
+    "hangup": "the terminal or SSH session of {job} was closed: start it with `nohup`, `tmux` or from the scheduler, "
+    "so that it outlives the session, and resume from its last checkpoint",
     "interrupt": "somebody pressed control-C; restart {job} from its last checkpoint when it is wanted",
 }
 WHO = {

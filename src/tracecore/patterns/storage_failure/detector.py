@@ -24,8 +24,11 @@ Trouble: TypeAlias = StorageError | MountEvent
 
 #: Errors that do not go away by themselves.
 LASTING = frozenset(
-    {"enospc", "erofs", "estale", "enotconn", "eio", "quota", "evicted", "mount_failed", "shm_exhausted", "lock_lost"}
-)
+    {
+        "enospc", "erofs", "estale", "enotconn", "eio", "quota", "evicted", "mount_failed", "shm_exhausted",
+        "lock_lost", "write_failed", "denied",
+    }
+)  # fmt: skip
 #: Errors that clients retry: they count when somebody suffers from them, or when they last.
 PASSING = frozenset({"throttle", "server_error", "not_responding", "timeout"})
 #: Mounts that Kubernetes tries again and again.
@@ -49,6 +52,8 @@ WORDS = {
     "mount_failed": "could not be mounted",
     "shm_exhausted": "has no shared memory left",
     "lock_lost": "lost its locks",
+    "write_failed": "took only a part of what was written to it",
+    "denied": "refused access (AccessDenied)",
 }
 PROPER = {
     "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
@@ -75,6 +80,10 @@ NEXT = {
     "mount_failed": "`kubectl describe pod` and the CSI driver's log on the node say why; check secret, export, quota",
     "shm_exhausted": "`df -h /dev/shm`: give the pod a larger `emptyDir: {medium: Memory}` (Docker: `--shm-size`), or "
     "use fewer workers",
+    "write_failed": "the writer does not say why: `df -h {path}; df -i {path}`, `quota -s` and `dmesg -T` show whether "
+    "it is full, over quota or failing",
+    "denied": "check the credentials of the job (role, keys, token, their expiry) and what they may read: try the same "
+    "request by hand with them (`aws s3 ls`, `gcloud storage ls`, `huggingface-cli whoami`)",
     "lock_lost": "the client lost its lease: look at the server's log and the network, then restart the job",
 }
 #: What to do where the kind of storage makes a difference.

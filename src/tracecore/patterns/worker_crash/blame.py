@@ -281,8 +281,11 @@ class Scene:
 
     def survived(self, fact: Fact) -> bool:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
-        if any(after(done, fact) and self.near(done, fact) for done in self.ledger.done.known.get(fact.rank, ())):
-            return True
+        for done in self.ledger.done.known.get(fact.rank, ()):
+            # Who says in one file that it is complete did not die of what is in the other.
+            elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
+            if (after(done, fact) or elsewhere) and self.near(done, fact):
+                return True
         own = [status.exit_code for status in self._ends(fact) if not status.alive]
         if own and not any(own) and not self.launched(fact):
             return True
@@ -371,10 +374,13 @@ def _hold(lines: Iterable[Lines[Any]], fact: Fact) -> bool:
 
 
 def after(later: Fact, earlier: Fact) -> bool:
-    """Whether one was said after the other: by its place within one stream, else by its time."""
+    """Whether one was said after the other: by its place within one stream, else by its time.
+
+    A process may write to two files, one of them without times: which of two such lines came first nobody knows.
+    """
     if later.source.path == earlier.source.path and not later.source.ident:
         return later.source.offset > earlier.source.offset
-    return later.time > earlier.time
+    return later.time > earlier.time and not (later.approximate or earlier.approximate)
 
 
 def _one_place(stop: Fact, fact: Fact) -> bool:

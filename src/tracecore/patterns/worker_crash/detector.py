@@ -117,6 +117,7 @@ class WorkerCrash(Pattern[Config]):
             failure=crash.first,
             rank=crash.rank,
             ranks=tuple(sorted(crash.ranks)),
+            everybody=crash.everybody,
             confirmation=confirmation,
             followers=tuple(list(followers.values())[:CITED]),
             followed=len(followers.keys() - {None}),

@@ -10,6 +10,7 @@ import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.kernel import lines as kernel_lines
+from tracecore.signals.kubernetes import printed
 from tracecore.signals.logs.dialects import WRAPPINGS, plain
 from tracecore.signals.stamps import Stamp
 
@@ -171,6 +172,10 @@ def _by_content(head: bytes, complete: bool) -> str:
     if _SCONTROL.match(start) and b"=" in first:
         return "scontrol"
     if _EVENTS_TABLE.match(start):
+        return "kubernetes_table"
+    if printed.BARE_ROW.match(first) and all(
+        printed.BARE_ROW.match(line) for line in start.splitlines()[1:3] if line.strip()
+    ):
         return "kubernetes_table"
     if _DESCRIBE.match(start) and _DESCRIBE_TOO.search(head):
         return "kubernetes_describe"

@@ -17,6 +17,9 @@ Answer: TypeAlias = tuple[Block, Sequence[int] | None]
 #: Lines with one of these open a multi-line block. Without them the block is read as single lines.
 OPENERS = (
     b"Traceback (most recent call last)",
+    b"Exception ignored ",
+    b"--- Logging error ---",
+    b"Error in atexit._run_exitfuncs",
     b"====================",
     b"********************",
     b"Fatal Python error:",

@@ -1,7 +1,8 @@
 """The `patterndetector` processor: says by name what breaks, while it happens.
 
 Processors of one id share one engine, in whatever pipelines they stand: logs, metrics and dumps meet in it. Verdicts
-leave as log records, in the first logs pipeline that names it.
+and incidents leave as log records, in the first logs pipeline that names it. With `forward: facts` there is no engine:
+facts leave, and a detector that receives those of many nodes joins them.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
+from tracecore.facts import wire
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.processors.patterndetector import verdicts
 from tracecore.pipeline.processors.patterndetector.detection import Detection
 from tracecore.pipeline.processors.patterndetector.options import Options, check
+from tracecore.signals.redaction import redacted
 
 __all__ = ["FACTORY", "Options", "PatternDetector"]
 
@@ -22,7 +25,9 @@ class PatternDetector:
     """A detection's place in one pipeline."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        self._redact = redacted if options.redact else None
         self._forwards = options.forward == "all"
+        self._sends_facts = options.forward == "facts"
         self._clock = setting.clock
         self.detection: Detection = setting.share(partial(Detection, options, setting))
         #: Only one of those that share it tells what it finds.
@@ -37,6 +42,9 @@ class PatternDetector:
                 self.detection.logs(batch.view(), now, batch.pause)
         if self._forwards:
             yield batch
+        elif self._sends_facts:
+            with self.detection.lock:
+                self.detection.await_facts(batch.acks, now)
         else:
             batch.done()
         if self._tells and now >= self.detection.next:
@@ -55,9 +63,20 @@ class PatternDetector:
         return self._evaluate(now, last=True) if self._tells else ()
 
     def _evaluate(self, now: int, *, last: bool = False) -> list[Batch]:
+        if self._sends_facts:
+            return self._collect(now, last=last)
         with self.detection.lock:
-            said = self.detection.evaluate(now, last=last)
-        return [verdicts.batch(said, now)] if said else []
+            said, updates = self.detection.evaluate(now, last=last)
+        return [verdicts.batch(said, updates, now)] if said or updates else []
+
+    def _collect(self, now: int, *, last: bool) -> list[Batch]:
+        with self.detection.lock:
+            facts, acks = self.detection.collected(now, last=last)
+        batch = Batch("logs", wire.payload(facts, now, redact=self._redact), count=len(facts), acks=acks)
+        if facts:
+            return [batch]
+        batch.done()
+        return []
 
 
 FACTORY = Factory(

@@ -1,8 +1,9 @@
 """What goes on in a `patterndetector`, whichever pipelines it stands in.
 
     lines → blocks → recipes ┐
-    dumps → join             ├→ facts → bridges → engine → verdicts
-    metric points → bridges  ┘
+    dumps → join             ├→ facts → bridges → engine → verdicts → incidents
+    metric points → bridges  │
+    facts of other nodes     ┘
 
 From blocks on it is what an offline diagnosis does.
 """
@@ -12,24 +13,29 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, Limits
+from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.fold import Fold
 from tracecore.facts.projection import TRIGGERS, project
 from tracecore.facts.silence import SilenceBridge
+from tracecore.incidents.live import LiveIncidents, Update
 from tracecore.patterns import catalogue
+from tracecore.pipeline.agent.batch import Ack
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.options import MILLISECOND, SECOND
+from tracecore.pipeline.failure import failure_of_facts
 from tracecore.pipeline.ordinals import Holdings, named, reasons
 from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.hints import Hints
 from tracecore.pipeline.processors.numbers import Numbers
 from tracecore.pipeline.processors.patterndetector.lines import Lines, by_layer, layer_of_resource, layer_of_signal
 from tracecore.pipeline.processors.patterndetector.options import Options
+from tracecore.pipeline.processors.patterndetector.pulse import Pulse
 from tracecore.pipeline.processors.patterndetector.stalls import Stalls
 from tracecore.signals.kubernetes.live import Live, likeness, unwrapped
 from tracecore.signals.record import LogSignal, Resource, Source
@@ -58,6 +64,8 @@ HEARTBEAT: Final = SECOND
 #: at files every 200 ms; and beyond the time within which a receiver of ours looks again.
 REMOTE: Final = 250 * MILLISECOND
 BEYOND: Final = 75 * MILLISECOND
+#: No block waits longer for its next line.
+BLOCK_AT_MOST: Final = 1500 * MILLISECOND
 #: Attributes of a record that say which stream it is of, beside its resource.
 _STREAM: Final = ("log.file.path", "log.iostream", "gen_ai.training.rank")
 
@@ -92,11 +100,20 @@ class Detection:
         self._silence = SilenceBridge(options.silence.silent_after) if options.silence.enabled else None
         #: Recipes take a moment to compile: those of the usual layers are ready before the first record.
         self._lines = {layer: Lines(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
-        self._live = Live()
+        self._objects_seen = Live()
         self._dull: OrderedDict[tuple[object, ...], None] = OrderedDict()
         self._metrics: MetricFacts | None = None
         self._holdings = Holdings()
         self._dumps: DumpFacts | None = None
+        self._sent: list[Fact] = []
+        self._pulse = Pulse()
+        #: Sources of what was read, and when, whose facts have not left yet.
+        self._waiting: list[tuple[int, Ack]] = []
+        self._live: LiveIncidents | None = None
+        if options.tell != "verdicts":
+            self._live = LiveIncidents(
+                settle=options.incidents.settle, reopen=options.incidents.reopen, classify=failure_of_facts
+            )
         self._told: OrderedDict[str, None] = OrderedDict()
         self._known: OrderedDict[int, int] = OrderedDict()
         self._lost: dict[str, int] = {}
@@ -123,15 +140,29 @@ class Detection:
         for entry in payload.get("resource_logs") or ():
             found = entry.get("resource") or {}
             resource: Resource = {"attributes": dict(found.get("attributes") or {})}
+            self._pulse.heard(resource["attributes"], now)
             layer = layer_of_resource(resource)
             for held in entry.get("scope_logs") or ():
                 records = held.get("log_records") or ()
+                if (held.get("scope") or {}).get("name") == wire.SCOPE:
+                    self._facts_of(entry, held, now)
+                    continue
                 if layer == "flight_recorder":
                     self._recorded(resource, records, now)
                     continue
                 for place, whose, some in by_layer(layer, resource, records):
                     self._records(place, whose, some, now)
         self._appoint(now)
+
+    def _facts_of(self, entry: Mapping[str, Any], held: Mapping[str, Any], now: int) -> None:
+        """Take facts that another agent sent."""
+        received = wire.read({"resource_logs": [{**entry, "scope_logs": [held]}]})
+        for reason, count in received.skipped.items():
+            self._meter.note(f"fact_{reason}", count)
+        for fact in received.facts:
+            self._see(fact.end, now)
+        self._sent += received.facts
+        self._news = self._news or bool(received.facts)
 
     def metrics(self, payload: Mapping[str, Any], now: int) -> None:
         """Take metric points."""
@@ -226,7 +257,7 @@ class Detection:
         if like is not None and like in self._dull:
             return
         told = fruitful = False
-        for signal in self._live.signals(change, item, now):
+        for signal in self._objects_seen.signals(change, item, now):
             told = True
             if not self._options.recipes:
                 fruitful |= self._state(signal)
@@ -260,7 +291,7 @@ class Detection:
         """Take the facts of a record that is stamped; whether there were any."""
         if TRIGGERS.isdisjoint(signal["log"]["attributes"]):
             return False
-        facts = project(signal)
+        facts = project(signal, redact=self._options.redact)
         for fact in facts:
             self._fold.add(fact)
             self._news = True
@@ -304,32 +335,38 @@ class Detection:
         for signal in self._blocks.finish():
             self._stamp(layer_of_signal(signal), signal)
 
-    def evaluate(self, now: int, *, last: bool = False) -> list[Emission]:
-        """What is to be told now."""
-        for signal in self._blocks.expire(now):
-            self._stamp(layer_of_signal(signal), signal)
-        if not (self._news or last or now >= self._looked + HEARTBEAT or now < self._looked):
-            self._appoint(now)
-            return []
-        self._looked, self._news, self._since = now, False, 0
-        self._appoint(now)
-        if self._ahead is None:
-            return []
-        instant = min(self._ahead + max(now - self._arrived, 0), now + AHEAD)
-        if self._metrics is not None:
-            for fact in self._metrics.advance(instant):
-                self._fold.add(fact)
-            self._count_lost(self._metrics.dropped)
-        facts = self._named([change.fact for change in self._fold.changes()])
-        if self._dumps is not None:
-            facts += self._dumps.facts(now, last=last)
+    def collected(self, now: int, *, last: bool = False) -> tuple[list[Fact], tuple[Ack, ...]]:
+        """The facts that are new or have grown, for somebody else to join, and who waits for them to arrive."""
+        instant = self._begin(now, last=last)
+        if instant is None and self._ahead is not None:
+            return [], ()
+        facts = [] if instant is None else self._gathered(instant, now, last=last)
+        facts += self._pulse.beats(now)
+        # Lines of a block that is not whole yet have given no fact yet.
+        ripe = now if last or not self._blocks else now - BLOCK_AT_MOST
+        acks = tuple(ack for came, ack in self._waiting if came <= ripe)
+        self._waiting = [(came, ack) for came, ack in self._waiting if came > ripe]
+        return facts, acks
+
+    def await_facts(self, acks: Iterable[Ack], now: int) -> None:
+        """Remember who waits until the facts of what it gave have arrived."""
+        self._waiting += [(now, ack) for ack in acks]
+
+    def evaluate(self, now: int, *, last: bool = False) -> tuple[list[Emission], list[Update]]:
+        """What is to be told now: verdicts, and updates of incidents."""
+        instant = self._begin(now, last=last)
+        if instant is None:
+            return [], []
+        facts = self._gathered(instant, now, last=last)
         facts += self._bridged(facts, instant)
         self._engine.add(facts)
         said = [e for e in self._engine.advance(instant) if self._tells(e)]
+        updates: list[Update] = []
+        if self._live is not None:
+            self._live.take(facts, instant)
+            self._live.hear(said, instant)
+            updates = self._live.advance(instant)
         self._numbers.update(self._blocks)
-        if now - self._expired > 10 * SECOND:
-            self._expired = now
-            self._fold.expire(instant)
         for emission in said:
             log.info(
                 "verdict %s revision %d %s: %s",
@@ -338,7 +375,37 @@ class Detection:
                 emission.status,
                 emission.verdict.headline(),
             )
-        return said
+        for update in updates:
+            log.info("%s revision %d %s: %s", update.id, update.revision, update.state, update.incident.headline)
+        return said if self._options.tell != "incidents" else [], updates
+
+    def _begin(self, now: int, *, last: bool) -> int | None:
+        """The instant to judge at; None where there is nothing to judge."""
+        for signal in self._blocks.expire(now):
+            self._stamp(layer_of_signal(signal), signal)
+        if not (self._news or last or now >= self._looked + HEARTBEAT or now < self._looked):
+            self._appoint(now)
+            return None
+        self._looked, self._news, self._since = now, False, 0
+        self._appoint(now)
+        if self._ahead is None:
+            return None
+        return min(self._ahead + max(now - self._arrived, 0), now + AHEAD)
+
+    def _gathered(self, instant: int, now: int, *, last: bool) -> list[Fact]:
+        """Everything that came since the last look, as facts."""
+        if self._metrics is not None:
+            for fact in self._metrics.advance(instant):
+                self._fold.add(fact)
+            self._count_lost(self._metrics.dropped)
+        facts = self._named([change.fact for change in self._fold.changes()])
+        if self._dumps is not None:
+            facts += self._dumps.facts(now, last=last)
+        sent, self._sent = self._sent, []
+        if now - self._expired > 10 * SECOND:
+            self._expired = now
+            self._fold.expire(instant)
+        return facts + sent
 
     def _named(self, facts: list[Fact]) -> list[Fact]:
         """The same facts; those that name a CUDA device with the GPU it is, where that is certain."""
