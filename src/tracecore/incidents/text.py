@@ -157,6 +157,15 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
     return [(fact, excerpt(diagnosis.bundle, fact.source)) for fact in chosen]
 
 
+def last_lines(diagnosis: Diagnosis, incident: Incident) -> Iterator[tuple[str, tuple[tuple[int, str], ...]]]:
+    """What the suspects wrote last, each with its place in words."""
+    for own in incident.last_lines:
+        doing = f" (it {own.doing})" if own.doing else ""
+        yield f"{own.path}:{own.lines[0][0]}, the last lines of rank {own.rank}{doing}", own.lines
+    if not incident.last_lines and (last := unexplained_end(diagnosis, incident)) is not None:
+        yield f"{last.place}, its last lines", last.lines
+
+
 def unexplained_end(diagnosis: Diagnosis, incident: Incident) -> Excerpt | None:
     """What the only suspect wrote last, where others saw it end and nothing of its own says why."""
     ranks = incident.suspects.ranks
@@ -181,9 +190,9 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
         return
     yield ""
     yield paint("Evidence", "strong")
-    if (last := unexplained_end(diagnosis, incident)) is not None:
-        yield f"  {harmless(last.place)}, its last lines"
-        for _, line in last.lines:
+    for place, lines in last_lines(diagnosis, incident):
+        yield f"  {harmless(place)}"
+        for _, line in lines:
             yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], WIDTH - 6))
     for fact, found in quoted:
         if found is None:

@@ -19,6 +19,7 @@ from tracecore.facts.process import ExitStatus
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
 from tracecore.pipeline import dumps, metrics
 from tracecore.pipeline import facts as reading
@@ -83,6 +84,7 @@ def diagnose(
     verdicts = standing(engine.replay(facts, until=end + _watched(facts)))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end, _ranks(bundle))
+    run.last_lines = lambda rank, attempt: quoted(bundle, rank, attempt)
     finding = arbitrate(verdicts, run, bundle.layers())
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
