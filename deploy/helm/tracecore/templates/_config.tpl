@@ -89,6 +89,7 @@ otlphttp:
 
 {{- define "tracecore.config.detector" -}}
 forward: verdicts
+storage: file_storage
 partial_verdicts: {{ .Values.detection.partialVerdicts }}
 {{- with .Values.detection.patterns }}
 patterns:
