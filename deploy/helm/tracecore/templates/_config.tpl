@@ -53,12 +53,20 @@ webhook/alertmanager:
   labels:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with .alertmanager.tls }}
+  tls:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   sending_queue:
     storage: file_storage
 {{- end }}
 {{- if .webhook.enabled }}
 webhook:
   url: {{ .webhook.url | quote }}
+  {{- with .webhook.tls }}
+  tls:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   sending_queue:
     storage: file_storage
 {{- end }}
@@ -67,6 +75,10 @@ otlphttp:
   endpoint: {{ .otlphttp.endpoint | quote }}
   {{- with .otlphttp.headers }}
   headers:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .otlphttp.tls }}
+  tls:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   sending_queue:
@@ -337,7 +349,9 @@ pod_association:
 {{- $queue := dict "storage" "file_storage" "num_consumers" 4 }}
 {{- $never := dict "max_elapsed_time" "0s" "initial_interval" "1s" }}
 {{- $where := printf "%s-cluster:4317" (include "tracecore.fullname" .) }}
-{{- $_ := set $sinks "otlp/cluster" (dict "endpoint" $where "tls" (dict "insecure" true) "sending_queue" $queue "retry_on_failure" $never) }}
+{{- $tls := dict "insecure" true }}
+{{- if $v.tls.secretName }}{{ $tls = dict "ca_file" "/etc/tracecore-tls/ca.crt" "cert_file" "/etc/tracecore-tls/tls.crt" "key_file" "/etc/tracecore-tls/tls.key" }}{{ end }}
+{{- $_ := set $sinks "otlp/cluster" (dict "endpoint" $where "tls" $tls "sending_queue" $queue "retry_on_failure" $never) }}
 {{- if $all }}{{ $_ := set $sinks "otlphttp" (get $outputs "otlphttp") }}{{ end }}
 {{- else }}
 {{- $sinks = $outputs }}
@@ -392,7 +406,9 @@ objects:
 {{- $sources := $own }}
 {{- if $gathers }}
 {{- $sources = append $own "otlp" }}
-{{- $_ := set $receivers "otlp" (dict "protocols" (dict "grpc" (dict "endpoint" (printf "%s:4317" (include "tracecore.listen" .)) "max_recv_msg_size_mib" 48))) }}
+{{- $grpc := dict "endpoint" (printf "%s:4317" (include "tracecore.listen" .)) "max_recv_msg_size_mib" 48 }}
+{{- if $v.tls.secretName }}{{ $_ := set $grpc "tls" (dict "cert_file" "/etc/tracecore-tls/tls.crt" "key_file" "/etc/tracecore-tls/tls.key" "client_ca_file" "/etc/tracecore-tls/ca.crt") }}{{ end }}
+{{- $_ := set $receivers "otlp" (dict "protocols" (dict "grpc" $grpc)) }}
 {{- end }}
 {{- $first := list "memory_limiter" }}
 {{- $processors := dict "memory_limiter" (include "tracecore.config.memory" $v.cluster.resources.limits.memory | fromYaml) }}
