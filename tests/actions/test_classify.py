@@ -206,7 +206,7 @@ def test_the_record_has_the_fields_of_the_contract_and_no_empty_ones() -> None:
     assert document["log_tail"] == "RuntimeError: CUDA out of memory"
     assert document["retry_cap"] == 1
     assert document["retry"] == {
-        "decision": "retry", "reason": "resource: retry 1 of 1 after 30 s", "delay_s": 30.0, "cap": 1, "counted": True,
+        "decision": "retry", "reason": "retry 1 of 1 after 30 s", "delay_s": 30.0, "cap": 1, "counted": True,
     }  # fmt: skip
     assert document["evidence"]["line_number"] == 1
     assert {"signal", "auto_retried", "retry_count"}.isdisjoint(document)

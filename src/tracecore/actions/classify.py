@@ -137,7 +137,8 @@ def _decide(
     if rule is not None:
         chosen = decisive(found)
         before = chosen is not None and chosen.role in ("cause", "error")
-        if rule.role != "stop" or not before:
+        # Neither a stop nor a hang outranks the failure that led to it.
+        if rule.role not in ("stop", "symptom") or not before:
             return rule, _line_of(rule, found), f"the reason {reason} was given", given
     if killer == "SIGKILL":
         explained = next((one for one in found if one.rule.explains_kill and not one.survived), None)

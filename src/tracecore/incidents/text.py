@@ -14,7 +14,8 @@ from tracecore.incidents.excerpt import Excerpt, excerpt, harmless, last_words
 from tracecore.incidents.timeline import Moment, runs, timeline, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
     from tracecore.facts.fact import Fact
     from tracecore.incidents.diagnosis import Diagnosis
@@ -107,12 +108,17 @@ def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
     yield from _wrap(harmless(incident.advice), " " * 7, "Do     ", paint, "strong")
     failure = incident.failure or {}
     if failure.get("class"):
-        retry = failure.get("retry") or {}
-        words = words_of = str(failure["class"])
-        if retry.get("decision"):
-            words += f"; {DECISIONS.get(retry['decision'], retry['decision'])}"
-            words += f" ({str(retry['reason']).removeprefix(f'{words_of}: ')})" if retry.get("reason") else ""
-        yield from _wrap(words, " " * 7, "Class  ", paint, "strong")
+        yield from _wrap(class_and_decision(failure), " " * 7, "Class  ", paint, "strong")
+
+
+def class_and_decision(failure: Mapping[str, Any]) -> str:
+    """The failure class and what to do about it: `code; do not retry (the cause is in the code, …)`."""
+    retry = failure.get("retry") or {}
+    words = str(failure.get("class", "unknown"))
+    if decision := retry.get("decision"):
+        words += f"; {DECISIONS.get(decision, decision)}"
+        words += f" ({retry['reason']})" if retry.get("reason") else ""
+    return words
 
 
 def where(incident: Incident) -> str:
