@@ -13,11 +13,12 @@ from tracecore.incidents.arbitration import Finding, arbitrate
 from tracecore.incidents.run import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Pattern
+    from tracecore.incidents.run import Attempt
+    from tracecore.patterns.contract import LastLines, Pattern
 
 
 class Conclusion(msgspec.Struct):
@@ -44,6 +45,7 @@ def conclude(
     until: int,
     layers: Mapping[str, int],
     ranks: Collection[int] = (),
+    last_lines: Callable[[int, Attempt | None], LastLines | None] | None = None,
 ) -> Conclusion:
     """Judge folded facts.
 
@@ -53,9 +55,12 @@ def conclude(
         until: up to when somebody looked.
         layers: files of each layer that were read.
         ranks: those that left a log, whatever it says.
+        last_lines: the last lines of a rank in an attempt, where logs can be read.
     """
     engine = Engine(patterns, strict=False)
     verdicts = standing(engine.replay(facts, until=until))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end, ranks)
+    if last_lines is not None:
+        run.last_lines = last_lines
     return Conclusion(verdicts, run, arbitrate(verdicts, run, layers), engine)

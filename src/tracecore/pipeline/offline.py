@@ -16,11 +16,13 @@ from tracecore.facts.fold import fold
 from tracecore.facts.process import ExitStatus
 from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
 from tracecore.pipeline import dumps, metrics
 from tracecore.pipeline import facts as reading
 from tracecore.pipeline.failure import failure_of
 from tracecore.signals.bundle.discovery import Bundle, discover
+from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ def diagnose(
     recorded = dumps.gather(bundle, jobs)
     scraped = metrics.gather(bundle)
     known = max(recorded.end, scraped.end)
-    if known and (known > bundle.clock.latest or not bundle.clock.exact):
+    if is_plausible(known) and (known > bundle.clock.latest or not bundle.clock.exact):
         bundle.clock = Clock(known, True)
     total = sum(stream.size or 0 for stream in bundle.streams)
     part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
@@ -76,7 +78,13 @@ def diagnose(
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     concluded = conclude(
-        patterns, facts, end=end, until=end + _watched(facts), layers=bundle.layers(), ranks=_ranks(bundle)
+        patterns,
+        facts,
+        end=end,
+        until=end + _watched(facts),
+        layers=bundle.layers(),
+        ranks=_ranks(bundle),
+        last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
     )
     verdicts, run, finding, engine = concluded.verdicts, concluded.run, concluded.finding, concluded.engine
     for incident in finding.incidents:
