@@ -28,6 +28,8 @@ AFTER: Final = 4 * 1024
 _REACH: Final = 256 << 20
 
 NOTHING_FAILED: Final = "none"
+#: Seconds without a step after which a run hangs, where nothing else says so; before that it may be at work.
+HANG_S: Final = 600
 
 
 def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> dict[str, Any]:
@@ -94,7 +96,8 @@ def _reason(incident: Incident) -> str | None:
             return fact.reason
         if isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure":
             return "ErrImagePull"
-    return "Stalled" if any(isinstance(fact, StepStalled) for fact in incident.evidence) else None
+    stalls = (fact for fact in incident.evidence if isinstance(fact, StepStalled))
+    return "Stalled" if any(stall.no_progress_s >= HANG_S for stall in stalls) else None
 
 
 def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:
