@@ -1,4 +1,4 @@
-"""The table of loader errors in docs/attributes.md: every phrase stamps its class, the last only where no other does."""
+"""The table of loader errors in docs/attributes.md: each phrase stamps its class, the last only where no other does."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_pid_is_read_whatever_the_class() -> None:
     "line",
     [
         "RuntimeError: CUDA error: an illegal memory access was encountered",
-        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 600000 milliseconds",
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE) ran for 600000 ms",
         "RuntimeError: DataLoader worker (pid 4242) is killed by signal: Killed.",
         "MemoryError: Unable to allocate 2.00 GiB for an array",
     ],
