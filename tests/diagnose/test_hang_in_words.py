@@ -156,8 +156,8 @@ def test_steps_like_any_other_are_no_activity() -> None:
 STALL = (
     "[2024-03-11 10:22:01.123456: W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be "
     "reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 "
-    "seconds. This may indicate that different ranks are trying to submit different tensors.\nMissing ranks:\n2: [grads_14_0]\n"
-    "3: [grads_14_0]\n"
+    "seconds. This may indicate that different ranks are trying to submit different tensors.\n"
+    "Missing ranks:\n2: [grads_14_0]\n3: [grads_14_0]\n"
 )
 JAX = (
     "E1115 20:51:02.123456 1301 coordination_service.cc:1431] Barrier timed out. Id: ckpt_101. # of tasks that reached "
