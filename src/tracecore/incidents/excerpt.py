@@ -63,8 +63,8 @@ class Excerpt(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """`file:line` of the first line shown."""
-        return f"{self.path}:{self.lines[0][0] if self.lines else self.first}"
+        """`file:line` where the record begins, as advice cites it."""
+        return f"{self.path}:{self.first}"
 
 
 def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | None:
@@ -181,7 +181,8 @@ def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
         for place, (_, line) in enumerate(lines)
         if line[column : column + 1].strip() and _TRACEBACK not in line and not line[column:].startswith(_BETWEEN)
     ]
-    kept: dict[int, None] = {}
+    kept: dict[int, None] = {0: None} if _TRACEBACK in lines[0][1] else {}
+    most += len(kept)
     # The last exception is what ended it, the first is where it began; then the frames above them.
     for distance in (0, 2, 1):
         for place in dict.fromkeys((*raised[-1:], *raised[:1], *raised)):

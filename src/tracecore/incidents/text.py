@@ -200,7 +200,7 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
             yield from _wrap(harmless(fact.describe()), "    ", "    ")
             continue
         yield f"  {harmless(found.place)}"
-        before = found.lines[0][0] if found.lines else 0
+        before = found.first
         for number, line in found.lines:
             if number > before + 1:
                 yield "    | …"
@@ -226,13 +226,19 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
     if len(rows) < 2:
         return
     yield ""
-    if any(row.timed for row in rows):
+    days = sorted({_day(row.time) for row in rows if row.timed})
+    if days:
         zone = datetime.fromtimestamp(rows[0].time // _SECOND).astimezone().strftime("%Z")
+        zone = f"{days[0]}, {zone}" if len(days) == 1 else zone
         about = "; ~ means the log has no time here" if any(not row.timed for row in rows) else ""
         yield paint("Timeline", "strong") + f" ({zone}{about})"
     else:
         yield paint("Order", "strong") + " (these logs have no times)"
+    day = ""
     for row in rows:
+        if len(days) > 1 and row.timed and _day(row.time) != day:
+            day = _day(row.time)
+            yield f"  {day}"
         head = f"  {_moment(row)}  {row.who:<12} "
         mark = "bad" if row.role == "cause" else ""
         lines = textwrap.wrap(
@@ -242,6 +248,10 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
         if mark and lines:
             lines[0] = head + paint(lines[0][len(head) :], mark)
         yield from lines
+
+
+def _day(time: int) -> str:
+    return datetime.fromtimestamp(time // _SECOND).strftime("%Y-%m-%d")
 
 
 def _moment(row: Moment) -> str:
