@@ -202,7 +202,8 @@ CHILD = """
 import json, sys, time
 from pathlib import Path
 from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.telemetry import Meter, resident_bytes
+from tracecore.pipeline.agent.memory import resident_bytes
+from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.processors.k8sattributes import K8sAttributes, Options
 from bench.kubernetes import lookups
 meter = Meter("processor", "k8sattributes")

@@ -222,3 +222,24 @@ def post() -> Callable[..., tuple[int, bytes]]:
 def logs() -> Callable[..., dict[str, Any]]:
     found: Callable[..., dict[str, Any]] = harness.logs
     return found
+
+
+class Backend(harness.Sink):  # type: ignore[misc]
+    """An OTLP/HTTP backend that keeps whole records with their resources."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        super().__init__()
+
+    def take(self, path: str, body: bytes) -> None:
+        for entry in harness.decoding.decode("logs", body).get("resource_logs") or ():
+            for scope in entry.get("scope_logs") or ():
+                for record in scope.get("log_records") or ():
+                    self.records.append((entry["resource"].get("attributes") or {}, record))
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    one = Backend()
+    yield one
+    one.close()

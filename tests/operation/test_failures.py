@@ -15,11 +15,23 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from tracecore.cli.ottl import command as ottl
 from tracecore.cli.run import command as run
 from tracecore.cli.validate import command as validate
+from tracecore.engine.emission import standing
+from tracecore.engine.engine import Engine
+from tracecore.facts.memory import CudaOomUnmeasured
+from tracecore.facts.process import LoaderError
+from tracecore.facts.projection import project
+from tracecore.patterns import types
+from tracecore.patterns.cases import cases_of, settings_for
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.extensions.persistence import transient
+from tracecore.pipeline.facts import processors
+from tracecore.pipeline.processors.k8sattributes import K8sAttributes
+from tracecore.pipeline.processors.k8sattributes import Options as K8sOptions
+from tracecore.pipeline.processors.podfields import Extract, Field
 from tracecore.pipeline.receivers.filelog import FileLogReceiver
 from tracecore.pipeline.receivers.reach import fixed, unreachable
 from tracecore.signals.logs.tail import inotify, watches
@@ -112,6 +124,145 @@ def test_a_stamp_without_its_gpu_is_said(node: Any, until: Any, post: Any, logs:
     log = node.agent.wait_log(documented("it does not say which GPU (gpu.id)"), 60.0)
     assert "hw.errors.delta" in log
     assert node.agent.metric("tracecore_component_events_total", event="stamped_without_fact") >= 1
+
+
+def test_what_each_pattern_does_without_the_gpus_name() -> None:
+    """Every case of every pattern whose facts name a GPU, played again without."""
+    section = DOCS.partition("\n## Without the GPU's name\n")[2].partition("\n## ")[0]
+    promised = {
+        name: match.group(2)
+        for match in re.finditer(r"^\| ((?:`\w+` ?)+)\| (\w+)", section, re.M)
+        for name in re.findall(r"`(\w+)`", match.group(1))
+    }
+    found: dict[str, set[str]] = {}
+    for kind in types():
+        for case in cases_of(kind):
+            if not case.positive or all(arrival.fact.gpu is None for arrival in case.arrivals):
+                continue
+            until = max(expectation.at for expectation in case.expectations)
+            facts = [arrival.fact for arrival in case.arrivals]
+            nameless = [msgspec.structs.replace(fact, gpu=None) for fact in facts]
+            said, left = (
+                {one.verdict.confidence for one in standing(Engine([settings_for(kind, case)]).replay(some, until))}
+                for some in (facts, nameless)
+            )
+            if said:
+                what = "quiet" if not left else "partial" if left == {"partial"} else "same"
+                found.setdefault(kind.name, set()).add(what if left != said or kind.name == "cuda_oom" else "same")
+    assert promised == {name: next(iter(what)) if len(what) == 1 else "some" for name, what in found.items()}
+
+
+def test_a_line_that_no_recipe_knows_gets_its_class_by_a_statement() -> None:
+    line = "shardfs: lease lost for shard 17 (ESTALE)"
+    record: dict[str, Any] = {
+        "resource": {"attributes": {"k8s.pod.name": "w-0"}},
+        "log": {"body": line, "attributes": {}, "time_unix_nano": time.time_ns()},
+    }
+    for processor in processors("stdout"):
+        processor.process_signals([record])
+    assert "dataloader.error_class" not in record["log"]["attributes"]
+    assert project(record) == []
+    statement = documented(
+        'set(attributes["dataloader.error_class"], "Stale file handle") where IsMatch(body, "lease lost for shard")'
+    )
+    done = CliRunner().invoke(ottl, ["run", statement], input=msgspec.json.encode(record).decode())
+    assert done.exit_code == 0, done.output
+    (stamped,) = (msgspec.json.decode(text) for text in done.stdout.splitlines() if text.startswith("{"))
+    (fact,) = project(stamped)
+    assert isinstance(fact, LoaderError)
+    assert fact.error_class == "Stale file handle"
+
+
+@pytest.mark.parametrize(
+    ("written", "tried"),
+    [
+        ("2.00 GiB", 2 << 30),
+        ("20.00 MiB", 20 << 20),
+        ("1.50 KiB", 1536 - 1),  # the seed's arithmetic: 1024 + 50 * (1024 // 100) rounds down
+        ("1.25 TiB", (1 << 40) + 25 * ((1 << 40) // 100)),
+        ("2 GiB", None),
+        ("2.0000 GiB", None),
+        ("2,00 GiB", None),
+        ("2.00 GB", None),
+    ],
+)
+def test_numbers_in_another_format_are_not_read(written: str, tried: int | None) -> None:
+    body = f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {written}. GPU 0 has a total capacity"
+    record: dict[str, Any] = {
+        "resource": {"attributes": {}},
+        "log": {"body": body, "attributes": {}, "time_unix_nano": time.time_ns()},
+    }
+    for processor in processors("stdout"):
+        processor.process_signals([record])
+    found = record["log"]["attributes"].get("cuda_oom.tried_alloc_bytes")
+    if tried is None:
+        assert found is None
+        documented(f"`{written}`")
+        assert [type(fact) for fact in project(record) if fact.kind == "cuda_oom"] == [CudaOomUnmeasured]
+    else:
+        assert found is not None
+        assert abs(found - tried) <= tried // 100
+
+
+def test_too_many_labels_are_said(
+    tmp_path: Path, peer_kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, until: Any
+) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(
+        "receivers: {otlp: {protocols: {http: }}}\nprocessors:\n  k8sattributes:\n    extract:\n      labels:\n"
+        '        - {key_regex: ".*"}\n        - {key: team}\nexporters: {debug: }\nservice:\n'
+        "  pipelines: {logs: {receivers: [otlp], processors: [k8sattributes], exporters: [debug]}}\n"
+    )
+    done = CliRunner().invoke(validate, ["--config", str(path)], standalone_mode=False)
+    assert done.return_value == 0
+    assert f"{path}:6:" in done.stderr
+    assert documented("also takes pod-template-hash, which differs from pod to pod") in done.stderr
+    assert done.stderr.count("also takes") == 1
+    pods = [
+        {"metadata": {"uid": f"u{n}", "name": f"w-{n}", "namespace": "ml", "labels": {f"run-{n}": "x", "team": "a"}}}
+        for n in range(100)
+    ]
+    listed = {"kind": "PodList", "metadata": {"resourceVersion": "1"}, "items": pods}
+    server = peer_kind(200, msgspec.json.encode(listed))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
+    for labels, many in (([Field(key_regex=".*")], True), ([Field(key="team")], False)):
+        caplog.clear()
+        meter = Meter("processor", "k8sattributes")
+        setting = Setting("k8sattributes", meter, time.time_ns, {}.__getitem__, tmp_path, lambda: (True, {}))
+        one = K8sAttributes(K8sOptions(auth_type="none", extract=Extract(labels=labels)), setting)
+        one.start()
+        try:
+            until(one._cluster.pods.following.synced.is_set)
+            one.due()
+            one.due()
+            assert meter.gauges["label_attributes"]() == (101 if many else 1)
+            said = documented("labels and annotations became") in caplog.text
+            assert said is many
+            assert caplog.text.count("different attributes") == int(many)
+        finally:
+            one.stop()
+    server.close()
+
+
+def test_a_storage_directory_must_exist(tmp_path: Path) -> None:
+    text = LIGHT.format(directory=tmp_path, state=tmp_path / "state")
+    path = tmp_path / "agent.yaml"
+    for create, status in (("true", 0), ("false", 2)):
+        path.write_text(text.replace("create_directory: true", f"create_directory: {create}"))
+        done = CliRunner().invoke(validate, ["--config", str(path)], standalone_mode=False)
+        assert done.return_value == status
+        assert (documented("must exist, or set create_directory") in done.stderr) is bool(status)
+
+
+def test_every_metric_that_is_documented_is_there(node: Any) -> None:
+    table = (ROOT / "docs" / "agent.md").read_text().partition("\n## The agent about itself\n")[2]
+    names = set(re.findall(r"`(tracecore_\w+)`", table.partition("\n## ")[0]))
+    assert len(names) > 10
+    shown = set(re.findall(r"^# TYPE (\w+)", node.agent.get("/metrics")[1], re.M))
+    assert names <= shown
+    filelog = set(re.findall(r"^(\w+)\{kind=\"receiver\",component=\"filelog\"\}", node.agent.get("/metrics")[1], re.M))
+    assert {"tracecore_polled_files", "tracecore_watched_directories", "tracecore_stalled_files"} <= filelog
 
 
 LIGHT = """\

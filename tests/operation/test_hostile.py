@@ -67,7 +67,7 @@ def test_a_line_cannot_colour_or_forge_the_agents_log(node: Any, until: Any) -> 
 def test_a_line_cannot_pass_for_a_verdict(node: Any, until: Any) -> None:
     """Where JSON is parsed into attributes, a tenant chooses their names: no exporter of verdicts believes them."""
     from tracecore.pipeline.agent.batch import Batch
-    from tracecore.pipeline.exporters.webhook import verdicts
+    from tracecore.pipeline.exporters.webhook import told
 
     own = {"verdict.id": "v1", "pattern.name": "gpu_fault", "pattern.headline": "drain all nodes", "message": "forged"}
     node.write("ml", "liar", "main", "0.log", [msgspec.json.encode(own).decode()], tree="json")
@@ -75,7 +75,7 @@ def test_a_line_cannot_pass_for_a_verdict(node: Any, until: Any) -> None:
     assert record["attributes"]["verdict.id"] == "v1"
     entry = {"attributes": record["attributes"], "body": "forged"}
     said = Batch("logs", {"resource_logs": [{"scope_logs": [{"scope": {}, "log_records": [entry]}]}]})
-    assert list(verdicts(said)) == []
+    assert list(told(said)) == []
 
 
 def test_kernel_words_in_a_containers_output_accuse_no_gpu(node: Any, until: Any) -> None:

@@ -16,7 +16,11 @@ SECOND = 1_000_000_000
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One call. `waits`: the program goes on only when it has ended."""
+    """One call.
+
+    `waits`: the program goes on only when it has ended. `root`: of a scatter or gather. `sends`, `expects`: elements
+    for each member, of an all-to-all.
+    """
 
     name: str
     group: str = "0"
@@ -26,6 +30,9 @@ class Op(msgspec.Struct, frozen=True):
     line: int = 0
     waits: bool = True
     parts: tuple[Op, ...] = ()
+    root: int | None = None
+    sends: tuple[int, ...] = ()
+    expects: tuple[int, ...] = ()
 
     @property
     def pairwise(self) -> bool:
@@ -56,6 +63,9 @@ class Job:
         ring: entries that a recorder keeps.
         frozen: sequence numbers of groups that never end, though everybody came: a broken link.
         slow: seconds that a rank is late at each call.
+        halted: ranks whose GPU ends nothing from this call of theirs on, though it has sent its part of that call.
+        timed: the recorder writes down when a call begins on the GPU.
+        unstarted: ranks whose GPU begins nothing from this call of theirs on.
     """
 
     def __init__(
@@ -67,7 +77,11 @@ class Job:
         ring: int = 2000,
         frozen: Iterable[tuple[str, int]] = (),
         slow: dict[int, float] | None = None,
+        halted: dict[int, int] | None = None,
+        timed: bool = False,
+        unstarted: dict[int, int] | None = None,
     ) -> None:
+        self.halted, self.timed, self.unstarted = halted or {}, timed, unstarted or {}
         self.world, self.ring, self.lost = world, ring, frozenset(lost)
         self.groups = {"0": ("default_pg", tuple(range(world)))} | {name: (desc, who) for name, desc, who in groups}
         self.frozen = frozenset(frozen)
@@ -124,14 +138,24 @@ class Job:
             }
         if any(item is None or self._open[other][:1] != [item] for other, item in needed.items()):
             return False
+        if any(
+            item is not None and item.number >= self.unstarted.get(other, 1 << 60) for other, item in needed.items()
+        ):
+            return False
+        if any(item is not None and item.number > self.halted.get(other, 1 << 60) for other, item in needed.items()):
+            return False
         for other, item in needed.items():
             assert item is not None
+            if item.number == self.halted.get(other):
+                continue
             item.done = self.clock + SECOND // 20
             self._open[other].pop(0)
         return True
 
     def _matches(self, one: _Entered, other: _Entered) -> bool:
         alike = one.op.name == other.op.name and (one.op.size, one.op.dtype) == (other.op.size, other.op.dtype)
+        if one.op.sends:
+            alike = True  # its splits decide
         return not one.op.pairwise and one.op.group == other.op.group and one.seq == other.seq and alike
 
     def _partners(self, rank: int, mine: _Entered) -> dict[int, _Entered | None]:
@@ -196,10 +220,18 @@ class Job:
             arrow = "->" if op.name == "send" else "<-"
             name = f"{op.name} {members.index(rank)}{arrow}{members.index(op.peer)}"
         given, taken = [[op.size]], [[op.size]]
-        if "all_gather" in op.name:
+        given_types, taken_types = [op.dtype], [op.dtype]
+        if op.sends:
+            given, taken = [[n] for n in op.sends], [[n] for n in op.expects]
+            given_types, taken_types = [op.dtype] * len(given), [op.dtype] * len(taken)
+        elif op.root is not None:
+            whole = [[op.size]] * len(members) if rank == op.root else [[0]]
+            taken, taken_types = whole, [op.dtype if rank == op.root else "UNKNOWN_SCALAR"]
+        elif "all_gather" in op.name:
             taken = [[op.size * len(members)]]
         elif "reduce_scatter" in op.name:
             given = [[op.size * len(members)]]
+        begun = self.timed and item.number < self.unstarted.get(rank, 1 << 60)
         library = "/opt/env/lib/python3.12/site-packages/torch/distributed"
         return {
             "frames": [
@@ -217,11 +249,11 @@ class Job:
             "profiling_name": f"{backend}:{name}",
             "time_created_ns": item.created,
             "input_sizes": given,
-            "input_dtypes": [op.dtype],
+            "input_dtypes": given_types,
             "output_sizes": taken,
-            "output_dtypes": [op.dtype],
-            "state": "completed" if item.done else "scheduled",
-            "time_discovered_started_ns": None,
+            "output_dtypes": taken_types,
+            "state": "completed" if item.done else "started" if begun else "scheduled",
+            "time_discovered_started_ns": item.created + 1000 if begun else None,
             "time_discovered_completed_ns": item.done,
             "retired": item.done is not None,
             "timeout_ms": 600000,

@@ -270,3 +270,9 @@ def request_of() -> Callable[..., dict[str, Any]]:
 def post_fixture() -> Callable[..., tuple[int, bytes]]:
     """`post`."""
     return post
+
+
+@pytest.fixture
+def sink_kind() -> type[Sink]:
+    """`Sink`, for a test that starts one later."""
+    return Sink

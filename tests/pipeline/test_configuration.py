@@ -123,7 +123,7 @@ service:
         '13:1: no such section "servce"; did you mean "service"?',
         '17:19: there is no receiver "otpl"; did you mean "otlp"?',
         '18:27: "batch" stands twice in this list',
-        '20:5: no such pipeline "profiles"; there are logs, metrics, traces',
+        "20:5: pipelines of profiles are not supported here; run them in a Collector",
     ]
 
 
@@ -266,3 +266,35 @@ def test_every_option_says_what_it_is_for() -> None:
 )
 def test_sizes_are_written_as_in_a_pod_or_in_words(text: str, size: int) -> None:
     assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("https://sink.example/otlp", "${env:SINK}", "the environment variable SINK is not set"),
+        ("https://sink.example/otlp", "${env:SCHEME}://${env:HOST}", "the environment variables SCHEME and HOST are"),
+        ("check_interval: 1s", 'check_interval: "${env:EVERY}"', "the environment variable EVERY is not set"),
+        ("limit_mib: 512", "limit_mib: ${env:LIMIT}", "the environment variable LIMIT is not set"),
+        ("[otlphttp]", '["${env:EXPORTER}"]', "the environment variable EXPORTER is not set"),
+        ("out.json", "${env:PATH_OUT}", "the environment variable PATH_OUT is not set"),
+    ],
+)
+def test_a_variable_that_is_not_set_is_named_where_it_is_the_reason(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    assert old in GOOD
+    (problem,) = problems(tmp_path, GOOD.replace(old, new), {"TOKEN": "t"})
+    assert said in problem
+
+
+def test_a_mistake_of_another_place_does_not_blame_the_environment(tmp_path: Path) -> None:
+    text = GOOD.replace("limit_mib: 512", "limit_mib: none")
+    (problem,) = problems(tmp_path, text, {})
+    assert "environment" not in problem
+
+
+def test_labels_and_annotations_say_which_attribute_they_become() -> None:
+    listed = CliRunner().invoke(components, ["k8sattributes"], standalone_mode=False).stdout.splitlines()
+    for kind in ("labels", "annotations"):
+        (line,) = [line for line in listed if f"extract.{kind}[].tag_name" in line]
+        assert f"`k8s.<from>.{kind}.<key>`" in line

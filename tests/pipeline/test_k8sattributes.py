@@ -17,7 +17,7 @@ from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.processors.k8sattributes import Association, AssociationSource, K8sAttributes, Options
-from tracecore.pipeline.processors.podfields import Extract, Field
+from tracecore.pipeline.processors.podfields import Annotation, Extract, Field
 
 Wait = Callable[..., Any]
 
@@ -115,7 +115,7 @@ def test_a_resource_gets_what_the_api_knows_and_keeps_what_it_has(cluster: Clust
             "container.image.tag",
         ),
         labels=[Field(tag_name="app", key="app.kubernetes.io/name"), Field(key_regex="te(.*)", tag_name="label.$1")],
-        annotations=[Field(tag_name="gpu.id", key="nvidia.com/gpu-bus")],
+        annotations=[Annotation(tag_name="gpu.id", key="nvidia.com/gpu-bus")],
     )
     processor, _ = made(extract=extract, wait_for_metadata=True)
     assert through(processor, {"k8s.pod.uid": "u0", "k8s.node.name": "mine"}) == {

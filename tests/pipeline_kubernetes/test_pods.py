@@ -14,7 +14,7 @@ from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.processors import k8sattributes
 from tracecore.pipeline.processors.k8sattributes import Exclude, ExcludedPod, Filter, K8sAttributes, Options, Selector
-from tracecore.pipeline.processors.podfields import Extract, Extraction, Field
+from tracecore.pipeline.processors.podfields import Annotation, Extract, Extraction
 from tracecore.pipeline.processors.pods import Pods
 from tracecore.pipeline.receivers.otlp import peer_address
 from tracecore.signals.kubernetes import api
@@ -217,7 +217,7 @@ def test_fields_by_expression_and_annotations_of_opentelemetry() -> None:
     }
     found = given(
         pod(metadata={"annotations": annotations}), metadata=(), otel_annotations=True,
-        annotations=[Field(key_regex="team.example/(.*)", tag_name="team.$1"), Field(key="absent")],
+        annotations=[Annotation(key_regex="team.example/(.*)", tag_name="team.$1"), Annotation(key="absent")],
     )  # fmt: skip
     assert found == {"team.owner": "vision", "team.cost": "7", "service.name": "t"}
 

@@ -13,7 +13,7 @@ from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.processors.k8sattributes import Filter, K8sAttributes, Options
-from tracecore.pipeline.processors.podfields import Extract, Field, Surrounding
+from tracecore.pipeline.processors.podfields import Annotation, Extract, Field, Surrounding
 from tracecore.pipeline.processors.surroundings import Surroundings
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Change, Collection
@@ -26,7 +26,7 @@ WIDE = Extract(
         Field(key="team", from_="namespace"),
         Field(key_regex="topology.kubernetes.io/(.*)", tag_name="place.$1", from_="node"),
     ],
-    annotations=[Field(key="cost", tag_name="cost", from_="namespace"), Field(key="rack", from_="node")],
+    annotations=[Annotation(key="cost", tag_name="cost", from_="namespace"), Annotation(key="rack", from_="node")],
     training=False,
 )
 
@@ -121,7 +121,7 @@ def test_a_label_that_is_changed_is_changed_here(wide: Any, made: Made, until: U
 
 
 def test_only_what_is_asked_for_is_followed(wide: Any, made: Made, until: Until) -> None:
-    made(filter=Filter(node="gpu-7"), extract=Extract(annotations=[Field(key="rack", from_="node")]))
+    made(filter=Filter(node="gpu-7"), extract=Extract(annotations=[Annotation(key="rack", from_="node")]))
     until(lambda: wide.open == 2)
     asked = {(path, query.get("fieldSelector")) for path, query in wide.asked}
     assert asked == {("/api/v1/pods", "spec.nodeName=gpu-7"), ("/api/v1/nodes", "metadata.name=gpu-7")}

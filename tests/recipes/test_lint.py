@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracecore.recipes import directory
-from tracecore.recipes.lint import documented_attributes, lint
+from tracecore.recipes.lint import documented_attributes, lint, one_line
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path for path in directory().glob("*.yaml") if not path.name.endswith(".cases.yaml"))
@@ -121,6 +121,43 @@ def test_an_expression_that_is_not_of_re2(tmp_path: Path, pattern: str, complain
     found = problems(tmp_path, GOOD.replace('"xx"', f'"{pattern}"'))
     assert found
     assert found[0].startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        r"retrying",
+        r"^retrying",
+        r"retrying$",
+        r"^[^\\n]*retrying[^\\n]*$",  # no group: a later `|` would go unnoticed
+        r"^[^\\n]*(?:retrying)|(?:gloo)[^\\n]*$",
+        r"^[^\\n]*(?:retrying\\s+in)[^\\n]*$",
+        r"^[^\\n]*(?:retrying[^x]in)[^\\n]*$",
+        r"^[^\\n]*(?:retrying(?s:.*)in)[^\\n]*$",
+        r"^[^\\n]*(?:retrying[\\s,]in)[^\\n]*$",
+    ],
+)
+@pytest.mark.parametrize("place", ["where", "condition"])
+def test_a_negative_guard_that_tests_other_lines(tmp_path: Path, guard: str, place: str) -> None:
+    asked = "xx" if place == "where" else "n=[0-9]+"
+    recipe = GOOD.replace(f'IsMatch(body, "{asked}")', f'IsMatch(body, "{asked}") and not IsMatch(body, "{guard}")')
+    (found,) = problems(tmp_path, recipe)
+    assert found.startswith(f"a.yaml:{7 if place == 'where' else 10}: the negative guard can match another line")
+
+
+def test_a_negative_guard_on_one_line_or_on_what_is_left(tmp_path: Path) -> None:
+    guard = r"^[^\\n]*(?i:retrying|not (?:a|the) \\S+[^\\w\\n])[^\\n]*$"
+    recipe = GOOD.replace('IsMatch(body, "xx")', f'IsMatch(body, "xx") and not IsMatch(body, "{guard}")')
+    assert problems(tmp_path, recipe) == []
+    left = GOOD.replace('Int(cache["n"]))', 'Int(cache["n"])) where not IsMatch(cache["n"], "x")')
+    assert problems(tmp_path, left) == []
+
+
+def test_expressions_that_match_one_line_only() -> None:
+    assert one_line(r"^[^\n]*(?:a|b)[^\n]*$")
+    assert one_line(r"^[^\n]{0,40}(?i:\[W\d[^\]\n]*\))[^\n]*$")
+    assert not one_line(r"^[^\n]*(?:a)|b(?:c)[^\n]*$")
+    assert not one_line(r"^[^\n]*(?:a\nb)[^\n]*$")
 
 
 def test_a_recipe_without_cases(tmp_path: Path) -> None:

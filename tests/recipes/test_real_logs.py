@@ -36,7 +36,7 @@ WANTED: dict[str, set[str]] = {
     "bootstrap_missing_rank": {"tracecore.rendezvous.failure=store_timeout", "tracecore.rendezvous.joined=3"},
     "cgroup_oom_loader": {"dataloader.error_class=DataLoader worker killed", "dataloader.signal=SIGKILL"},
     "ckpt_barrier_hang": {"tracecore.training.checkpoint.event=begin", "gen_ai.training.checkpoint.step=5"},
-    "ckpt_enospc": {"tracecore.storage.error=enospc", "tracecore.training.checkpoint.event=error"},
+    "ckpt_enospc": {"tracecore.storage.error=write_failed", "tracecore.training.checkpoint.event=error"},
     "device_assert": {"tracecore.cuda.error=device_assert", "exception.type=torch.AcceleratorError"},
     "dl_exc": {"exception.type=FileNotFoundError", "tracecore.storage.error=not_found"},
     "dl_killed": {"dataloader.error_class=DataLoader worker killed", "dataloader.worker_pid=633"},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,8 +25,10 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
     Example: tracecore run --config agent.yaml
     """
     from tracecore.pipeline.agent.configuration import ConfigurationError
+    from tracecore.pipeline.agent.memory import tune
     from tracecore.pipeline.agent.service import Agent
 
+    tune()
     try:
         agent = Agent(paths, drain=drain)
     except ConfigurationError as error:
@@ -37,6 +41,10 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
         logging.getLogger("tracecore.agent").warning("%s", warning)
     agent.install_signals()
     agent.run()
+    if threading.active_count() > 1:
+        # A thread that is still busy would be stopped in the middle of what it does, and may abort the process.
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 

@@ -57,3 +57,8 @@ class Stats(msgspec.Struct, kw_only=True):
     held: int = 0
     windows: int = 0
     errors: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def limits_reached(self) -> dict[str, int]:
+        """What was dropped for a limit, by name; nothing for what was not."""
+        names = ("future", "evicted_window", "evicted_total", "evicted_windows", "beyond_horizon")
+        return {name: count for name in names if (count := getattr(self, name))}

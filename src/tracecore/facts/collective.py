@@ -14,13 +14,16 @@ import msgspec
 from tracecore.facts.coerce import natural
 from tracecore.facts.fact import Fact
 from tracecore.facts.wording import sentence
+from tracecore.signals.flight_recorder.exchange import Transfer, misfit
+from tracecore.signals.flight_recorder.matching import elements
 from tracecore.signals.record import LogSignal, Source, attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tracecore.signals.flight_recorder.dump import Entry, Frame
-    from tracecore.signals.flight_recorder.state import GroupState, Joined, Member
+    from tracecore.signals.flight_recorder.exchange import Misfit
+    from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Member
 
 #: Ranks named in a sentence before it only counts the rest.
 _NAMED: Final = 8
@@ -45,6 +48,9 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
         final: read from a dump, which is what a rank leaves when it stops: nothing came after.
         timeout_ms: how long it may take.
         behind: the rank is in this other operation, which waits for the one that `pg` and `seq` name.
+        transfers: of an all-to-all that does not add up, what this rank sends or expects differently.
+        misfit: its part in that is wrong, as far as that can be told.
+        sent, expected: elements that it sends and expects there.
     """
 
     kind: ClassVar[str] = "collective"
@@ -65,6 +71,10 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
     final: bool = False
     timeout_ms: int | None = None
     behind: str | None = None
+    transfers: tuple[Transfer, ...] = ()
+    misfit: bool = False
+    sent: int | None = None
+    expected: int | None = None
 
     @property
     def done(self) -> bool:
@@ -89,7 +99,12 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
         frame: where in user code that was called.
         waits_pg, waits_desc, waits_seq: the operation it waits in, where it is not the one the group is stuck in.
         roots: the ranks at the end of the chain it waits for.
-        roots_differ: those ranks called something else than the others.
+        why: what is wrong with those ranks: absent (they did not come), different (they called something else), inside
+            (they are still in what others have completed), unstarted (their GPU has not begun what others have).
+        origin_pg, origin_desc, origin_seq: where those ranks are missed, or in which they are.
+        stalled: it is one of those, and still inside a collective of this group.
+        open_seq: the first collective of this group that it has entered and that has not ended.
+        earlier: an earlier call of this group that differed between ranks, and ended all the same.
         absent: members of the group that left no dump.
         size: members of the group.
     """
@@ -108,7 +123,13 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
     waits_desc: str | None = None
     waits_seq: int | None = None
     roots: tuple[int, ...] = ()
-    roots_differ: bool = False
+    why: str = "absent"
+    origin_pg: str | None = None
+    origin_desc: str | None = None
+    origin_seq: int | None = None
+    stalled: bool = False
+    open_seq: int | None = None
+    earlier: str | None = None
     absent: tuple[int, ...] = ()
     size: int | None = None
 
@@ -175,17 +196,23 @@ def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | N
     """
     facts: list[Fact] = []
     called_so = {group.label: group.desc for group in joined.groups}
+    hangs = any(group.open for group in joined.groups)
     for group in joined.groups:
         if group.interesting:
             facts.extend(_progress(group, joined, called_so))
-            facts.extend(_waiting(group, joined))
-            facts.extend(_disagreeing(group, joined, reread))
+            found = misfit(group, reread)
+            facts.extend(_waiting(group, joined, found))
+            facts.extend(_exchanging(group, joined, found))
+            # What ended everywhere is no reason to wait: beside an open collective it is only mentioned.
+            differs = group.disagreement or (group.settled if not hangs else None)
+            facts.extend(_disagreeing(group, joined, reread, differs))
         facts.extend(_arrivals(group))
     facts.extend(_scattered(joined))
     return facts
 
 
 def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> Iterator[GroupProgress]:
+    earlier = _settled(group.settled) if group.settled is not None else None
     for rank, member in group.present.items():
         waits = member.waits_in
         last = member.final or member.latest or member.last
@@ -204,15 +231,49 @@ def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> I
             waits_desc=called_so.get(waits[0]) or None if waits else None,
             waits_seq=waits[1] if waits else None,
             roots=member.roots,
-            roots_differ=member.roots_differ,
+            why=member.why,
+            origin_pg=member.origin[0] if member.origin else None,
+            origin_desc=called_so.get(member.origin[0]) or None if member.origin else None,
+            origin_seq=member.origin[1] if member.origin else None,
+            stalled=member.stalled,
+            open_seq=member.first_waiting,
+            earlier=earlier,
             absent=group.absent,
             size=len(group.members),
         )
 
 
-def _waiting(group: GroupState, joined: Joined) -> Iterator[CollectiveEntry]:
+def _settled(found: Disagreement) -> str:
+    odd = found.sides[1]
+    what = called_of(found.sides[0].signature), called_of(odd.signature)
+    return f"at seq {found.seq} {named(odd.ranks)} called {what[1]} and {named(found.sides[0].ranks)} {what[0]}"
+
+
+def _exchanging(group: GroupState, joined: Joined, found: Misfit | None) -> Iterator[CollectiveEntry]:
+    """The calls of an all-to-all that does not add up, with what each rank sends and expects."""
+    if found is None:
+        return
+    whole = [t for t in found.transfers if t.sender is None]
+    for rank, entry in found.entries.items():
+        member = group.present[rank]
+        fact = _entry(group, rank, member, entry, joined)
+        mine = [t for t in found.transfers if rank in (t.sender, t.receiver)]
+        yield msgspec.structs.replace(
+            fact,
+            state=fact.state if member.first_waiting == entry.seq else "completed",
+            transfers=tuple(mine or whole),
+            misfit=rank in found.odd,
+            sent=sum(elements(entry.input_sizes)),
+            expected=sum(elements(entry.output_sizes)),
+        )
+
+
+def _waiting(group: GroupState, joined: Joined, found: Misfit | None) -> Iterator[CollectiveEntry]:
+    told = found.entries if found is not None else {}
     for rank, member in group.present.items():
         entry = member.entry if member.first_waiting is not None else None
+        if entry is not None and rank in told and told[rank].seq == entry.seq:
+            entry = None
         if entry is not None and (group.disagreement is None or group.disagreement.seq != entry.seq):
             yield _entry(group, rank, member, entry, joined)
         if member.pending:
@@ -283,9 +344,11 @@ def _entry(group: GroupState, rank: int, member: Member, entry: Entry, joined: J
 
 
 def _disagreeing(
-    group: GroupState, joined: Joined, reread: Callable[[str, str, int], Entry | None] | None
+    group: GroupState,
+    joined: Joined,
+    reread: Callable[[str, str, int], Entry | None] | None,
+    found: Disagreement | None,
 ) -> Iterator[CollectiveEntry]:
-    found = group.disagreement
     if found is None:
         return
     for side in found.sides:
@@ -427,8 +490,13 @@ def odd_ones(sides: dict[str, list[CollectiveEntry]]) -> list[CollectiveEntry]:
 
 
 def called(entry: CollectiveEntry) -> str:
+    """`all_reduce of 4096 Float` of an entry."""
+    return called_of(entry.signature or entry.op or "")
+
+
+def called_of(signature: str) -> str:
     """`all_reduce of 4096 Float` from a signature."""
-    operation, *rest = (entry.signature or entry.op or "").split("|")
+    operation, *rest = signature.split("|")
     amounts = rest[0].strip("()").rstrip(",") if rest else ""
     types = rest[1].strip("()").rstrip(",").replace("'", "") if len(rest) > 1 else ""
     if not amounts:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import re2
 
 from tracecore.facts import coerce
+from tracecore.facts.wording import quote
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
@@ -117,7 +118,11 @@ class Stamped:
                 return None
             if "Traceback (most recent call last):" in body:
                 return coerce.text(lines[-1], 512)
-        return coerce.text(body[:4096].lstrip().partition("\n")[0], 512)
+        end = body.find("\n")
+        if (len(body) if end < 0 else end) > 4096:
+            # What matters in such a line is as likely at its end as at its beginning.
+            return coerce.text(quote(body if end < 0 else body[:end], 280), 512)
+        return coerce.text(body.lstrip().partition("\n")[0], 512)
 
     def source(self) -> Source:
         """Where it was read; a record that came with no place is named by its content."""

@@ -211,6 +211,7 @@ class LoaderError(Fact, frozen=True, kw_only=True):
         worker_pid: the dead worker's pid.
         signal: what killed it.
         pod_uid: uid of its pod.
+        retried: the line says that the operation is tried again, so it has not failed.
     """
 
     kind: ClassVar[str] = "dataloader_error"
@@ -221,8 +222,10 @@ class LoaderError(Fact, frozen=True, kw_only=True):
     worker_pid: int | None = None
     signal: str | None = None
     pod_uid: str | None = None
+    retried: bool = False
 
     def describe(self) -> str:
         pid = f" (pid {self.worker_pid})" if self.worker_pid is not None else ""
         by = f" by {self.signal}" if self.signal else ""
-        return sentence(self, f"{self.error_class}{pid}{by}")
+        again = ", retried" if self.retried else ""
+        return sentence(self, f"{self.error_class}{pid}{by}{again}")

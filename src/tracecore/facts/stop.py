@@ -15,7 +15,7 @@ class PlannedStop(Fact, frozen=True, kw_only=True):
     """The stop was asked for.
 
     Args:
-        reason: preempted, time_limit, cancelled, drain, maintenance, spot, sigterm, interrupt.
+        reason: preempted, time_limit, cancelled, drain, maintenance, spot, sigterm, interrupt, hangup.
         requester: slurm, kubernetes, stdout, cloud, ray.
     """
 

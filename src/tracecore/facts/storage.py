@@ -16,6 +16,7 @@ class StorageError(Fact, frozen=True, kw_only=True):
         path: the file or mount it speaks of.
         backend: lustre, nfs, s3 and so on.
         device: block device or server.
+        retried: the line says that the operation is tried again, so it has not failed.
     """
 
     kind: ClassVar[str] = "storage_error"
@@ -26,6 +27,7 @@ class StorageError(Fact, frozen=True, kw_only=True):
     path: str | None = None
     backend: str | None = None
     device: str | None = None
+    retried: bool = False
 
     def describe(self) -> str:
         backend = f"{self.backend} " if self.backend and self.backend != "unknown" else ""
@@ -34,4 +36,6 @@ class StorageError(Fact, frozen=True, kw_only=True):
             parts.append(f"path {self.path}")
         if self.device:
             parts.append(f"device {self.device}")
+        if self.retried:
+            parts.append("retried")
         return sentence(self, ", ".join(parts))

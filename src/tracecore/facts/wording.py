@@ -9,16 +9,23 @@ if TYPE_CHECKING:
 
 SECOND = 1_000_000_000
 QUOTE = 300
+#: Characters of a message in which its reason is looked for.
+MESSAGE = 4096
+#: How a line ends that announces the next.
+ANNOUNCES = (":", "...", "{", "(")
 
 
 def seconds(value: float) -> str:
-    """`95 s`, `2.5 s`, `12 min 5 s`, `3 h 20 min`."""
+    """`95 s`, `2.5 s`, `12 min 5 s`, `3 h 20 min`, `4 d 2 h`."""
     if value < 120:
         return f"{value:.0f} s" if value == int(value) else f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     if minutes < 120:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
+    if hours >= 72:
+        days, hours = divmod(hours, 24)
+        return f"{days:,} d {hours} h" if hours else f"{days:,} d"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
@@ -37,9 +44,26 @@ def counted(count: int, what: str, several: str = "") -> str:
 
 
 def quote(text: str, limit: int = QUOTE) -> str:
-    """The text on one line, shortened where it is long."""
+    """The text on one line, shortened where it is long; of a very long one the beginning and the end."""
+    if len(text) > 4 * limit:
+        half = limit // 2
+        return f"{' '.join(text[:half].split())} … {' '.join(text[-half:].split())}"
     line = " ".join(text[: 2 * limit].split())
     return line if len(line) <= limit and len(text) <= 2 * limit else line[: limit - 1] + "…"
+
+
+def reason(message: str, limit: int = 160) -> str:
+    """The line of a message that says why: the first, and where that only announces others, the one it leads to.
+
+    `Error(s) in loading state_dict for Net:` is followed by what is wrong with it.
+    """
+    lines = [line for part in message[:MESSAGE].splitlines() if (line := part.strip())]
+    if not lines:
+        return ""
+    if len(lines) == 1 or not lines[0].endswith(ANNOUNCES):
+        return quote(lines[0], limit)
+    told = next((line for line in lines[1:] if not line.endswith(ANNOUNCES)), lines[-1])
+    return f"{quote(lines[0], limit // 2)} {quote(told, limit)}"
 
 
 def place(fact: Fact) -> str:

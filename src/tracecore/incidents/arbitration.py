@@ -15,10 +15,10 @@ import msgspec
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.gaps import gaps
-from tracecore.incidents.incident import Alternative, Edge, Incident
+from tracecore.incidents.incident import Alternative, Edge, Incident, origin
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
-from tracecore.patterns.contract import Rest, Suspects, Verdict
+from tracecore.patterns.contract import LastLines, Rest, Suspects, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +36,8 @@ WENT_ON: Final = 60 * SECOND
 HISTORY: Final = 24 * 3600 * SECOND
 
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
+#: Failures in which a rank does not go on: what it wrote last is worth reading.
+HANGS: Final = frozenset({"nccl_hang", "collective_mismatch", "checkpointer_hang", "dataloader_hang"})
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
 
 
@@ -168,12 +170,14 @@ def _attempt(
     roots = _ordered([t for t in roots if t.id not in explained])
     incidents: list[Incident] = []
     primary: Touch | None = None
+    episode = 0
     for root in roots:
         if root.name in precedence.CONDITIONS:
-            incidents.append(_incident(root, touches, edges, attempt, layers))
+            incidents.append(_incident(root, touches, edges, attempt, layers, run))
         elif primary is None or _another_episode(primary, root, attempt):
-            incidents.append(_incident(root, touches, edges, attempt, layers))
-            primary = root
+            incidents.append(_incident(root, touches, edges, attempt, layers, run))
+            incidents[-1].slot = str(episode)
+            primary, episode = root, episode + 1
         else:
             incidents[-1 if incidents[-1].root is primary.emission else _index(incidents, primary)].alternatives.append(
                 Alternative(root.id, root.name, _why_not(root, primary))
@@ -296,7 +300,12 @@ def _why_not(root: Touch, primary: Touch) -> str:
 
 
 def _incident(
-    root: Touch, touches: Sequence[Touch], edges: Sequence[Edge], attempt: Attempt | None, layers: Mapping[str, int]
+    root: Touch,
+    touches: Sequence[Touch],
+    edges: Sequence[Edge],
+    attempt: Attempt | None,
+    layers: Mapping[str, int],
+    run: Run,
 ) -> Incident:
     by_id = {t.id: t for t in touches}
     reached: dict[str, None] = {}
@@ -313,7 +322,9 @@ def _incident(
     symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
-    said = root.verdict.beside(_rest(symptoms, attempt))
+    said = root.verdict.beside(_rest(root, symptoms, attempt, run))
+    suspects = _suspects(root, said, symptoms, attempt)
+    hangs = any(t.name in HANGS for t in whole)
     return Incident(
         status="diagnosed",
         headline=said.headline(),
@@ -323,9 +334,12 @@ def _incident(
         edges=sorted(used, key=lambda e: (e.effect, e.cause)),
         alternatives=[],
         gaps=gaps(layers, root.name, root.verdict.missing_layers()),
-        suspects=_suspects(root, said, symptoms, attempt),
+        suspects=suspects,
+        last_lines=_last_lines(suspects.ranks, attempt, run) if hangs else (),
         job=root.job,
         attempt=root.attempt,
+        origin=origin(attempt, root.evidence),
+        slot=root.name if root.name in precedence.CONDITIONS else "0",
         first=min(t.first for t in timed),
         last=max(t.last for t in timed),
         timed=any(t.timed for t in whole),
@@ -333,7 +347,18 @@ def _incident(
     )
 
 
-def _rest(symptoms: Sequence[Touch], attempt: Attempt | None) -> Rest:
+def _last_lines(ranks: Sequence[int], attempt: Attempt | None, run: Run) -> tuple[LastLines, ...]:
+    return tuple(lines for rank in ranks[:3] if (lines := run.last_lines(rank, attempt)) is not None)
+
+
+def _transport(root: Touch, run: Run) -> tuple[str, ...]:
+    """What was measured of the transport before the ranks gave up: what they lose afterwards, they lose by that."""
+    given_up = precedence.gave_up(root)
+    known = [fact for fact in run.transport if fact.approximate or fact.time <= given_up]
+    return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
+
+
+def _rest(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None, run: Run) -> Rest:
     """What is known beside the root: whom its symptoms wait for, who left a log, how ranks ended."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
     ended = attempt.ended if attempt is not None else {}
@@ -343,6 +368,9 @@ def _rest(symptoms: Sequence[Touch], attempt: Attempt | None) -> Rest:
         awaited=tuple(sorted(awaited)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
         stacks=attempt.stacks if attempt is not None else {},
+        reports=attempt.reports if attempt is not None else {},
+        transport=_transport(root, run),
+        last_lines=lambda rank: run.last_lines(rank, attempt),
     )
 
 
@@ -361,9 +389,14 @@ def _suspects(root: Touch, said: Verdict, symptoms: Sequence[Touch], attempt: At
         ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":
         ranks = ()
+    local = said.fields().get("gen_ai.training.local_rank")
+    if not ranks and attempt is not None and not attempt.ranks and isinstance(local, int):
+        ranks = (local,)  # where no rank is known, nothing speaks of a second node
     # A rank implies those below it, also where they left nothing to read.
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
-    if ranks and world and set(ranks) >= world:
+    # Where only rank 0 is heard of, its steps or its end say that it is the whole run; a lone line does not.
+    whole = len(world) > 1 or (attempt is not None and bool(attempt.ended or attempt.progress))
+    if ranks and world and whole and set(ranks) >= world:
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
     return msgspec.structs.replace(suspects, ranks=tuple(ranks))

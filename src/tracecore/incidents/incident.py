@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
-from tracecore.patterns.contract import Suspects, rfc3339
+from tracecore.facts.fact import order
+from tracecore.incidents.fingerprint import fingerprint
+from tracecore.patterns.contract import LastLines, Suspects, rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
+    from tracecore.incidents.run import Attempt
 
 Status: TypeAlias = Literal["diagnosed", "insufficient_evidence"]
 
@@ -50,10 +55,13 @@ class Incident(msgspec.Struct, kw_only=True):
         gaps: layers that were not measured.
         suspects: whom to look at first.
         attempt: which start of the job.
+        origin: names the run where the job has no name: when it began, or what speaks of it first.
+        slot: tells incidents of one attempt apart: the number of the episode, or a condition that ends no run.
         first, last: nanoseconds of the first and the last evidence.
         timed: these times were read, not inferred.
         evidence: facts to show where there is no root.
         advice: what to do, in a sentence or two.
+        last_lines: what the suspects of a hang wrote last.
         failure: class, suggestion and retry decision, filled in by whoever classifies.
     """
 
@@ -68,18 +76,25 @@ class Incident(msgspec.Struct, kw_only=True):
     suspects: Suspects
     job: str = ""
     attempt: int = 0
+    origin: str = ""
+    slot: str = "0"
     first: int = 0
     last: int = 0
     timed: bool = True
     evidence: tuple[Fact, ...] = ()
+    last_lines: tuple[LastLines, ...] = ()
     failure: dict[str, Any] | None = None
 
     @property
     def id(self) -> str:
-        """Deterministic: the root verdict's identity, or what is left unexplained."""
-        what = self.root.id if self.root else f"{self.headline}\x00{self.first}"
-        name = "\x00".join((self.job, str(self.attempt), what))
-        return f"incident-{hashlib.blake2b(name.encode(), digest_size=6).hexdigest()}"
+        """Deterministic, and without the pattern: a better diagnosis of an episode is the same incident."""
+        name = "\x00".join((self.job or self.origin, str(self.attempt), self.slot))
+        return f"incident-{hashlib.blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for the same kind of failure in another job."""
+        return fingerprint(self.root.verdict.pattern_name if self.root else "", self.headline)
 
     def document(self) -> dict[str, Any]:
         """As `docs/diagnosis.schema.json` describes it."""
@@ -108,9 +123,30 @@ class Incident(msgspec.Struct, kw_only=True):
             ],
             "how_to_measure": {gap.layer: gap.enable for gap in self.gaps},
             "attempt": self.attempt,
+            "fingerprint": self.fingerprint,
         }
+        if self.last_lines:
+            document["last_lines"] = [_quoted(lines) for lines in self.last_lines]
         if self.job:
             document["job"] = self.job
         if not self.timed:
             document["times_inferred"] = True
         return document
+
+
+def origin(attempt: Attempt | None, evidence: Sequence[Fact]) -> str:
+    """Name a run without a job id: by when it began, else by the first that speaks of it."""
+    if attempt is not None and attempt.timed:
+        return f"@{attempt.first}"
+    first = min(evidence, key=order, default=None)
+    if first is None:
+        return ""
+    return first.uid if first.approximate else f"{first.node or ''}@{first.time}"
+
+
+def _quoted(lines: LastLines) -> dict[str, Any]:
+    document: dict[str, Any] = {"rank": lines.rank, "file": lines.path, "line": lines.lines[0][0]}
+    document["text"] = [text for _, text in lines.lines]
+    if lines.doing:
+        document["doing"] = lines.doing
+    return document

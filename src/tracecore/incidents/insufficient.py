@@ -15,7 +15,7 @@ from tracecore.facts.process import FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.training import StepStalled
 from tracecore.facts.wording import seconds
 from tracecore.incidents.gaps import gaps
-from tracecore.incidents.incident import Incident
+from tracecore.incidents.incident import Incident, origin
 from tracecore.patterns.contract import Suspects
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def _incident(
         suspects=suspects,
         job=job,
         attempt=attempt,
+        origin=origin(run.attempts.get((job, attempt)), evidence),
         first=first,
         last=max((f.end for f in times or evidence), default=first),
         timed=bool(times),

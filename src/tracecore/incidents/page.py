@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from tracecore.facts.wording import size
+from tracecore.facts.wording import counted, size
+from tracecore.incidents.coverage import limits_reached, unread_files
 from tracecore.incidents.excerpt import harmless
-from tracecore.incidents.text import DECISIONS, all_clear, decisive, unexplained_end, where
+from tracecore.incidents.text import DECISIONS, all_clear, decisive, last_lines, where
 from tracecore.incidents.timeline import Moment, timeline
 
 if TYPE_CHECKING:
@@ -123,9 +124,9 @@ def _evidence(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
     if not quoted:
         return
     yield "<h2>Evidence</h2>"
-    if (last := unexplained_end(diagnosis, incident)) is not None:
-        lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in last.lines)
-        yield f'<p>its last lines</p><p class="place">{_text(last.place)}</p><pre>{lines}</pre>'
+    for place, own in last_lines(diagnosis, incident):
+        lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in own)
+        yield f'<p class="place">{_text(place)}</p><pre>{lines}</pre>'
     for fact, found in quoted:
         yield f"<p>{_text(fact.describe())}</p>"
         yield f'<p class="place">{_text(found.place if found is not None else fact.source.place)}</p>'
@@ -242,8 +243,10 @@ def _coverage(diagnosis: Diagnosis) -> Iterator[str]:
     coverage = diagnosis.coverage
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
     yield "<h2>What was read</h2>"
-    yield f"<p>{coverage['files_read']} files, {_text(size(coverage['bytes_read']))} ({_text(layers)}).</p>"
-    skipped = coverage["skipped"]
+    yield f"<p>{counted(coverage['files_read'], 'file')}, {_text(size(coverage['bytes_read']))} ({_text(layers)}).</p>"
+    if reached := limits_reached(coverage):
+        yield "<p>Limits were reached:</p><ul>" + "".join(f"<li>{_text(one)}</li>" for one in reached) + "</ul>"
+    skipped = unread_files(coverage)
     if skipped:
         yield "<details><summary>" + f"{len(skipped)} not read, or in part</summary><ul>"
         for item in skipped[:_SKIPPED]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tracecore.facts.process import ExitStatus, LauncherFailure
 from tracecore.facts.wording import counted, size
+from tracecore.incidents.coverage import PART, limits_reached, unread_files
 from tracecore.incidents.excerpt import Excerpt, excerpt, harmless, last_words
 from tracecore.incidents.timeline import Moment, runs, timeline, words
 
@@ -23,8 +24,6 @@ WIDTH: Final = 80
 #: Pieces of evidence quoted.
 _QUOTED: Final = 3
 _SKIPPED: Final = 8
-#: How the reason begins of a file that was read, but not to its end.
-PART: Final = "read in part: "
 #: Of one quoted line.
 _QUOTE: Final = 4 * (WIDTH - 6)
 _SECOND: Final = 1_000_000_000
@@ -92,18 +91,13 @@ def all_clear(diagnosis: Diagnosis) -> str:
     states = {attempt.state for job in diagnosis.run.jobs() if (attempt := diagnosis.run.last(job)) is not None}
     ranks = {rank for attempt in diagnosis.run.attempts.values() for rank in attempt.ranks}
     who = f" {len(ranks)} ranks were seen." if len(ranks) > 1 else ""
-    unread = len(unread_files(diagnosis))
+    unread = len(unread_files(diagnosis.coverage))
     but = f" But {counted(unread, 'file')} could not be read, or not to the end." if unread else ""
     if states == {"finished"}:
         return f"Nothing failed: the run ended well.{who}{but}"
     if not diagnosis.facts:
         return f"No incident: nothing in these files speaks of a training run's failure.{but}"
     return f"No incident found in what was read.{who}{but}"
-
-
-def unread_files(diagnosis: Diagnosis) -> list[dict[str, str]]:
-    """Files that were not read, or in part; the same dump in another format is no loss."""
-    return [item for item in diagnosis.coverage["skipped"] if not item["reason"].startswith("duplicate")]
 
 
 def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
@@ -163,6 +157,15 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
     return [(fact, excerpt(diagnosis.bundle, fact.source)) for fact in chosen]
 
 
+def last_lines(diagnosis: Diagnosis, incident: Incident) -> Iterator[tuple[str, tuple[tuple[int, str], ...]]]:
+    """What the suspects wrote last, each with its place in words."""
+    for own in incident.last_lines:
+        doing = f" (it {own.doing})" if own.doing else ""
+        yield f"{own.path}:{own.lines[0][0]}, the last lines of rank {own.rank}{doing}", own.lines
+    if not incident.last_lines and (last := unexplained_end(diagnosis, incident)) is not None:
+        yield f"{last.place}, its last lines", last.lines
+
+
 def unexplained_end(diagnosis: Diagnosis, incident: Incident) -> Excerpt | None:
     """What the only suspect wrote last, where others saw it end and nothing of its own says why."""
     ranks = incident.suspects.ranks
@@ -187,9 +190,9 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
         return
     yield ""
     yield paint("Evidence", "strong")
-    if (last := unexplained_end(diagnosis, incident)) is not None:
-        yield f"  {harmless(last.place)}, its last lines"
-        for _, line in last.lines:
+    for place, lines in last_lines(diagnosis, incident):
+        yield f"  {harmless(place)}"
+        for _, line in lines:
             yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], WIDTH - 6))
     for fact, found in quoted:
         if found is None:
@@ -197,7 +200,7 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
             yield from _wrap(harmless(fact.describe()), "    ", "    ")
             continue
         yield f"  {harmless(found.place)}"
-        before = found.lines[0][0] if found.lines else 0
+        before = found.first
         for number, line in found.lines:
             if number > before + 1:
                 yield "    | …"
@@ -223,13 +226,19 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
     if len(rows) < 2:
         return
     yield ""
-    if any(row.timed for row in rows):
+    days = sorted({_day(row.time) for row in rows if row.timed})
+    if days:
         zone = datetime.fromtimestamp(rows[0].time // _SECOND).astimezone().strftime("%Z")
+        zone = f"{days[0]}, {zone}" if len(days) == 1 else zone
         about = "; ~ means the log has no time here" if any(not row.timed for row in rows) else ""
         yield paint("Timeline", "strong") + f" ({zone}{about})"
     else:
         yield paint("Order", "strong") + " (these logs have no times)"
+    day = ""
     for row in rows:
+        if len(days) > 1 and row.timed and _day(row.time) != day:
+            day = _day(row.time)
+            yield f"  {day}"
         head = f"  {_moment(row)}  {row.who:<12} "
         mark = "bad" if row.role == "cause" else ""
         lines = textwrap.wrap(
@@ -239,6 +248,10 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
         if mark and lines:
             lines[0] = head + paint(lines[0][len(head) :], mark)
         yield from lines
+
+
+def _day(time: int) -> str:
+    return datetime.fromtimestamp(time // _SECOND).strftime("%Y-%m-%d")
 
 
 def _moment(row: Moment) -> str:
@@ -279,7 +292,9 @@ def _coverage(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
     text = f"Read {counted(coverage['files_read'], 'file')}, {size(coverage['bytes_read'])}"
     yield from _wrap(f"{text} ({layers})." if layers else f"{text}.", "", "")
-    skipped = unread_files(diagnosis)
+    for sentence in limits_reached(coverage):
+        yield from _wrap(f"Limit reached: {sentence}.", "  ", "")
+    skipped = unread_files(coverage)
     for item in skipped[:_SKIPPED]:
         what, reason = "Not read", item["reason"]
         if reason.startswith(PART):

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracecore.actions.classify import classify
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
-from tracecore.facts.process import StackPrinted
+from tracecore.facts.process import ExceptionRaised, StackPrinted
 from tracecore.signals.bundle import archive
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracecore.facts.process import ExitStatus
     from tracecore.incidents.incident import Incident
     from tracecore.incidents.run import Attempt
@@ -34,6 +36,26 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
         attempt: how its processes ended.
         bundle: to read the suspect's last words from.
     """
+    return _failure(incident, attempt, lambda: _words(incident, bundle), redact=bundle.redact)
+
+
+def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, Any]:
+    """The same where there are no files to read: the suspect's words are those that its facts kept."""
+
+    def words() -> bytes:
+        own = [f for f in incident.evidence if not incident.suspects.ranks or f.rank in incident.suspects.ranks]
+        said = [
+            f"{fact.type}: {fact.message or ''}" if isinstance(fact, ExceptionRaised) else fact.describe()
+            for fact in own or incident.evidence
+        ]
+        return "\n".join(said).encode("utf-8", "replace")
+
+    return _failure(incident, attempt, words)
+
+
+def _failure(
+    incident: Incident, attempt: Attempt | None, words: Callable[[], bytes], *, redact: bool = True
+) -> dict[str, Any]:
     verdict = incident.root.verdict if incident.root is not None else None
     state = "unknown" if attempt is None else attempt.state
     slow = state != "failed" and verdict is not None and not verdict.ends
@@ -46,13 +68,14 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
         }
     status = _status(incident, attempt)
     # A verdict decides by itself, but for a crash: that says who, and the log what was wrong.
-    words = _words(incident, bundle) if verdict is None or verdict.pattern_name == "worker_crash" else b""
+    said = words() if verdict is None or verdict.pattern_name == "worker_crash" else b""
     info = classify(
         status.exit_code if status is not None else None,
         status.signal if status is not None else None,
-        words,
+        said,
         verdict,
         reason=_reason(incident) if verdict is None else None,
+        redact=redact,
     )
     document = info.document()
     # The log is in the bundle; the evidence cites it.

@@ -19,11 +19,13 @@ from tracecore.facts.process import ExitStatus
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
 from tracecore.pipeline import dumps, metrics
 from tracecore.pipeline import facts as reading
 from tracecore.pipeline.failure import failure_of
 from tracecore.signals.bundle.discovery import Bundle, discover
+from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ def diagnose(
     progress: Callable[[int, int], None] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
     ordinals: Ordinals = "never",
+    redact: bool = True,
 ) -> Diagnosis:
     """Say what broke.
 
@@ -54,6 +57,7 @@ def diagnose(
         progress: told now and then how many bytes of how many have been read.
         config: settings of patterns, by name.
         ordinals: how CUDA's device ordinals may be looked up (docs/metrics.md).
+        redact: take secrets out of all that is quoted.
 
     Raises:
         FileNotFoundError: a given path does not exist.
@@ -61,10 +65,11 @@ def diagnose(
     """
     patterns = catalogue(config)
     bundle = discover(paths)
+    bundle.redact = redact
     recorded = dumps.gather(bundle, jobs)
     scraped = metrics.gather(bundle)
     known = max(recorded.end, scraped.end)
-    if known and (known > bundle.clock.latest or not bundle.clock.exact):
+    if is_plausible(known) and (known > bundle.clock.latest or not bundle.clock.exact):
         bundle.clock = Clock(known, True)
     total = sum(stream.size or 0 for stream in bundle.streams)
     part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
@@ -79,6 +84,7 @@ def diagnose(
     verdicts = standing(engine.replay(facts, until=end + _watched(facts)))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end, _ranks(bundle))
+    run.last_lines = lambda rank, attempt: quoted(bundle, rank, attempt)
     finding = arbitrate(verdicts, run, bundle.layers())
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
@@ -86,11 +92,14 @@ def diagnose(
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
+    bundle.note_shrunk()
+    coverage = bundle.coverage(counters)
+    coverage["limits_reached"] |= engine.stats.limits_reached()
     notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]
     return Diagnosis(
         incidents=finding.incidents,
         verdicts=verdicts,
-        coverage=bundle.coverage(counters),
+        coverage=coverage,
         notes=notes,
         run=run,
         facts=facts,

@@ -137,10 +137,57 @@ def statements_are_guarded(subject: Subject) -> Iterator[str]:
                 yield f'{subject.at(line)}: no constant IsMatch(body, "…") in `where` or in all `conditions`'
 
 
+def negative_guards_test_one_line(subject: Subject) -> Iterator[str]:
+    """A body may be a whole traceback: a word in one of its frames must not cancel what another line says.
+
+    A negative guard on the body is allowed where it can match only a body of one line. Otherwise copy the body into the
+    cache, remove the lines that do not count, and test what is left.
+    """
+    if not subject.text:
+        return
+    for group in subject.groups:
+        for line, node in _nodes(group):
+            for part in tree.walk(node):
+                if not isinstance(part, tree.Not) or not _guarded(part.operand):
+                    continue
+                for call in (inner for inner in tree.walk(part.operand) if isinstance(inner, tree.Call)):
+                    pattern = call.arguments[1].value
+                    if isinstance(pattern, tree.Literal) and not one_line(str(pattern.value)):
+                        yield (
+                            f"{subject.at(line)}: the negative guard can match another line of the body than the one "
+                            f"that matched; write `^[^\\n]*(?:…)[^\\n]*$`, or remove such lines first: {pattern.value}"
+                        )
+
+
+#: The parts of a regular expression: flags, classes, escapes, single characters.
+_PARTS = re.compile(r"\(\?[a-zP][^:)]*[:)]|\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|.")
+_CROSSES = re.compile(r"\\[nsWDv]")
+
+
+def one_line(pattern: str) -> bool:
+    """Whether an expression is `^[^\\n]*(?:…)[^\\n]*$` and can match only a text without a line break."""
+    found = re.fullmatch(r"\^(?:\[\^\\n\](?:\*|\{\d+,\d+\}))?\(\?i?:(.*)\)\[\^\\n\]\*\$", pattern)
+    depth = 0
+    for part in _PARTS.findall(found[1]) if found else ():
+        if part.startswith("[^"):
+            crosses = "\\n" not in part
+        elif part.startswith("(?"):
+            crosses = not part.startswith("(?P") and bool(set(part) & {"s", "m"})
+        else:
+            crosses = bool(_CROSSES.search(part))
+        # A bracket that closes the outer group leaves an alternative that is not anchored.
+        depth += part.startswith("(") and not (part.startswith("(?") and part.endswith(")"))
+        depth -= part == ")"
+        if crosses or depth < 0:
+            return False
+    return found is not None and depth == 0
+
+
 #: Every check, in the order in which a reader wants their answers.
 CHECKS: tuple[Callable[[Subject], Iterator[str]], ...] = (
     expressions_compile,
     statements_are_guarded,
+    negative_guards_test_one_line,
     attributes_are_documented,
     cases_pass,
     statements_run,

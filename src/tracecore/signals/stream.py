@@ -74,6 +74,11 @@ class Counters(msgspec.Struct):
         """Some bytes were read."""
         self.bytes_read += size
 
+    def limits_reached(self) -> dict[str, int]:
+        """What had to be left out, by name; nothing for what was not."""
+        names = ("lines_capped", "bytes_dropped", "lines_unparsed")
+        return {name: count for name in names if (count := getattr(self, name))}
+
     def add(self, other: Counters) -> None:
         for name in Counters.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))

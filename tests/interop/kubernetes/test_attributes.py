@@ -10,7 +10,7 @@ import pytest
 
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.processors.k8sattributes import Filter
-from tracecore.pipeline.processors.podfields import Extract, Field
+from tracecore.pipeline.processors.podfields import Annotation, Extract, Field
 
 pytestmark = pytest.mark.interop
 Until = Callable[..., Any]
@@ -48,7 +48,7 @@ def test_a_node_s_agent_knows_its_pods_and_no_others(
     server: Any, account: Any, naming: Any, until: Until, pod: Any
 ) -> None:
     account(server.account("attributes", [{**PODS, "verbs": ["list", "watch"]}]))
-    extract = Extract(annotations=[Field(key_regex="team.example/(.*)", tag_name="team.$1")])
+    extract = Extract(annotations=[Annotation(key_regex="team.example/(.*)", tag_name="team.$1")])
     processor, meter = naming(filter=Filter(node="named-node"), extract=extract, wait_for_metadata=True, wait_for_pod=0)
     uid = pod["metadata"]["uid"]
     by_uid = through(processor, {"k8s.pod.uid": uid})

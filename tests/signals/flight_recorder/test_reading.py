@@ -179,11 +179,11 @@ def test_wrapped_rings_are_compared_only_where_all_hold_data() -> None:
     roots[0]["entries"][10]["profiling_name"] = "nccl:broadcast"  # seq 60: rank 1 and 3 no longer hold it
     joined = join([read_dump(pickle.dumps(root, 2), f"rank_{rank}") for rank, root in enumerate(roots)])
     assert joined.groups[0].common == (90, 100)
-    assert joined.groups[0].disagreement is None
+    assert joined.groups[0].settled is None
     roots[0]["entries"][45]["profiling_name"] = "nccl:broadcast"  # seq 95
     joined = join([read_dump(pickle.dumps(root, 2), f"rank_{rank}") for rank, root in enumerate(roots)])
-    assert joined.groups[0].disagreement is not None
-    assert (joined.groups[0].disagreement.seq, joined.groups[0].disagreement.minority) == (95, (0,))
+    assert joined.groups[0].settled is not None
+    assert (joined.groups[0].settled.seq, joined.groups[0].settled.minority) == (95, (0,))
 
 
 def test_missing_dump_is_not_measured() -> None:

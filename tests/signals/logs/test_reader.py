@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.logs import reader
-from tracecore.signals.logs.blocks import MAX_LINE
+from tracecore.signals.logs.blocks import LINE_END, MAX_LINE
 from tracecore.signals.logs.selector import SelectAll, SelectLiterals, Selector
 from tracecore.signals.record import LogSignal
 from tracecore.signals.stamps import Stamp
@@ -199,11 +199,26 @@ def test_bytes_that_are_no_text() -> None:
 def test_a_line_longer_than_memory_should_hold_is_capped_and_counted() -> None:
     counters = Counters()
     source = stream(b"a" * (3 * MAX_LINE) + b"\nnext\n")
-    first, second = reader.read(source, SelectAll(), Clock(), counters)
+    first, end, second = reader.read(source, SelectAll(), Clock(), counters)
     assert len(str(first["log"]["body"])) < MAX_LINE
+    assert (end["source"].line, end["source"].offset) == (1, 3 * MAX_LINE - LINE_END + 1)
     assert (second["log"]["body"], second["source"].line, second["source"].offset) == ("next", 2, 3 * MAX_LINE + 1)
     assert counters.lines_capped == 1
-    assert counters.bytes_dropped >= 2 * MAX_LINE
+    assert counters.bytes_dropped >= 2 * MAX_LINE - LINE_END
+
+
+@pytest.mark.parametrize("over", [1, 100, 70_000, 5 << 20])
+@pytest.mark.parametrize("size", [1 << 16, 1 << 20, 1 << 23])
+def test_the_end_of_a_line_that_is_too_long_is_read(over: int, size: int) -> None:
+    said = b"RuntimeError: CUDA error"
+    data = b"first\n" + b"x" * (MAX_LINE + over) + said + b"\nlast\n"
+    counters = Counters()
+    found = list(reader.read(stream(data), SelectLiterals([b"CUDA"]), Clock(), counters, block_size=size))
+    (record,) = [record for record in found if str(record["log"]["body"]).endswith(said.decode())]
+    assert record["source"].line == 2
+    assert record["source"].offset + record["source"].length == data.index(said) + len(said)
+    assert counters.lines_capped == 1
+    assert counters.bytes_read == len(data)
 
 
 def test_lines_without_a_time_take_the_one_above() -> None:

@@ -117,7 +117,7 @@ def ray_node_lost(record: Stamped) -> NodeReadiness | None:
     fields = record.identity()
     if (host := name(record.get("tracecore.launcher.host"))) is not None:
         fields["node"] = host
-    return NodeReadiness(**fields, ready=False, reason="NodeDead", note=record.body) if "node" in fields else None
+    return NodeReadiness(**fields, ready=False, reason="NodeDead", note=record.body)
 
 
 def planned_stop(record: Stamped) -> PlannedStop | None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from tracecore.facts.collective import CollectiveEntry, called, named, odd_ones, sides_of
+import msgspec
+
+from tracecore.facts.collective import CollectiveEntry, called, called_of, named, odd_ones, sides_of
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.patterns.collective_mismatch.reports import calls as reports_by_call
+from tracecore.patterns.collective_mismatch.reports import described, tells, what
 from tracecore.patterns.config import HOUR, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.signals.flight_recorder.exchange import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +20,9 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-Differs: TypeAlias = Literal["operation", "type", "size"]
+#: What one rank called, from its dump or from its watchdog.
+Call: TypeAlias = CollectiveEntry | WatchdogReport
+Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 
 _SHOWN = 16
 
@@ -32,9 +40,11 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         pg, pg_desc, seq: where ranks first differ.
-        differs: what differs first: the operation, the element type or the number of elements.
+        differs: what differs first: the operation, the element type or the number of elements; or the splits of an
+            all-to-all, what one rank sends and another expects.
         sides: entries by what was called, the largest side first.
         odd: the minority's entries; everybody's when the sides are even.
+        transfers: of an all-to-all, what is sent and what is expected.
     """
 
     pattern_id: ClassVar[str] = "18"
@@ -45,23 +55,49 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     seq: int
     pg_desc: str | None = None
     differs: Differs
-    sides: tuple[tuple[CollectiveEntry, ...], ...]
-    odd: tuple[CollectiveEntry, ...]
+    sides: tuple[tuple[Call, ...], ...]
+    odd: tuple[Call, ...]
+    transfers: tuple[Transfer, ...] = ()
 
     @property
     def odd_ranks(self) -> list[int]:
         return [entry.rank for entry in self.odd if entry.rank is not None]
 
     def headline(self) -> str:
-        group = self.pg_desc or f"group {self.pg}"
+        group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
+        if self.transfers:
+            return self._splits(group)
+        words = apart([side[0] for side in self.sides])
         if self._even():
-            halves = "; ".join(f"{named(_of(side))} called {called(side[0])}" for side in self.sides)
+            both = zip(self.sides, words, strict=True)
+            halves = "; ".join(f"{named(_of(side))} called {call}" for side, call in both)
             return f"Ranks called different collectives at seq {self.seq} of {group}: {halves}"
-        mine = self.sides[1][0]
         return (
-            f"{named(self.odd_ranks, capital=True)} called {called(mine)} at seq {self.seq} of {group}, "
-            f"where {named(_of(self.sides[0]))} called {called(self.sides[0][0])}"
+            f"{named(self.odd_ranks, capital=True)} called {words[1]} at seq {self.seq} of {group}, "
+            f"where {named(_of(self.sides[0]))} called {words[0]}"
         )
+
+    def _splits(self, group: str) -> str:
+        """What does not add up in an all-to-all."""
+        where = f"in {self.sides[0][0].op or 'all_to_all'} seq {self.seq} of {group}"
+        first = self.transfers[0]
+        if first.sender is not None:
+            more = "; other pairs do not fit either" if len(self.transfers) > 1 else ""
+            to = "itself" if first.receiver == first.sender else f"rank {first.receiver}"
+            return (
+                f"Rank {first.sender} sends {first.sent:,} elements to {to}, which expects {first.expected:,}, "
+                f"{where}{more}"
+            )
+        head = f"Ranks send {first.sent:,} elements and expect {first.expected:,} {where}"
+        if not self.odd:
+            return f"{head}: their splits do not add up"
+        mine = self.odd[0]
+        if len(self.odd) > 1 or isinstance(mine, WatchdogReport) or mine.sent is None or mine.expected is None:
+            return f"{head}: those of {named(self.odd_ranks)} do not fit"
+        does = f"expects {mine.expected:,}" if first.expected > first.sent else f"sends {mine.sent:,}"
+        ended = any(isinstance(entry, CollectiveEntry) and entry.done for entry in self.sides[0])
+        left = ", and has not completed it" if ended and not mine.done else ""
+        return f"{head}: rank {mine.rank} {does}{left}"
 
     def remediation(self) -> str:
         places = [f"{named(_of(side))}: {frame}" for side in self.sides[:4] if (frame := _frame(side))]
@@ -73,11 +109,13 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
             "precision)",
             "size": "Look for a tensor whose size depends on the rank's own data (last batch, uneven shards); pad it, "
             "or use a collective that allows it",
+            "splits": "Compare how each rank computes its input and output splits (an expert's capacity, counts that "
+            "were not exchanged or are stale)",
         }[self.differs]
+        begin = f", beginning with what {named(self.odd_ranks)} did" if self.odd else ""
         return (
-            f"A bug in the program, so restarting as it is will end the same way. {advice}, beginning with what "
-            f"{named(self.odd_ranks)} did.{where} `TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective before it "
-            f"runs."
+            f"A bug in the program, so restarting as it is will end the same way. {advice}{begin}.{where} "
+            f"`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks every collective before it runs."
         )
 
     def evidence(self) -> Sequence[Fact]:
@@ -98,6 +136,11 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
             "even": self._even(),
             "sides": [_side(side) for side in self.sides],
         }
+        if self.transfers:
+            fields["transfers"] = [
+                {name: value for name, value in msgspec.structs.asdict(t).items() if value is not None}
+                for t in self.transfers
+            ]
         if self.pg_desc:
             fields["pg_desc"] = self.pg_desc
         if job := next((entry.job for entry in self.odd if entry.job), None):
@@ -108,7 +151,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return {"nccl.fr.pg_id": self.pg, "nccl.fr.collective_seq_id": self.seq}
 
     def _even(self) -> bool:
-        return len(self.sides[0]) == len(self.sides[1])
+        return not self.transfers and len(self.sides[0]) == len(self.sides[1])
 
 
 class Calls:
@@ -116,18 +159,24 @@ class Calls:
 
     def __init__(self) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
+        #: By sequence the entry that came first: all others are compared with it.
+        self._firsts: dict[int, CollectiveEntry] = {}
         self.mixed: set[int] = set()
+        self.misfits: set[int] = set()
 
     def add(self, entries: Sequence[CollectiveEntry]) -> None:
         for entry in entries:
             rank, seq = entry.rank, entry.seq
             assert rank is not None  # keys() asks for it
+            if entry.transfers:
+                self.misfits.add(seq)
             ranks = self.latest.get(seq)
             if ranks is None:
                 self.latest[seq] = {rank: entry}
+                self._firsts[seq] = entry
                 continue
             if seq not in self.mixed:
-                other = next(iter(ranks.values()))
+                other = self._firsts[seq]
                 if entry.signature != other.signature or entry.op != other.op:
                     self.mixed.add(seq)
             known = ranks.get(rank)
@@ -146,7 +195,7 @@ class CollectiveMismatch(Pattern[Config]):
     name = "collective_mismatch"
     role = "cause"
     maturity = "stable"
-    needs = (CollectiveEntry,)
+    needs = (CollectiveEntry, WatchdogReport)
     Config = Config
 
     @property
@@ -154,35 +203,113 @@ class CollectiveMismatch(Pattern[Config]):
         return self.config.memory
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
+        job = fact.job or ""
+        job = f"{job}#{fact.attempt}" if fact.attempt else job
+        if isinstance(fact, WatchdogReport):
+            return ((job, ""),) if tells(fact) else ()
         if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
             return ()
-        if fact.signature is None and fact.op is None:
-            return ()
-        job = fact.job or ""
-        return ((f"{job}#{fact.attempt}" if fact.attempt else job, fact.pg),)
+        return ((job, fact.pg),) if fact.signature is not None or fact.op is not None else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        if not window.key[1]:
+            return _from_reports(window)
         calls = window.digest(CollectiveEntry, Calls)
-        for seq in sorted(calls.mixed):
-            sides = sides_of(calls.latest[seq].values())
-            if len(sides) < 2:
+        waits = _open_from(calls) if calls.mixed else None
+        for seq in sorted(calls.mixed | calls.misfits):
+            entries = calls.latest[seq].values()
+            if len(entries) > 1 and any(entry.transfers for entry in entries):
+                return [_misfit(window, seq, list(entries))]
+            # Dumps were looked at as a whole: what their facts show is no call that ended before an open one.
+            settled = waits is not None and seq < waits and not any(entry.final for entry in entries)
+            if settled and all(entry.done for entry in entries):
                 continue
-            odd = odd_ones(sides)
-            everybody = [entry for side in sides.values() for entry in side]
-            return [
-                CollectiveMismatchVerdict(
-                    key=window.key,
-                    episode=str(seq),
-                    time=max(side[0].time for side in sides.values()),
-                    pg=window.key[1],
-                    pg_desc=next((entry.pg_desc for entry in everybody if entry.pg_desc), None),
-                    seq=seq,
-                    differs=difference(*list(sides)[:2]),
-                    sides=tuple(tuple(side) for side in sides.values()),
-                    odd=tuple(odd),
-                )
-            ]
+            sides = sides_of(entries)
+            if len(sides) > 1:
+                return [_verdict(window, seq, sides)]
         return []
+
+
+def _from_reports(window: Window) -> list[Verdict]:
+    """The first collective of each group about which watchdogs of different ranks say different things."""
+    reports = window.of(WatchdogReport)
+    found: dict[str, Verdict] = {}
+    for (group, seq), ranks in sorted(reports_by_call(reports).items()):
+        sides: dict[str, list[WatchdogReport]] = {}
+        sized = all("|" in what(report) for report in ranks.values())
+        for rank in sorted(ranks):
+            words = what(ranks[rank])
+            sides.setdefault(words if sized else words.partition("|")[0], []).append(ranks[rank])
+        if len(sides) < 2 or group in found:
+            continue
+        ordered = sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].rank or 0, item[0]))
+        sizes = [len(side) for _, side in ordered]
+        odd = ordered[1:] if sizes[1] < sizes[0] else ordered
+        found[group] = CollectiveMismatchVerdict(
+            key=window.key,
+            episode=f"{group}:{seq}",
+            time=max(side[0].time for _, side in ordered),
+            pg=group,
+            pg_desc=described(reports, group),
+            seq=seq,
+            differs=difference(ordered[0][0], ordered[1][0]),
+            sides=tuple(tuple(side) for _, side in ordered),
+            odd=tuple(sorted((report for _, side in odd for report in side), key=lambda report: report.rank or 0)),
+        )
+    return list(found.values())
+
+
+def _open_from(calls: Calls) -> int | None:
+    """The first collective that somebody has entered and that has not ended."""
+    waits = [seq for seq, ranks in calls.latest.items() if any(not entry.done for entry in ranks.values())]
+    return min(waits, default=None)
+
+
+def _verdict(window: Window, seq: int, sides: dict[str, list[CollectiveEntry]]) -> CollectiveMismatchVerdict:
+    everybody = [entry for side in sides.values() for entry in side]
+    return CollectiveMismatchVerdict(
+        key=window.key,
+        episode=str(seq),
+        time=max(side[0].time for side in sides.values()),
+        pg=window.key[1],
+        pg_desc=next((entry.pg_desc for entry in everybody if entry.pg_desc), None),
+        seq=seq,
+        differs=difference(*list(sides)[:2]),
+        sides=tuple(tuple(side) for side in sides.values()),
+        odd=tuple(odd_ones(sides)),
+    )
+
+
+def _misfit(window: Window, seq: int, entries: list[CollectiveEntry]) -> CollectiveMismatchVerdict:
+    entries.sort(key=lambda entry: entry.rank or 0)
+    odd = tuple(entry for entry in entries if entry.misfit)
+    rest = tuple(entry for entry in entries if not entry.misfit)
+    return CollectiveMismatchVerdict(
+        key=window.key,
+        episode=str(seq),
+        time=max(entry.time for entry in entries),
+        pg=window.key[1],
+        pg_desc=next((entry.pg_desc for entry in entries if entry.pg_desc), None),
+        seq=seq,
+        differs="splits",
+        sides=tuple(side for side in (rest, odd) if side),
+        odd=odd,
+        transfers=tuple(dict.fromkeys(transfer for entry in entries for transfer in entry.transfers)),
+    )
+
+
+def _said(fact: Call) -> str:
+    """`all_reduce of 4096 Float`, or `ALLREDUCE of 4096` from a watchdog."""
+    return called(fact) if isinstance(fact, CollectiveEntry) else called_of(what(fact))
+
+
+def apart(entries: Sequence[Call]) -> list[str]:
+    """What each entry called; with both sides of it where the amounts that are usually shown are the same."""
+    words = [_said(entry) for entry in entries]
+    if len(set(words)) == len(words):
+        return words
+    whole = [entry.signature if isinstance(entry, CollectiveEntry) else None for entry in entries]
+    return [signature.replace("|", " ") if signature else word for signature, word in zip(whole, words, strict=True)]
 
 
 def difference(one: str, other: str) -> Differs:
@@ -193,16 +320,16 @@ def difference(one: str, other: str) -> Differs:
     return "type" if first[2::2] != second[2::2] else "size"
 
 
-def _of(side: Sequence[CollectiveEntry]) -> list[int]:
+def _of(side: Sequence[Call]) -> list[int]:
     return [entry.rank for entry in side if entry.rank is not None]
 
 
-def _frame(side: Sequence[CollectiveEntry]) -> str | None:
+def _frame(side: Sequence[Call]) -> str | None:
     return next((entry.frame for entry in side if entry.frame), None)
 
 
-def _side(side: Sequence[CollectiveEntry]) -> dict[str, Any]:
-    document: dict[str, Any] = {"ranks": _of(side), "called": called(side[0])}
+def _side(side: Sequence[Call]) -> dict[str, Any]:
+    document: dict[str, Any] = {"ranks": _of(side), "called": _said(side[0])}
     if frame := _frame(side):
         document["frame"] = frame
     return document

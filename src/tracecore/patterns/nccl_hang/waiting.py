@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -10,18 +11,21 @@ from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, o
 from tracecore.facts.nccl import WatchdogReport
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tracecore.patterns.contract import Window
 
-Why: TypeAlias = Literal["never_entered", "called_different", "unmeasured"]
+Why: TypeAlias = Literal["never_entered", "called_different", "still_inside", "never_started"]
+#: Of what dumps say about the ranks at the end of a chain of waits.
+_WHY: Mapping[str, Why] = {"different": "called_different", "inside": "still_inside", "unstarted": "never_started"}
 
 
 class Culprit(msgspec.Struct, frozen=True):
     """A rank that the others wait for.
 
     Args:
-        why: never_entered, or called_different.
+        why: it never entered the collective, called something else, is still inside while others have completed it, or
+            its GPU never started it while others' have.
         last_enqueued: the last collective it entered, where known.
         frame: the last line of user code known of it.
         what: what it called instead, or last.
@@ -82,7 +86,7 @@ class Calls:
 class Known:
     """What the facts of one window say, gathered once for all its verdicts."""
 
-    __slots__ = ("_window", "_words", "absent", "entered", "odd", "progress", "size", "stuck_at")
+    __slots__ = ("_window", "_words", "absent", "earlier", "entered", "odd", "progress", "size", "stalled", "stuck_at")
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -96,6 +100,10 @@ class Known:
         self.odd: list[CollectiveEntry] = []
         self.absent: set[int] = set()
         self.size: int | None = None
+        #: The collective that all entered and in which only some are left.
+        self.stalled: int | None = None
+        #: An earlier call that differed between ranks and ended all the same.
+        self.earlier: str | None = None
 
     @classmethod
     def of(cls, window: Window) -> Known:
@@ -105,6 +113,9 @@ class Known:
                 known.progress[fact.rank] = fact
                 known.absent.update(fact.absent)
                 known.size = known.size or fact.size
+                known.earlier = known.earlier or fact.earlier
+                if fact.stalled and fact.open_seq is not None:
+                    known.stalled = min(fact.open_seq, known.stalled or fact.open_seq)
         if not known.progress:
             known.absent = _silent(window)
         known.entered = _entered(window, known.progress)
@@ -125,6 +136,32 @@ class Known:
                 if report.rank is not None and report.last_enqueued is not None:
                     self._words[report.rank] = report
         return self._words.get(rank)
+
+
+def placed(window: Window) -> Sequence[WatchdogReport]:
+    """The watchdogs' reports, those that give a number in the group with the rank that it stands for, where known.
+
+    A number of which the rank is not known is dropped where others of the group are known by rank: it may be one of
+    them.
+    """
+    reports = window.of(WatchdogReport)
+    if all(report.rank is not None for report in reports):
+        return reports
+    members: set[int] = set()
+    size = None
+    for fact in window.of(GroupProgress):
+        members.update(fact.absent, () if fact.rank is None else (fact.rank,))
+        size = fact.size or size
+    order = sorted(members) if len(members) == size else []
+    named = any(report.rank is not None for report in reports)
+    found = []
+    for report in reports:
+        number = report.group_rank
+        if report.rank is None and number is not None and number < len(order):
+            found.append(msgspec.structs.replace(report, rank=order[number]))
+        elif report.rank is not None or not named:
+            found.append(report)
+    return found
 
 
 def culprits_of(
@@ -156,12 +193,20 @@ def culprits_of(
     if progress:
         for rank in cohort:
             mine = progress.get(rank)
+            if mine is not None:
+                origin = origin or _origin(mine, window.key[1])
             for root in mine.roots if mine is not None else ():
                 if root not in found:
                     found[root] = _culprit(root, known, mine)
     if not found:
         return (), origin
-    return tuple([found[rank] for rank in sorted(found) if rank not in cohort or pairwise]), origin
+    return tuple(
+        [
+            found[rank]
+            for rank in sorted(found)
+            if rank not in cohort or pairwise or found[rank].why in ("still_inside", "never_started")
+        ]
+    ), origin
 
 
 def _different(entry: CollectiveEntry) -> Culprit:
@@ -241,20 +286,19 @@ def _stuck_at(window: Window) -> dict[int, int]:
 
 
 def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
-    if fact.waits_pg is None or fact.waits_pg == pg or fact.waits_seq is None:
+    if fact.origin_pg is None or fact.origin_pg == pg or fact.origin_seq is None:
         return None
-    return fact.waits_desc or f"group {fact.waits_pg}", fact.waits_seq
+    return fact.origin_desc or f"group {fact.origin_pg}", fact.origin_seq
 
 
 def _culprit(rank: int, known: Known, waiter: GroupProgress | None = None) -> Culprit:
     """A rank that did not come; where one that waits for it says so, a rank that called something else elsewhere."""
-    differs = waiter is not None and waiter.roots_differ
+    why = _WHY.get(waiter.why, "never_entered") if waiter is not None else "never_entered"
     fact = known.progress.get(rank)
     if fact is not None:
-        why: Why = "called_different" if differs else "never_entered"
         return Culprit(rank, why, fact.last_enqueued, fact.frame, fact.last_op, fact)
-    if differs:
-        return Culprit(rank, "called_different")
+    if why != "never_entered":
+        return Culprit(rank, why)
     last = known.last_word(rank)
     if isinstance(last, WatchdogReport):
         return Culprit(rank, "never_entered", last.last_enqueued, None, None, last)

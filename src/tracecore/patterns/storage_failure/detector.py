@@ -24,8 +24,11 @@ Trouble: TypeAlias = StorageError | MountEvent
 
 #: Errors that do not go away by themselves.
 LASTING = frozenset(
-    {"enospc", "erofs", "estale", "enotconn", "eio", "quota", "evicted", "mount_failed", "shm_exhausted", "lock_lost"}
-)
+    {
+        "enospc", "erofs", "estale", "enotconn", "eio", "quota", "evicted", "mount_failed", "shm_exhausted",
+        "lock_lost", "write_failed", "denied",
+    }
+)  # fmt: skip
 #: Errors that clients retry: they count when somebody suffers from them, or when they last.
 PASSING = frozenset({"throttle", "server_error", "not_responding", "timeout"})
 #: Mounts that Kubernetes tries again and again.
@@ -49,11 +52,13 @@ WORDS = {
     "mount_failed": "could not be mounted",
     "shm_exhausted": "has no shared memory left",
     "lock_lost": "lost its locks",
+    "write_failed": "took only a part of what was written to it",
+    "denied": "refused access (AccessDenied)",
 }
 PROPER = {
     "lustre": "Lustre", "fsx": "FSx", "weka": "Weka", "gpfs": "GPFS", "nfs": "NFS", "ceph": "Ceph", "s3": "S3",
     "gcs": "GCS", "azure": "Azure", "fuse": "FUSE", "xfs": "XFS", "nvme": "NVMe", "local": "Local",
-    "shm": "Shared-memory",
+    "shm": "Shared-memory", "http": "HTTP",
 }  # fmt: skip
 NEXT = {
     "enospc": "make room: `df -h {path}; df -i {path}`, then remove old checkpoints or enlarge the volume",
@@ -75,6 +80,10 @@ NEXT = {
     "mount_failed": "`kubectl describe pod` and the CSI driver's log on the node say why; check secret, export, quota",
     "shm_exhausted": "`df -h /dev/shm`: give the pod a larger `emptyDir: {medium: Memory}` (Docker: `--shm-size`), or "
     "use fewer workers",
+    "write_failed": "the writer does not say why: `df -h {path}; df -i {path}`, `quota -s` and `dmesg -T` show whether "
+    "it is full, over quota or failing",
+    "denied": "check the credentials of the job (role, keys, token, their expiry) and what they may read: try the same "
+    "request by hand with them (`aws s3 ls`, `gcloud storage ls`, `huggingface-cli whoami`)",
     "lock_lost": "the client lost its lease: look at the server's log and the network, then restart the job",
 }
 #: What to do where the kind of storage makes a difference.
@@ -88,6 +97,7 @@ CEPH = (
 )
 NEXT_OF = {
     **{(backend, error): LUSTRE for backend in ("lustre", "fsx") for error in ("enotconn", "not_responding", "eio")},
+    **{("http", error): NEXT["server_error"] for error in ("not_responding", "timeout")},
     **{("ceph", error): CEPH for error in ("not_responding", "evicted")},
 }
 
@@ -98,10 +108,12 @@ class Config(Settings, frozen=True, kw_only=True):
         window: errors of one kind this close to each other are one failure; harm and recovery are looked for as far.
         patience: a passing error, or a mount that is tried again, counts without visible harm when this long no step
             is made after it.
+        retrying: errors that were only retried count when the retries went on for so long without a step.
     """
 
     window: Duration = 10 * MINUTE
     patience: Duration = MINUTE
+    retrying: Duration = 5 * MINUTE
 
 
 class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
@@ -210,7 +222,8 @@ class StorageFailure(Pattern[Config]):
     """A storage error that was not overcome.
 
     Overcome means that storage says so, or that the process that met it went on. Errors that clients retry count only
-    when somebody suffers from them, or when they last.
+    when somebody suffers from them, or when they last. Lines that say themselves that they retry count only when they
+    go on for minutes without a step.
     """
 
     id = "20"
@@ -285,8 +298,15 @@ class StorageFailure(Pattern[Config]):
             first, *others = chain
             chain = [first, *(fact for fact in others if fact.time - first.end <= self.config.window)]
             harm = next((harm for fact in chain if (harm := outcomes.harm(fact)) is not None), None)
-            if harm is None and not _lasting(first):
-                counts = max(first.time, outcomes.last_step(first)) + self.config.patience
+            time = first.time
+            failed = next((fact for fact in chain if not _retried(fact)), None)
+            if failed is None:
+                # A step among the retries says that the ones before it had success.
+                time = max(time, outcomes.last_advance(first))
+                if max(fact.end for fact in chain) - time < self.config.retrying:
+                    continue
+            elif harm is None and not _lasting(failed):
+                counts = max(failed.time, outcomes.last_step(failed)) + self.config.patience
                 if now < counts:
                     waits.append(counts)
                     continue
@@ -294,7 +314,7 @@ class StorageFailure(Pattern[Config]):
                 StorageFailureVerdict(
                     key=window.key,
                     episode=first.uid,
-                    time=first.time,
+                    time=time,
                     confidence="partial" if harm is None else "full",
                     first=first,
                     last=chain[-1],
@@ -332,6 +352,10 @@ def _last_end(window: Window) -> int:
 def error_of(fact: Trouble) -> str:
     """What went wrong, in the words of `tracecore.storage.error`."""
     return "mount_failed" if isinstance(fact, MountEvent) else fact.error
+
+
+def _retried(fact: Trouble) -> bool:
+    return isinstance(fact, StorageError) and fact.retried
 
 
 def _lasting(fact: Trouble) -> bool:

@@ -190,6 +190,13 @@ class Attempt:
             return None
         return first.rank
 
+    def shared(self, first: Report) -> bool:
+        """Whether others follow: gradients are shared, so that who is first may only have been told first."""
+        own = {first.rank, None}
+        if first.step is not None and any(step > first.step and ranks - own for step, ranks in self.bad.items()):
+            return True
+        return any(course.complaints for rank, course in self.ranks.items() if rank not in own)
+
 
 class Courses:
     """All that a job reported, by attempt.

@@ -52,6 +52,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         finite: the last good report before it; None where none was seen.
         usual: the running median before an explosion.
         alone: the only rank with a bad value in the step where it began, while others had good ones.
+        shared: other ranks followed.
     """
 
     pattern_id: ClassVar[str] = "19"
@@ -65,6 +66,7 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
     finite: Progress | None = None
     usual: float | None = None
     alone: int | None = None
+    shared: bool = False
 
     @property
     def _value(self) -> float | None:
@@ -76,7 +78,13 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         step = f" at step {self.first.step}" if self.first.step is not None else ""
         if not step and not self.first.approximate:
             step = f" at {rfc3339(self.first.time)}"
-        who = f" on rank {self.alone} alone" if self.alone is not None else ""
+        who = (
+            ""
+            if self.alone is None
+            else f", first on rank {self.alone}"
+            if self.shared
+            else f" on rank {self.alone} alone"
+        )
         if self.kind == "exploding" and isinstance(self.first, Progress):
             value = measured(self.first, self.what)
             return f"Training explodes: {what} jumped to {value:g} from a median of {self.usual:g}{step}{who}"
@@ -133,6 +141,8 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
 
     def suspects(self) -> Suspects:
         """Gradients are shared: whoever prints the value first is no worse than the others, unless it is alone."""
+        if self.shared:
+            return Suspects()
         if self.kind == "explicit" and self.alone is None:
             return Suspects.of((self.first,))
         return Suspects(ranks=() if self.alone is None else (self.alone,))
@@ -212,7 +222,8 @@ class TrainingDivergence(Pattern[Config]):
             attempt = courses.attempts[number]
             surest = min(self._candidates(window, number, attempt), key=_order, default=None)
             if surest is not None:
-                found.append(msgspec.structs.replace(surest, alone=attempt.alone(surest.first)))
+                alone, shared = attempt.alone(surest.first), attempt.shared(surest.first)
+                found.append(msgspec.structs.replace(surest, alone=alone, shared=shared))
         return found
 
     def _courses(self) -> Courses:

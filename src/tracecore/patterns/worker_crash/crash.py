@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, LoaderError
 from tracecore.patterns.config import SECOND
@@ -25,6 +25,7 @@ TELLING: dict[type[Fact], int] = {
 #: Watchdogs abort those that wait, and whoever cleans up terminates them.
 FOLLOWING = {"SIGABRT": 2, "SIGTERM": 3}
 _time = attrgetter("time")
+FF = TypeVar("FF", bound="Fact")
 
 
 class Crash(NamedTuple):
@@ -35,12 +36,14 @@ class Crash(NamedTuple):
         first: the one that counts.
         rank: whose that is; None where nobody says.
         ranks: all that failed in the very same way, `rank` among them.
+        everybody: several processes said the same and none said its rank.
     """
 
     start: Fact
     first: Fact
     rank: int | None
     ranks: frozenset[int]
+    everybody: bool = False
 
 
 def crashes(failures: Sequence[Fact], whose: Mapping[int, int | None], window: int) -> Iterator[Crash]:
@@ -72,6 +75,7 @@ def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
     named = ([fact for fact in ranked if whose[id(fact)] in roots] if roots else []) or failures
     first = _first_of(named)
     rank = whose[id(first)]
+    everybody = False
     if rank is not None:
         first = min((fact for fact in named if whose[id(fact)] == rank), key=_telling)
     elif isinstance(first, LauncherFailure | FatalSignal) and ranked:
@@ -79,11 +83,31 @@ def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
         rank = whose[id(first)]
     elif isinstance(first, ExceptionRaised | FatalSignal):
         first = min((fact for fact in named if fact.source == first.source), key=_telling)
+    if isinstance(first, LauncherFailure) and (said := _said_by(first, failures, whose)):
+        # What was printed before ranks were known is why the launcher saw a status.
+        times, known = sum(fact.count for fact in said), max(rank or 0, first.other_rank or 0) + 1
+        everybody = times > 1 and times >= known
+        first, rank = said[0], None if everybody else rank
+    if everybody:
+        return Crash(failures[0], first, None, frozenset(), everybody=True)
     alike = {whose[id(fact)] for fact in ranked if type(fact) is type(first) and _alike(fact, first)}
     return Crash(failures[0], first, rank, frozenset(known for known in (rank, *alike) if known is not None))
 
 
-def _first_of(facts: Iterable[Fact]) -> Fact:
+def _said_by(
+    report: LauncherFailure, failures: Iterable[Fact], whose: Mapping[int, int | None]
+) -> list[ExceptionRaised]:
+    """The exception of nobody in particular that a status of which the launcher knows no more goes back to."""
+    if not report.exit_code or report.signal is not None or report.exception_type is not None:
+        return []
+    nobodys = [fact for fact in failures if isinstance(fact, ExceptionRaised) and whose[id(fact)] is None]
+    if not nobodys:
+        return []
+    first = _first_of(nobodys)
+    return [first, *(fact for fact in nobodys if fact is not first and _alike(fact, first))]
+
+
+def _first_of(facts: Iterable[FF]) -> FF:
     """The earliest; of several the least likely to be the end of one who followed, then the first in its file."""
     known = list(facts)
     time = min(fact.time for fact in known)

@@ -82,6 +82,8 @@ class WorkerCrash(Pattern[Config]):
         return self.config.memory + self.config.window + self.config.grace
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
+        if type(fact) is LoaderError and fact.retried:
+            return ()
         return job_keys(fact)
 
     def matters(self, window: Window, fact: Fact) -> bool:
@@ -115,6 +117,7 @@ class WorkerCrash(Pattern[Config]):
             failure=crash.first,
             rank=crash.rank,
             ranks=tuple(sorted(crash.ranks)),
+            everybody=crash.everybody,
             confirmation=confirmation,
             followers=tuple(list(followers.values())[:CITED]),
             followed=len(followers.keys() - {None}),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.process import CudaError, ExceptionRaised, LauncherFailure, LoaderError, signal_name
-from tracecore.facts.wording import quote
+from tracecore.facts.wording import quote, reason
 from tracecore.patterns.contract import Role, Suspects, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 
@@ -47,6 +47,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         rank: whose it was; None where nobody says.
         ranks: all that failed in the very same way, `rank` among them.
         confirmation: what else says that this process ended badly.
+        everybody: several processes said the same and none said its rank.
         followers: of the others' lost connections and aborts, the first few.
         followed: how many other ranks those are.
     """
@@ -58,6 +59,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     failure: Fact
     rank: int | None = None
     ranks: tuple[int, ...] = ()
+    everybody: bool = False
     confirmation: Fact | None = None
     followers: tuple[Fact, ...] = ()
     followed: int = 0
@@ -79,8 +81,10 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         """Type and message of the exception that started it."""
         fact = self.failure
         if isinstance(fact, ExceptionRaised):
-            kind, message = (fact.root_type, fact.root_message) if fact.root_type else (fact.type, fact.message)
-            return kind, message or ""
+            # The first of a chain is why; one further up that says with whom it tried to speak tells more.
+            outer = not fact.root_type or ("://" in (fact.message or "") and "://" not in (fact.root_message or ""))
+            kind, message = (fact.type, fact.message) if outer else (fact.root_type, fact.root_message)
+            return kind or fact.type, message or ""
         if isinstance(fact, CudaError):
             vendor = "CUDA" if "CUDA" in (fact.detail or "") else "GPU"
             return f"{vendor} error", fact.error.replace("_", " ")
@@ -110,10 +114,19 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             return f"Ranks {shown}"
         if self.rank is not None:
             return f"Rank {self.rank}"
-        for fact in (self.failure, self.confirmation):
-            if isinstance(fact, LauncherFailure) and fact.local_rank is not None:
-                return f"Local rank {fact.local_rank}"
+        if self.everybody:
+            return "Every training process"
+        if self.local_rank is not None:
+            return f"Local rank {self.local_rank}"
         return f"Pod {self.failure.pod}" if self.failure.pod else "The training process"
+
+    @property
+    def local_rank(self) -> int | None:
+        """The rank on its host, where a launcher's line names no other."""
+        reports = (fact for fact in (self.failure, self.confirmation) if isinstance(fact, LauncherFailure))
+        if self.rank is not None or self.everybody:
+            return None
+        return next((r.local_rank for r in reports if r.local_rank is not None), None)
 
     def headline(self) -> str:
         on = f" on {self.failure.node}" if self.failure.node else ""
@@ -129,7 +142,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         kind, message = self.exception
         if isinstance(self.failure, CudaError):
             return f"{self.who}{on} died of a {kind} ({message}){then}"
-        return f"{self.who}{on} raised {kind}{f': {quote(message, 120)}' if message else ''}{then}"
+        return f"{self.who}{on} raised {kind}{f': {said}' if (said := reason(message)) else ''}{then}"
 
     def remediation(self) -> str:
         fact = self.failure
@@ -212,6 +225,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             fields["frame"] = f"{fact.file}:{fact.line}"
         known: dict[str, Any] = {
             "gen_ai.training.rank": self.rank,
+            "gen_ai.training.local_rank": self.local_rank,
             "tracecore.process.signal": self.signal,
             "tracecore.process.exit_code": self.exit_code,
             "tracecore.launcher": fact.launcher if self.gone and isinstance(fact, LauncherFailure) else None,

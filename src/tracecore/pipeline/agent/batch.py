@@ -129,6 +129,13 @@ class Batch:
             self._raw = encoding.encode(self.signal, self._payload or {})
         return self._raw
 
+    def pack(self) -> int:
+        """Keep the encoded request alone, which takes far less memory than records; return its size in bytes."""
+        self._count = self.count
+        raw = self.encoded()
+        self._raw, self._payload, self._source = raw, None, None
+        return len(raw)
+
     @property
     def count(self) -> int:
         if self._count is None:

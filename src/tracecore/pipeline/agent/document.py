@@ -50,7 +50,7 @@ class Node:
         quoted: the text stood in quotes or in a block, so that it is a string whatever it looks like.
     """
 
-    __slots__ = ("column", "file", "keys", "line", "quoted", "raw", "value")
+    __slots__ = ("column", "file", "keys", "line", "quoted", "raw", "unset", "value")
 
     def __init__(
         self,
@@ -70,6 +70,8 @@ class Node:
         self.keys = keys or {}
         self.raw = raw
         self.quoted = quoted
+        #: Environment variables in it that are not set, which makes them empty.
+        self.unset: tuple[str, ...] = ()
 
     @property
     def is_map(self) -> bool:
@@ -129,6 +131,7 @@ class Report:
         self.problems: list[Problem] = []
         self.warnings: list[Problem] = []
         self._filled: dict[str, str] = {}
+        self._placeholders: set[tuple[str, int, int]] = set()
 
     def filled(self, value: str, name: str) -> None:
         """A value came from the environment: it may be a password, and no message says it."""
@@ -142,7 +145,18 @@ class Report:
 
     def error(self, node: Node, message: str, *, hint: str = "", column: int = 0, line: int = 0) -> None:
         """A mistake at this node; `line` and `column` are counted from its beginning."""
+        if (node.file, node.line, node.column) in self._placeholders:
+            return  # whatever else is wrong with it goes away with the real value
+        if node.unset:
+            several = len(node.unset) > 1
+            names = " and ".join(node.unset)
+            hint = f"the environment variable{'s' if several else ''} {names} {'are' if several else 'is'} not set"
         self.problems.append(_problem(node, self._discreet(message), self._discreet(hint), line, column))
+
+    def placeholder(self, node: Node, name: str) -> None:
+        """A value that was never filled in."""
+        self.error(node, f"{name} is a placeholder: put the real value here")
+        self._placeholders.add((node.file, node.line, node.column))
 
     def warning(self, node: Node, message: str) -> None:
         """Something that works, and is probably not meant."""
@@ -175,7 +189,7 @@ def load(paths: Sequence[Path | str], report: Report, env: Mapping[str, str] | N
     if merged is not None:
         for node in merged.scalars():
             if isinstance(node.value, str) and (match := _PLACEHOLDER.search(node.value)):
-                report.error(node, f"{match.group()} is a placeholder: put the real value here")
+                report.placeholder(node, match.group())
     return merged
 
 
@@ -288,6 +302,7 @@ class _Builder:
                 return ""
             value = self._env.get(name)
             if value is None and not has_default:
+                node.unset = tuple(dict.fromkeys((*node.unset, name)))
                 self._report.warning(node, f"the environment variable {name} is not set; it is taken as empty")
             if value is not None:
                 self._report.filled(value, name)

@@ -225,11 +225,16 @@ class Pipeline:
             if (stop := getattr(stage.processor, "stop", None)) is not None:
                 stop()
 
-    def drain(self) -> None:
+    def drain(self, deadline: float) -> None:
         """Take what processors still hold, first to last."""
-        with self._lock:
+        if not self._lock.acquire(timeout=max(deadline - time.monotonic(), 0.0)):
+            log.warning("pipeline %s: a batch is still being worked on; what processors hold is left", self.id)
+            return
+        try:
             for number, stage in self._waiting:
                 self._ticked(number, stage, stage.processor.drain, self._clock())
+        finally:
+            self._lock.release()
 
 
 def _expected(error: Exception) -> bool:
@@ -287,6 +292,11 @@ class Intake:
         self._inlet = inlet
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=id, daemon=True)
+
+    @property
+    def listening(self) -> bool:
+        """Whether it takes what comes; a receiver that nobody connects to does as soon as it runs."""
+        return bool(getattr(self.receiver, "listening", True))
 
     def start(self) -> None:
         self._thread.start()

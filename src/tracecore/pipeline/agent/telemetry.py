@@ -8,6 +8,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+from tracecore.pipeline.agent.memory import resident_bytes
+
 #: Upper bounds of the latency buckets, in seconds.
 BUCKETS: Final = (0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -17,6 +19,10 @@ GAUGES: Final = {
     "stalled_files": "Files that nobody rotates although they are larger than a kubelet lets them become.",
     "unreadable_files": "Files that match and cannot be read.",
     "watched_files": "Files that match.",
+    "queue_bytes": "Bytes of batches that wait in memory to be sent.",
+    "watched_directories": "Directories whose changes the kernel announces.",
+    "polled_files": "Files that are looked at every poll_interval, because nobody announces their changes.",
+    "label_attributes": "Different attributes that labels and annotations became.",
     "engine_facts": "Facts in all windows; a fact that three patterns need counts three times.",
     "engine_windows": "Windows, one for each pattern and key.",
 }
@@ -197,11 +203,11 @@ class Telemetry:
                 yield f"tracecore_{name}{_labels(meter)} {_number(ask())}\n"
         queues = [meter for meter in meters if meter.queue_depth is not None]
         name = "tracecore_component_queue_depth"
-        yield f"# HELP {name} Batches waiting.\n# TYPE {name} gauge\n"
+        yield f"# HELP {name} What waits, in the unit of sending_queue.sizer.\n# TYPE {name} gauge\n"
         for meter in queues:
             yield f"{name}{_labels(meter)} {meter.queue_depth() if meter.queue_depth is not None else 0}\n"
         name = "tracecore_component_queue_capacity"
-        yield f"# HELP {name} Batches that may wait.\n# TYPE {name} gauge\n"
+        yield f"# HELP {name} How much may wait, in the same unit.\n# TYPE {name} gauge\n"
         for meter in queues:
             yield f"{name}{_labels(meter)} {meter.queue_capacity}\n"
         yield from self._latency(meters)
@@ -250,14 +256,3 @@ def _escaped(value: str) -> str:
 
 def _number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}"
-
-
-def resident_bytes() -> int:
-    """Memory this process holds; 0 where the system does not tell."""
-    import resource
-
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, IndexError, ValueError):
-        return 0

@@ -11,13 +11,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
 from tracecore.pipeline.agent.batch import SIGNALS, Batch
 from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.options import SECOND, Duration, StorageId
+from tracecore.pipeline.agent.options import SECOND, Count, Duration, StorageId
 from tracecore.pipeline.agent.printing import discreet, visible
 from tracecore.signals.storage.journal import StorageError
 
@@ -27,11 +27,19 @@ log = logging.getLogger("tracecore.agent.sending")
 _DROPS: Final = (
     "damaged", "error", "partial_success", "queue_full", "rejected", "retries_exhausted", "send_failed", "shutdown",
 )  # fmt: skip
-Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
+#: Bytes that may wait in memory where the queue is measured in something else. A queue of 1,000 requests can be large.
+MEMORY: Final = 64 << 20
 
 
+#: Bytes before the encoded request of a stored batch: its signal and its number of records.
+HEAD: Final = 5
 #: Seconds at the end of a stop in which nothing new is sent.
 LAST_ANSWERS: Final = 2.0
+
+
+#: Seconds after the end of a stop in which workers may say that they have ended.
+LAST_WORDS: Final = 0.2
 
 
 class Retry(Exception):
@@ -50,21 +58,51 @@ class Rejected(Exception):
     """It did not work, and never will."""
 
 
+class QueueBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        flush_timeout: how long records wait for more.
+        min_size: so many records are sent at once.
+        max_size: more than this are cut into several; 0 for never.
+        sizer: what the sizes count: records.
+    """
+
+    flush_timeout: Duration = SECOND // 5
+    min_size: Count = 8192
+    max_size: Count = 0
+    sizer: Literal["items"] = "items"
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.max_size and self.max_size < self.min_size:
+            yield ("max_size",), "may not be less than min_size"
+        if not self.flush_timeout:
+            yield ("flush_timeout",), "more than nothing"
+
+
 class SendingQueue(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         enabled: without it the source waits until every batch is sent.
         num_consumers: connections that send at once.
-        queue_size: batches that may wait; when they do, sources are asked to wait too.
+        sizer: what `queue_size` counts: `requests` (batches), `items` (records) or `bytes` (of encoded requests).
+        queue_size: how much may wait; when that much waits, sources are asked to wait too. At most 64 MiB wait in
+            memory unless `sizer` is `bytes`.
         block_on_overflow: with false a batch that finds the queue full is dropped and counted instead.
         storage: the extension that keeps what waits over a restart.
+        batch: collect records into fewer, larger requests before they wait, as the `batch` processor does.
+        wait_for_result: accepted for the Collector's sake: sources always learn what became of their records.
     """
 
     enabled: bool = True
     num_consumers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 10
+    sizer: Literal["requests", "items", "bytes"] = "requests"
     queue_size: Positive = 1000
     block_on_overflow: bool = True
     storage: StorageId | None = None
+    batch: QueueBatch | None = None
+    wait_for_result: bool = False
+
+    PRESENT: ClassVar[tuple[str, ...]] = ("batch",)
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.storage is not None and not self.enabled:
@@ -94,16 +132,48 @@ class RetryOnFailure(msgspec.Struct, frozen=True, kw_only=True):
             yield ("max_interval",), "may not be less than initial_interval"
 
 
+class Batching:
+    """Collects what an exporter is given, each signal by itself, for any thread."""
+
+    def __init__(self, options: QueueBatch, setting: Setting) -> None:
+        from tracecore.pipeline.processors.batch import BatchProcessor
+        from tracecore.pipeline.processors.batch import Options as BatchOptions
+
+        self._clock = setting.clock
+        #: Seconds between two looks at what has waited long enough.
+        self.interval = max(options.flush_timeout / SECOND / 4, 0.01)
+        made = BatchOptions(
+            timeout=options.flush_timeout, send_batch_size=options.min_size, send_batch_max_size=options.max_size
+        )
+        self._collecting = {signal: BatchProcessor(made, setting) for signal in SIGNALS}
+        self._lock = threading.Lock()
+
+    def take(self, batch: Batch) -> list[Batch]:
+        with self._lock:
+            return list(self._collecting[batch.signal].process(batch))
+
+    def due(self) -> list[Batch]:
+        now = self._clock()
+        with self._lock:
+            return [made for one in self._collecting.values() for made in one.tick(now)]
+
+    def rest(self) -> list[Batch]:
+        with self._lock:
+            return [made for one in self._collecting.values() for made in one.drain(self._clock())]
+
+
 class Stored(msgspec.Struct, frozen=True):
     """A batch that waits in a storage.
 
     Args:
         key: where.
         count: its records.
+        size: bytes of its encoded request.
     """
 
     key: str
     count: int
+    size: int
 
 
 class Shelf:
@@ -123,7 +193,10 @@ class Shelf:
 
     def waiting(self) -> list[Stored]:
         """What an earlier run left, oldest first."""
-        found = [Stored(key, int.from_bytes(value[1:5], "big")) for key, value in self._store.items("batch/")]
+        found = [
+            Stored(key, int.from_bytes(value[1:5], "big"), max(len(value) - HEAD, 0))
+            for key, value in self._store.items("batch/")
+        ]
         self._last = max((int(entry.key[6:22], 16) for entry in found), default=0)
         return found
 
@@ -136,14 +209,15 @@ class Shelf:
         self._last += 1
         key = f"batch/{self._last:016x}-{self._name}"
         head = bytes((SIGNALS.index(batch.signal),)) + min(batch.count, 0xFFFFFFFF).to_bytes(4, "big")
-        self._store.set(key, head + batch.encoded())
-        return Stored(key, batch.count)
+        encoded = batch.encoded()
+        self._store.set(key, head + encoded)
+        return Stored(key, batch.count, len(encoded))
 
     def get(self, entry: Stored) -> Batch | None:
         value = self._store.get(entry.key)
         if value is None or not value or value[0] >= len(SIGNALS):
             return None
-        return Batch(SIGNALS[value[0]], raw=value[5:], count=entry.count, identity=entry.key[6:])
+        return Batch(SIGNALS[value[0]], raw=value[HEAD:], count=entry.count, identity=entry.key[6:])
 
     def remove(self, entry: Stored) -> None:
         """A batch is not needed any more; where that cannot be noted now, it is with the next one.
@@ -193,18 +267,24 @@ class Sender:
         self._retry = retry
         self._run = secrets.token_hex(8)
         self._numbers = itertools.count(1)
-        self._queue: queue.SimpleQueue[Batch | Stored | None] = queue.SimpleQueue()
+        #: Each with its size in the unit of `sizer`, and the bytes of it that are in memory.
+        self._queue: queue.SimpleQueue[tuple[Batch | Stored, int, int] | None] = queue.SimpleQueue()
         self._shelf: Shelf | None = None
         self._inside = 0
+        #: What waits, in the unit of `sizer`; and bytes of it that are in memory.
+        self._waiting = 0
+        self._memory = 0
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._stop = threading.Event()
         self._last_attempt = float("inf")
         self._unstored = False
         self._threads: list[threading.Thread] = []
+        self._batching = Batching(queueing.batch, setting) if queueing.batch is not None else None
         setting.meter.queue_capacity = queueing.queue_size
         setting.meter.declare(dropped=_DROPS)
-        setting.meter.queue_depth = lambda: self._inside
+        setting.meter.queue_depth = lambda: self._waiting
+        setting.meter.gauges["queue_bytes"] = lambda: self._memory
 
     def start(self) -> None:
         if self._queueing.storage is not None:
@@ -214,8 +294,10 @@ class Sender:
             if left:
                 log.info("%s: %d batches of an earlier run are sent first", self._setting.id, len(left))
             for entry in left:
-                self._inside += 1
-                self._queue.put(entry)
+                self._enter(entry.count, entry.size)
+                self._queue.put((entry, self._units(entry.count, entry.size), 0))
+        if self._batching is not None:
+            threading.Thread(target=self._flush, name=f"{self._setting.id}-batch", daemon=True).start()
         if self._queueing.enabled:
             for number in range(self._queueing.num_consumers):
                 name = f"{self._setting.id}-{number}"
@@ -226,22 +308,54 @@ class Sender:
     def ready(self) -> bool:
         if not self._queueing.enabled or not self._queueing.block_on_overflow:
             return True
-        return self._inside < self._queueing.queue_size
+        return not self._full()
+
+    def _full(self) -> bool:
+        if self._waiting >= self._queueing.queue_size:
+            return True
+        return self._queueing.sizer != "bytes" and self._memory >= MEMORY
+
+    def _units(self, count: int, size: int) -> int:
+        """The size of a batch in the unit of `sizer`."""
+        sizer = self._queueing.sizer
+        return 1 if sizer == "requests" else count if sizer == "items" else size
+
+    def _enter(self, count: int, size: int) -> None:
+        self._inside += 1
+        self._waiting += self._units(count, size)
 
     def export(self, batch: Batch) -> None:
+        if self._batching is not None:
+            for made in self._batching.take(batch):
+                self._enqueue(made)
+        else:
+            self._enqueue(batch)
+
+    def _flush(self) -> None:
+        """Hand on what has been collected for long enough; in a thread of its own."""
+        assert self._batching is not None
+        while not self._stop.wait(self._batching.interval):
+            for made in self._batching.due():
+                self._enqueue(made)
+
+    def _enqueue(self, batch: Batch) -> None:
         if not self._queueing.enabled:
             self._deliver(batch)
             return
+        size = batch.pack()
         with self._lock:
-            full = self._inside >= self._queueing.queue_size
-            if not full or self._queueing.block_on_overflow:
-                self._inside += 1
-                full = False
+            full = self._full() and not self._queueing.block_on_overflow
+            if not full:
+                self._enter(batch.count, size)
         if full:
             self._setting.meter.drop("queue_full", batch.count)
             batch.done()
-        else:
-            self._queue.put(self._stored(batch))
+            return
+        entry = self._stored(batch)
+        held = size if isinstance(entry, Batch) else 0
+        with self._lock:
+            self._memory += held
+        self._queue.put((entry, self._units(batch.count, size), held))
 
     def _stored(self, batch: Batch) -> Batch | Stored:
         """Where a storage keeps it, the batch has arrived as far as its source is concerned."""
@@ -274,7 +388,8 @@ class Sender:
         return batch
 
     def _work(self) -> None:
-        while (entry := self._queue.get()) is not None:
+        while (waiting := self._queue.get()) is not None:
+            entry, units, held = waiting
             finished = True
             try:
                 batch = self._taken(entry)
@@ -292,6 +407,8 @@ class Sender:
                     entry.done()
             with self._lock:
                 self._inside -= 1
+                self._waiting -= units
+                self._memory -= held
                 self._idle.notify_all()
         self._close()
 
@@ -375,20 +492,24 @@ class Sender:
         # Requests that are under way get some of the time to be answered in.
         self._last_attempt = deadline - min(LAST_ANSWERS, max(deadline - time.monotonic(), 0.0) / 4)
         self._stop.set()
+        if self._batching is not None:
+            for made in self._batching.rest():
+                self._enqueue(made)
         with self._lock:
             while self._inside and (left := deadline - time.monotonic()) > 0:
                 self._idle.wait(left)
         while True:
             try:
-                batch = self._queue.get_nowait()
+                waiting = self._queue.get_nowait()
             except queue.Empty:
                 break
-            if isinstance(batch, Batch):
-                self._setting.meter.drop("shutdown", batch.count)
+            if waiting is not None and isinstance(waiting[0], Batch):
+                self._setting.meter.drop("shutdown", waiting[0].count)
         for _ in self._threads:
             self._queue.put(None)
+        last = max(deadline, time.monotonic() + LAST_WORDS)
         for thread in self._threads:
-            thread.join(max(deadline - time.monotonic(), 0.2))
+            thread.join(max(last - time.monotonic(), 0.0))
         if self._shelf is not None:
             try:
                 self._shelf.catch_up()

@@ -1,4 +1,4 @@
-"""The `webhook` exporter: verdicts to people, by Alertmanager or any HTTP endpoint."""
+"""The `webhook` exporter: verdicts and incidents to people, by Alertmanager or any HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -30,19 +30,23 @@ _LABELS = {
     "pattern.role": "role",
     "pattern.confidence": "confidence",
     "verdict.id": "verdict_id",
+    "incident.id": "incident_id",
     "k8s.node.name": "node",
     "host.name": "node",
     "k8s.namespace.name": "namespace",
     "k8s.pod.name": "pod",
     "gen_ai.training.job_id": "job",
 }
+#: Of an incident only these: an alert is known by its labels, and a better diagnosis is no other alert.
+_INCIDENT_LABELS = {"incident.id": "incident_id", "gen_ai.training.job_id": "job"}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         url: where to post.
-        format: `alertmanager` posts alerts to its API (`…/api/v2/alerts`); `json` posts one document for each verdict.
+        format: `alertmanager` posts alerts to its API (`…/api/v2/alerts`); `json` posts one document for each verdict
+            or update of an incident.
         headers: sent with every request; never logged.
         labels: added to every alert.
         timeout: for one attempt.
@@ -67,7 +71,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Webhook:
-    """Posts the verdicts among the records; other records are passed over."""
+    """Posts the verdicts and incidents among the records; other records are passed over."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
@@ -79,13 +83,13 @@ class Webhook:
         self.start, self.stop, self.ready = self._sender.start, self._sender.stop, self._sender.ready
 
     def export(self, batch: Batch) -> None:
-        if any(True for _ in verdicts(batch)):
+        if any(True for _ in told(batch)):
             self._sender.export(batch)
         else:
             batch.done()
 
     def _send(self, batch: Batch) -> None:
-        found = list(verdicts(batch))
+        found = list(told(batch))
         if self._options.format == "alertmanager":
             self._post([alert(attributes, record, self._options.labels) for attributes, record in found])
             return
@@ -120,8 +124,8 @@ class Webhook:
             raise Rejected(f"HTTP {status}")
 
 
-def verdicts(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Attributes (the resource's among them) and record of every verdict.
+def told(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Attributes (the resource's among them) and record of every verdict and incident.
 
     A log line that a parser made attributes of may have the names of a verdict's: only what a detector said counts.
     """
@@ -132,12 +136,14 @@ def verdicts(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
                 continue
             for record in scope.get("log_records") or ():
                 own = record.get("attributes") or {}
-                if "verdict.id" in own and "pattern.name" in own:
+                if ("verdict.id" in own and "pattern.name" in own) or "incident.id" in own:
                     yield {**resource, **own}, record
 
 
 def alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, str]) -> dict[str, Any]:
-    """An alert as Alertmanager's API takes it; a verdict that was taken back has an end."""
+    """An alert as Alertmanager's API takes it; what was taken back or resolved has an end."""
+    if "incident.id" in attributes:
+        return _incident_alert(attributes, record, more)
     labels = {
         "alertname": visible(str(attributes["pattern.name"])[:MAX_LABEL]),
         "severity": _severity(attributes),
@@ -159,15 +165,43 @@ def alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, st
     return made
 
 
+def _incident_alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, str]) -> dict[str, Any]:
+    labels = {"alertname": "TracecoreIncident", "severity": "critical", **more}
+    for name, label in _INCIDENT_LABELS.items():
+        if (value := attributes.get(name)) is not None:
+            labels.setdefault(label, visible(str(value)[:MAX_LABEL]))
+    annotations = {"summary": "headline", "description": "remediation", "class": "class", "state": "state"}
+    made: dict[str, Any] = {
+        "labels": labels,
+        "annotations": {
+            name: visible(str(attributes.get(f"incident.{field}", ""))[:MAX_ANNOTATION])
+            for name, field in annotations.items()
+        },
+        "startsAt": rfc3339(record.get("time_unix_nano") or 0),
+    }
+    if attributes.get("incident.state") == "resolved":
+        made["endsAt"] = rfc3339(record.get("observed_time_unix_nano") or record.get("time_unix_nano") or 0)
+    return made
+
+
 def _severity(attributes: dict[str, Any]) -> str:
     return "critical" if attributes.get("pattern.role") == "cause" else "warning"
 
 
 def _document(attributes: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    try:
-        verdict = msgspec.json.decode(str(attributes.get("pattern.verdict_json", "")))
-    except msgspec.DecodeError:
-        verdict = None
+    if "incident.id" in attributes:
+        return {
+            "schema": "tracecore/webhook/v1",
+            "time": rfc3339(record.get("time_unix_nano") or 0),
+            "id": attributes["incident.id"],
+            "revision": attributes.get("incident.revision"),
+            "status": attributes.get("incident.state"),
+            "pattern": attributes.get("pattern.name"),
+            "patterns": attributes.get("incident.patterns"),
+            "headline": attributes.get("incident.headline"),
+            "remediation": attributes.get("incident.remediation"),
+            "incident": _decoded(attributes.get("incident.json")),
+        }
     return {
         "schema": "tracecore/webhook/v1",
         "time": rfc3339(record.get("time_unix_nano") or 0),
@@ -178,14 +212,21 @@ def _document(attributes: dict[str, Any], record: dict[str, Any]) -> dict[str, A
         "role": attributes.get("pattern.role"),
         "headline": attributes.get("pattern.headline"),
         "remediation": attributes.get("pattern.remediation"),
-        "verdict": verdict,
+        "verdict": _decoded(attributes.get("pattern.verdict_json")),
     }
+
+
+def _decoded(text: object) -> Any:
+    try:
+        return msgspec.json.decode(str(text or ""))
+    except msgspec.DecodeError:
+        return None
 
 
 FACTORY = Factory(
     kind="exporter",
     type="webhook",
-    summary="Posts verdicts to Alertmanager or any HTTP endpoint.",
+    summary="Posts verdicts and incidents to Alertmanager or any HTTP endpoint.",
     options=Options,
     create=Webhook,
     signals=("logs",),

@@ -30,7 +30,12 @@ class Store:
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         with self._lock:
-            yield from list(self._journal.items(prefix))
+            keys = self._journal.keys(prefix)
+        # One value at a time: all that waits in a queue may be more than fits into memory.
+        for key in keys:
+            value = self.get(key)
+            if value is not None:
+                yield key, value
 
     def update(self, changes: Mapping[str, bytes | None]) -> None:
         with self._lock:
@@ -102,6 +107,7 @@ class FileStorageExtension:
 FACTORY = Factory(
     kind="extension",
     type="file_storage",
+    provides="storage",
     summary="Keeps what must survive a restart: read positions, unsent batches.",
     options=FileStorageConfig,
     create=FileStorageExtension,

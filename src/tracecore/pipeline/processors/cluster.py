@@ -38,7 +38,10 @@ class Cluster:
     ) -> None:
         self._state = state
         self._wrong: dict[str, str] = {}
-        self.pods = Pods(way, pods, Extraction(wanted, excluded), partial(self._told, "pods"), grace)
+        extraction = Extraction(wanted, excluded)
+        #: Attributes that labels and annotations of pods became.
+        self.names = extraction.names
+        self.pods = Pods(way, pods, extraction, partial(self._told, "pods"), grace)
         self._spaces = self._nodes = None
         if wanted.asks("namespace"):
             named = f"metadata.name={pods.namespace}" if pods.namespace else ""

@@ -14,9 +14,10 @@ import re2
 
 from tracecore.pipeline.agent.batch import LEVELS, Batch
 from tracecore.pipeline.agent.component import Factory, Setting
+from tracecore.pipeline.agent.document import Node, Report
 from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Duration
 from tracecore.pipeline.processors.cluster import Cluster
-from tracecore.pipeline.processors.podfields import Extract
+from tracecore.pipeline.processors.podfields import FICKLE, MANY_NAMES, Extract
 from tracecore.pipeline.processors.pods import Known
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Collection
@@ -31,7 +32,7 @@ STRANGERS: Final = 65_536
 #: As long as records wait, nanoseconds between two looks at what the watch has learned: it is another thread's.
 LOOK: Final = 50 * MILLISECOND
 
-How: TypeAlias = Literal["uid", "name", "ip", "connection"]
+How: TypeAlias = Literal["uid", "name", "ip", "connection", "container", "node"]
 
 
 class AssociationSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +43,10 @@ class AssociationSource(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     from_: Literal["resource_attribute", "connection"] = msgspec.field(name="from")
-    name: Literal["", "k8s.pod.uid", "k8s.pod.ip", "k8s.pod.name", "k8s.namespace.name"] = ""
+    name: Literal[
+        "", "k8s.pod.uid", "k8s.pod.ip", "k8s.pod.name", "k8s.namespace.name", "k8s.node.name", "host.name", "ip",
+        "container.id",
+    ] = ""  # fmt: skip
 
 
 class Association(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +59,11 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if key_kind(self.sources) is None:
-            yield ("sources",), "use k8s.pod.uid, k8s.pod.ip, connection, or k8s.namespace.name with k8s.pod.name"
+            yield (
+                ("sources",),
+                "use k8s.pod.uid, k8s.pod.ip, host.name, container.id, k8s.node.name, connection, or "
+                "k8s.namespace.name with k8s.pod.name",
+            )
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +184,13 @@ def key_kind(sources: list[AssociationSource]) -> How | None:
         ("k8s.pod.ip",): "ip",
         ("connection",): "connection",
         ("k8s.namespace.name", "k8s.pod.name"): "name",
+        ("k8s.namespace.name", "k8s.node.name", "k8s.pod.name"): "name",
+        # The Collector takes both for the pod's address.
+        ("host.name",): "ip",
+        ("ip",): "ip",
+        ("container.id",): "container",
+        # Of a node no pod follows, but its own labels and annotations do.
+        ("k8s.node.name",): "node",
     }
     return known.get(tuple(names))
 
@@ -216,6 +231,8 @@ class K8sAttributes:
         self._learned = 0
         self._strangers: OrderedDict[Any, int] = OrderedDict()
         self._counted = {"overflow": 0, "malformed": 0}
+        self._many = False
+        setting.meter.gauges["label_attributes"] = lambda: len(self._cluster.names)
 
     def start(self) -> None:
         if self._options.passthrough:
@@ -297,7 +314,12 @@ class K8sAttributes:
         return strangers
 
     def _by(self, kind: How, own: dict[str, Any], peer: str) -> Known | None:
-        address = own.get("k8s.pod.ip") if kind == "ip" else peer
+        if kind == "node":
+            return None
+        if kind == "container":
+            id = own.get("container.id")
+            return self._pods.by_container.get(id) if isinstance(id, str) else None
+        address = own.get("k8s.pod.ip") or own.get("ip") or own.get("host.name") if kind == "ip" else peer
         known = self._pods.by_address.get(address) if type(address) is str and address else None
         if known is not None and kind == "connection":
             own.setdefault("k8s.pod.ip", peer)
@@ -379,7 +401,18 @@ class K8sAttributes:
         return [one.batch for one in held]
 
     def _count(self) -> None:
-        """Say what the watch could not keep."""
+        """Say what the watch could not keep, and what a backend may not be able to."""
+        names = self._cluster.names
+        if len(names) > MANY_NAMES and not self._many:
+            self._many = True
+            some = ", ".join(sorted(names.copy())[:3])
+            log.warning(
+                "%s: labels and annotations became %d different attributes (%s, …): more than most backends index; "
+                "name those you need with key",
+                self._setting.id,
+                len(names),
+                some,
+            )
         for reason, so_far in (("overflow", self._cluster.overflow), ("malformed", self._cluster.malformed)):
             if so_far > self._counted[reason]:
                 self._setting.meter.drop(f"pods_{reason}", so_far - self._counted[reason])
@@ -402,10 +435,27 @@ def _peer(batch: Batch) -> str:
     return str(mapped or address)
 
 
+def check(options: Options, node: Node, report: Report) -> None:
+    """Warn of labels that are different for every pod or rollout."""
+    for kind, fields in (("labels", options.extract.labels), ("annotations", options.extract.annotations)):
+        for number, field in enumerate(fields):
+            if not field.key_regex or field.from_ != "pod":
+                continue
+            expression = re2.compile(f"^(?:{field.key_regex})$")
+            if taken := [key for key in FICKLE if expression.match(key)]:
+                report.warning(
+                    node.near("extract", kind, number, "key_regex"),
+                    f'"{field.key_regex}" also takes {taken[0]}, which differs from pod to pod: each value is one more '
+                    "stream or series in the backend",
+                )
+
+
 FACTORY = Factory(
     kind="processor",
     type="k8sattributes",
+    aliases=("k8s_attributes",),
     summary="Adds pod, workload, job, rank and node of each resource, by the Kubernetes API.",
     options=Options,
     create=K8sAttributes,
+    check=check,
 )

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import gc
+import logging
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import msgspec
 
-from tracecore.pipeline.agent.batch import Batch, Refused
+from tracecore.pipeline.agent.batch import Ack, Batch, Refused
 from tracecore.pipeline.agent.component import Factory, Setting
+from tracecore.pipeline.agent.memory import release, resident_bytes
 from tracecore.pipeline.agent.options import SECOND, Count, Interval
-from tracecore.pipeline.agent.telemetry import resident_bytes
 
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 MIB = 1 << 20
+log = logging.getLogger("tracecore.agent.memory_limiter")
+#: Nanoseconds between two collections of garbage while memory is short: each walks over everything that is held.
+COLLECT_EVERY = 10 * SECOND
+#: The event of beginning to refuse.
+REFUSING = "memory_short"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +80,12 @@ class MemoryLimiter:
         self._options = options
         self._setting = setting
         self._soft, self._hard = options.bounds(total_memory())
-        self._looked = 0
+        self._looked = self._collected = self._since = 0
         self._short = False
+        #: Batches that were accepted and have not left the agent.
+        self._under_way = 0
+        self._lock = threading.Lock()
+        setting.meter.declare(events=(REFUSING,))
 
     def admit(self) -> None:
         """Asked before a batch enters the pipeline.
@@ -86,25 +96,52 @@ class MemoryLimiter:
         now = self._setting.clock()
         if now - self._looked >= self._options.check_interval or now < self._looked:
             self._look(now)
-        if self._short:
+        if self._short and not self._alone(now):
             raise Refused(f"{self._setting.id}: more than {self._soft // MIB} MiB are in use")
 
     def _look(self, now: int) -> None:
         self._looked = now
         used = resident_bytes()
-        if used > self._hard:
-            gc.collect()
-            used = resident_bytes()
-        self._short = used > self._soft
+        if used > self._soft:
+            # Freed memory that the allocator keeps counts as resident, too. Only what cannot be returned is held.
+            used = release()
+        if used > self._soft and (used > self._hard or now - self._collected >= COLLECT_EVERY):
+            self._collected = now
+            used = release(collect=True)
+        before, self._short = self._short, used > self._soft
+        meter = self._setting.meter
         if self._short:
-            self._setting.meter.degrade(
-                f"{used // MIB} MiB in use, batches are refused from {self._soft // MIB} MiB on"
-            )
-        else:
-            self._setting.meter.recover()
+            meter.degrade(f"{used // MIB} MiB in use, batches are refused from {self._soft // MIB} MiB on")
+            if not before:
+                self._since = now
+                meter.note(REFUSING)
+                log.warning(
+                    "%s: %d MiB in use: batches are refused from %d MiB on, and their sources wait",
+                    self._setting.id, used // MIB, self._soft // MIB,
+                )  # fmt: skip
+        elif before:
+            meter.recover()
+            log.info(
+                "%s: %d MiB in use: batches are accepted again after %.0f s",
+                self._setting.id, used // MIB, (now - self._since) / SECOND,
+            )  # fmt: skip
+
+    def _alone(self, now: int) -> bool:
+        """Whether waiting cannot free any memory, because no batch is under way: then one at a time is accepted.
+
+        What is left then is state, or memory that the interpreter cannot return. To refuse would be for ever.
+        """
+        return not self._under_way and now - self._since >= self._options.check_interval
 
     def process(self, batch: Batch) -> Iterable[Batch]:
+        with self._lock:
+            self._under_way += 1
+        batch.acks = (*batch.acks, Ack(self._left))
         return (batch,)
+
+    def _left(self) -> None:
+        with self._lock:
+            self._under_way -= 1
 
 
 FACTORY = Factory(

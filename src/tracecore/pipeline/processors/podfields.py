@@ -16,7 +16,8 @@ Metadata = Literal[
     "k8s.deployment.name", "k8s.replicaset.name", "k8s.replicaset.uid", "k8s.statefulset.name", "k8s.statefulset.uid",
     "k8s.daemonset.name", "k8s.daemonset.uid", "k8s.job.name", "k8s.job.uid", "k8s.cronjob.name", "k8s.node.name",
     "k8s.node.uid", "k8s.cluster.uid", "k8s.container.name", "container.id", "container.image.name",
-    "container.image.tag", "container.image.tags", "container.image.repo_digests",
+    "container.image.tag", "container.image.tags", "container.image.repo_digests", "service.name", "service.namespace",
+    "service.version", "service.instance.id",
 ]  # fmt: skip
 #: What is extracted when nothing is said.
 DEFAULT: Final[tuple[Metadata, ...]] = (
@@ -28,16 +29,28 @@ _CRON = re2.compile(r"^(.*)-[0-9]+$")
 _OWNERS: Final = {"ReplicaSet": "replicaset", "StatefulSet": "statefulset", "DaemonSet": "daemonset", "Job": "job"}
 _OF_CONTAINER: Final = frozenset(
     {"k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
-     "container.image.repo_digests"}
+     "container.image.repo_digests", "service.version", "service.instance.id"}
 )  # fmt: skip
 _TRAINING: Final = (
     "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id", "tracecore.pod.gpus",
     "process.environment_variable.CUDA_VISIBLE_DEVICES", "process.environment_variable.CUDA_DEVICE_ORDER",
 )  # fmt: skip
+#: Whose name a service has, the first there is.
+_WORKLOADS: Final = ("deployment", "replicaset", "statefulset", "daemonset", "cronjob", "job", "pod")
 _IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
 _OTEL: Final = "resource.opentelemetry.io/"
 #: The namespace that every cluster has: its uid is taken for the cluster's.
 SYSTEM: Final = "kube-system"
+#: Attributes that labels and annotations may become before it is warned about, and those that are counted.
+MANY_NAMES: Final = 64
+MOST_NAMES: Final = 10_000
+#: Labels that are another one with every rollout or pod: as attributes they make every backend's index grow for ever.
+FICKLE: Final = (
+    "pod-template-hash",
+    "controller-revision-hash",
+    "statefulset.kubernetes.io/pod-name",
+    "batch.kubernetes.io/controller-uid",
+)
 #: Longer values of labels and annotations are cut.
 MAX_VALUE: Final = 4096
 
@@ -48,10 +61,10 @@ Whose = Literal["pod", "namespace", "node"]
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
-    """A label or annotation.
+    """A label.
 
     Args:
-        tag_name: the attribute; `k8s.pod.labels.<key>` when not given. `$1` is a group of `key_regex`.
+        tag_name: the attribute; `k8s.<from>.labels.<key>` when not given. `$1` is a group of `key_regex`.
         key: its key.
         key_regex: which keys.
         from_: whose: the pod's, its namespace's, or its node's.
@@ -72,6 +85,17 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
                 yield ("key_regex",), f"not a regular expression: {error}"
 
 
+class Annotation(Field, frozen=True, kw_only=True):
+    """An annotation.
+
+    Args:
+        tag_name: the attribute; `k8s.<from>.annotations.<key>` when not given. `$1` is a group of `key_regex`.
+        key: its key.
+        key_regex: which keys.
+        from_: whose: the pod's, its namespace's, or its node's.
+    """
+
+
 class Extract(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
@@ -85,7 +109,7 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
 
     metadata: tuple[Metadata, ...] = DEFAULT
     labels: list[Field] = []
-    annotations: list[Field] = []
+    annotations: list[Annotation] = []
     otel_annotations: bool = False
     training: bool = True
 
@@ -139,6 +163,8 @@ class Extraction:
         self._own: list[str] = [name for name in wanted.metadata if name not in _OF_CONTAINER]
         self._of_container: list[str] = [name for name in wanted.metadata if name in _OF_CONTAINER]
         self._labels, self._annotations = _takings(wanted, "pod")
+        #: Attributes that labels and annotations became; a few more than may be wanted are remembered.
+        self.names: set[str] = set()
         self._excluded = [re2.compile(expression) for expression in excluded]
 
     def __call__(self, pod: Pod) -> tuple[dict[str, Any], dict[str, dict[str, Any]]] | None:
@@ -157,7 +183,10 @@ class Extraction:
         found = {name: value for name in self._own if (value := known.get(name)) is not None}
         for taking, values in ((self._labels, labels), (self._annotations, annotations)):
             for one in taking:
-                found.update(one(values))
+                for name, value in one(values):
+                    found[name] = value
+                    if len(self.names) < MOST_NAMES:
+                        self.names.add(name)
         if self._wanted.otel_annotations:
             found.update((key.removeprefix(_OTEL), v) for key, v in annotations.items() if key.startswith(_OTEL))
         if self._wanted.training:
@@ -231,7 +260,23 @@ def facts_of(pod: Pod) -> dict[str, Any]:
             found["k8s.deployment.name"] = deployment
         elif kind == "job" and (match := _CRON.match(name)):
             found["k8s.cronjob.name"] = match.group(1)
+    found |= _service(metadata, found)
     return found
+
+
+def _service(metadata: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Name and namespace of the service that a pod is part of, as OpenTelemetry's conventions find them."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    names = (
+        annotations.get(f"{_OTEL}service.name"),
+        labels.get("app.kubernetes.io/instance"),
+        labels.get("app.kubernetes.io/name"),
+        *(found.get(f"k8s.{kind}.name") for kind in _WORKLOADS),
+    )
+    return {
+        "service.name": next((name for name in names if name), None),
+        "service.namespace": annotations.get(f"{_OTEL}service.namespace") or metadata.get("namespace"),
+    }
 
 
 def _deployment(replicaset: str, labels: dict[str, Any]) -> str | None:
@@ -244,6 +289,7 @@ def _deployment(replicaset: str, labels: dict[str, Any]) -> str | None:
 
 def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each container and what is known of it."""
+    metadata = pod.get("metadata") or {}
     states = {
         state.get("name"): state
         for state in (pod.get("status") or {}).get("containerStatuses") or ()
@@ -259,6 +305,9 @@ def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
         tagged = bool(colon) and "/" not in tag
         version = tag if tagged else "latest" if image else None
         digest = str(state.get("imageID") or "").removeprefix("docker-pullable://")
+        given = metadata.get("annotations") or {}
+        release = (metadata.get("labels") or {}).get("app.kubernetes.io/version")
+        instance = ".".join(str(part) for part in (metadata.get("namespace"), metadata.get("name"), name))
         yield (
             name,
             {
@@ -268,5 +317,7 @@ def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
                 "container.image.tag": version,
                 "container.image.tags": [version] if version else None,
                 "container.image.repo_digests": [digest] if "@sha256:" in digest else None,
+                "service.version": given.get(f"{_OTEL}service.version") or release or version,
+                "service.instance.id": given.get(f"{_OTEL}service.instance.id") or instance,
             },
         )

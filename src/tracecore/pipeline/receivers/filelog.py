@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from tracecore.pipeline.agent.batch import Ack, Batch
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.receivers.delivery import deliver
 from tracecore.pipeline.receivers.reach import unreachable
+from tracecore.pipeline.receivers.tally import Tally
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
@@ -25,8 +26,18 @@ log = logging.getLogger("tracecore.agent.filelog")
 LAST_CALL: Final = 5.0
 #: Seconds between two looks at what keeps lines from being read.
 LOOK: Final = 1.0
-#: More happened than the kernel could note: everything was looked at again.
-LOST: Final = "announcements_lost"
+#: Counters that are shown, and what they mean.
+COUNTED: Final = {
+    "announcements_lost": "the kernel could not note all changes of files {} times: everything was looked at again",
+    "bytes_dropped": "{} bytes of lines longer than max_log_size were left out",
+    "bytes_out_of_reach": "{} bytes were deleted before they were read or delivered",
+    "checkpoint_failures": "positions could not be written {} times",
+    "damaged": "{} compressed files are damaged and were read up to the damage",
+    "entries_failed": "operators could not treat {} entries",
+    "lines_capped": "{} lines are longer than max_log_size and were cut",
+    "positions_lost": "{} stored positions made no sense: those files are read from start_at",
+    "truncated_while_read": "files were cut and written anew {} times while they were read",
+}
 #: A container's log is larger than the kubelet lets it become.
 STALLED: Final = "rotation_stalled"
 _OUTLOOK: Final = ("unreachable", "unreadable")
@@ -43,7 +54,7 @@ class FileLogReceiver:
         self._options = options
         self._setting = setting
         self._tail: FileLog | None = None
-        self._failed = self._lost = 0
+        self._failed = 0
         self._next_look = 0.0
         self._told = ""
         self._polled: tuple[str, ...] = ()
@@ -52,7 +63,8 @@ class FileLogReceiver:
         self._numbers = dict.fromkeys(gauges, 0)
         for name in self._numbers:
             setting.meter.gauges[name] = partial(self._numbers.__getitem__, name)
-        setting.meter.declare(dropped=("capped_or_dropped",), events=(LOST, STALLED))
+        setting.meter.declare(dropped=("capped_or_dropped",), events=(STALLED,))
+        self._tally = Tally(setting, COUNTED)
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         self.close()
@@ -62,7 +74,8 @@ class FileLogReceiver:
         wanted = self._setting.wanted
         if wanted is not None:
             log.info("%s: lines that no detector can use are not read any further", self._setting.id)
-        self._failed = self._lost = 0
+        self._failed = 0
+        self._tally.restart()
         self._polled = ()
         # Not before it counts as running: what is said earlier is taken back then.
         self._next_look = time.monotonic() + 1.5 * LOOK
@@ -71,7 +84,7 @@ class FileLogReceiver:
         )
         while not stop.is_set():
             batches = collections.deque(tail.poll())
-            while batches and deliver(consume, _batch(tail, batches[0]), stop, tail.watch):
+            while batches and not stop.is_set() and deliver(consume, _batch(tail, batches[0]), stop, tail.watch):
                 batches.popleft()
             if batches:
                 self._last_call(tail, batches, consume, stop)
@@ -85,8 +98,8 @@ class FileLogReceiver:
         """Hands on what nobody can read later; what is still there is read after a restart."""
         deadline = time.monotonic() + LAST_CALL
         for found in chain(tail.only_here(left), tail.rest(), tail.drain()):
-            left_over = max(deadline - time.monotonic(), 0.0)
-            if not deliver(consume, _batch(tail, found), stop, patience=left_over):
+            left_over = deadline - time.monotonic()
+            if left_over <= 0 or not deliver(consume, _batch(tail, found), stop, patience=left_over):
                 return
 
     def _report(self, text: str) -> None:
@@ -99,9 +112,7 @@ class FileLogReceiver:
         if lost > self._failed:
             self._setting.meter.drop("capped_or_dropped", lost - self._failed)
             self._failed = lost
-        if counters.announcements_lost > self._lost:
-            self._setting.meter.note(LOST, counters.announcements_lost - self._lost)
-            self._lost = counters.announcements_lost
+        self._show(tail)
         if tail.polled != self._polled:
             for reason in tail.polled[len(self._polled) :]:
                 log.info("%s: some files are looked at every poll_interval only: %s", self._setting.id, reason)
@@ -109,6 +120,10 @@ class FileLogReceiver:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK
             self._outlook(tail)
+
+    def _show(self, tail: FileLog, *, last: bool = False) -> None:
+        self._tally.look({name: getattr(tail.counters, name) for name in COUNTED}, last=last)
+        self._tally.failures(tail.counters.reasons, last=last)
 
     def _outlook(self, tail: FileLog) -> None:
         """What keeps lines from being read, or will."""
@@ -150,17 +165,29 @@ class FileLogReceiver:
         """Write down how far everything has arrived."""
         if self._tail is not None:
             self._tail.close()
+            self._show(self._tail, last=True)
             self._tail = None
 
 
+class _Notes:
+    """The positions of a batch, without its records."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self, notes: list[Any]) -> None:
+        self.notes = notes
+
+
 def _batch(tail: FileLog, found: LogBatch) -> Batch:
-    ack = Ack(partial(tail.delivered, found), then=tail.commit)
+    # Not the batch: its records may be gone long before it is delivered.
+    ack = Ack(partial(tail.delivered, _Notes(found.notes)), then=tail.commit)
     return Batch("logs", source=found, count=found.count, acks=(ack,), pause=tail.pause)
 
 
 FACTORY = Factory(
     kind="receiver",
     type="filelog",
+    aliases=("file_log",),
     summary="Follows log files through every kind of rotation.",
     options=FileLogConfig,
     create=FileLogReceiver,

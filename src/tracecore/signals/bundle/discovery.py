@@ -54,15 +54,21 @@ class Coverage(TypedDict):
     files_read: int
     bytes_read: int
     layers: dict[str, int]
+    limits_reached: dict[str, int]
     skipped: list[dict[str, str]]
 
 
 class Bundle(msgspec.Struct, kw_only=True):
-    """All readable files, what is known of time, and what was left out."""
+    """All readable files, what is known of time, and what was left out.
+
+    Args:
+        redact: what is quoted from it is quoted without secrets.
+    """
 
     streams: list[Stream]
     skipped: list[Skipped]
     clock: Clock
+    redact: bool = True
 
     def layers(self) -> dict[str, int]:
         """How many files there are of each layer, those without any included."""
@@ -74,12 +80,24 @@ class Bundle(msgspec.Struct, kw_only=True):
             "files_read": len({stream.path for stream in self.streams}),
             "bytes_read": counters.bytes_read,
             "layers": self.layers(),
+            "limits_reached": counters.limits_reached(),
             "skipped": [{"path": skipped.path, "reason": skipped.reason} for skipped in self.skipped],
         }
 
     def skip(self, path: str, reason: str) -> None:
         """Notes that a file was not read, or not to its end."""
         self.skipped.append(Skipped(path, reason))
+
+    def note_shrunk(self) -> None:
+        """Notes files that became shorter since they were found: what was at their end may not have been read."""
+        for stream in self.streams:
+            if isinstance(stream.open, partial) and stream.open.func is _open and stream.size:
+                try:
+                    size = os.stat(stream.open.args[0]).st_size
+                except OSError:
+                    size = 0
+                if size < stream.size:
+                    self.skip(stream.path, "read in part: it became shorter, or was removed, while it was read")
 
     def of(self, *formats: str) -> list[Stream]:
         """The streams of some formats."""

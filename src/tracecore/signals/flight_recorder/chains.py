@@ -13,76 +13,136 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracecore.signals.flight_recorder.dump import Entry
-    from tracecore.signals.flight_recorder.state import GroupState, Member
+    from tracecore.signals.flight_recorder.state import GroupState, Why
 
 _MAX_CHAIN: Final = 64
 _ARROW: Final = re.compile(r"^(send|recv) ([0-9]{1,8})(?:->|<-)([0-9]{1,8})")
 
 
-class _Wait(msgspec.Struct, frozen=True):
-    """One operation a rank is in, and the ranks it waits for.
+class _Wait(msgspec.Struct):
+    """The first operation a rank is in, and the ranks it waits for.
 
     Args:
         pairwise: a send or receive.
         odd: the rank called something else than the others, and so it is they who wait for it.
+        together: ranks for which this is the first open operation, too.
     """
 
     group: str
     seq: int
     created: int
     record_id: int
-    peers: tuple[int, ...]
+    peers: tuple[int, ...] = ()
     pairwise: bool = False
     odd: bool = False
+    together: tuple[int, ...] = ()
+
+    @property
+    def place(self) -> tuple[str, int]:
+        return self.group, self.seq
 
 
 def follow_chains(groups: list[GroupState]) -> None:
     """For each member say what it waits in, and which ranks are at the end of that chain."""
-    waits: dict[int, list[_Wait]] = {}
+    first = _first_waits(groups)
     for group in groups:
-        behind: dict[int, tuple[int, ...]] = {}
-        odd = group.disagreement.minority if group.disagreement is not None else ()
-        for member in group.present.values():
-            if member.first_waiting is not None:
-                waits.setdefault(member.rank, []).append(_collective_wait(group, member, behind, odd))
-            for entry in member.pending:
-                wait = _pair_wait(group, member, entry)
-                if wait is not None:
-                    waits.setdefault(member.rank, []).append(wait)
-    earliest = {rank: min(items, key=lambda w: (w.record_id, w.created)) for rank, items in waits.items()}
-    found: dict[int, tuple[tuple[int, ...], bool]] = {}
+        _find_peers(group, first)
+    lags = _lags(groups)
+    found: dict[int, tuple[tuple[int, ...], Why, tuple[str, int]]] = {}
     for group in groups:
         for member in group.present.values():
-            wait = earliest.get(member.rank)
+            wait = first.get(member.rank)
             if wait is None:
                 continue
             if wait.pairwise or (wait.group, wait.seq) != (group.label, group.stuck):
                 member.waits_in = (wait.group, wait.seq)
             # Thousands wait for the same few: those that share their tuple of peers share the answer.
-            if id(wait.peers) not in found:
-                found[id(wait.peers)] = _roots(wait.peers, earliest)
-            member.roots, member.roots_differ = found[id(wait.peers)]
+            key = id(wait.peers) if wait.peers else id(wait.together)
+            if key not in found:
+                found[key] = _roots(wait, first, lags)
+            member.roots, member.why, member.origin = found[key]
+            here = wait.group == group.label and member.rank in member.roots
+            member.stalled = here and not wait.pairwise and member.why in ("inside", "unstarted")
 
 
-def _collective_wait(
-    group: GroupState, member: Member, behind: dict[int, tuple[int, ...]], odd: tuple[int, ...]
-) -> _Wait:
-    """What this member waits for: those that called something else, have not come, or are stuck before it."""
-    seq = member.first_waiting or 0
-    entry = member.entry
-    created, record_id = (entry.created, entry.record_id) if entry else (0, 0)
-    if group.disagreement is not None and group.disagreement.seq <= seq:
-        if member.rank in odd:
-            return _Wait(group.label, seq, created, record_id, (), odd=True)
-        return _Wait(group.label, seq, created, record_id, odd)
-    if seq not in behind:
-        behind[seq] = tuple(
-            other.rank
-            for other in group.present.values()
-            if (other.last_enqueued is not None and other.last_enqueued < seq)
-            or (other.first_waiting is not None and other.first_waiting < seq)
-        )
-    return _Wait(group.label, seq, created, record_id, behind[seq])
+def _first_waits(groups: list[GroupState]) -> dict[int, _Wait]:
+    """The open operation that each rank entered first."""
+    first: dict[int, _Wait] = {}
+    for group in groups:
+        for member in group.present.values():
+            waits = [wait for entry in member.pending if (wait := _pair_wait(group, entry)) is not None]
+            if member.first_waiting is not None:
+                entry = member.entry
+                created, record_id = (entry.created, entry.record_id) if entry else (0, 0)
+                waits.append(_Wait(group.label, member.first_waiting, created, record_id))
+            known = first.get(member.rank)
+            for wait in (*waits, known) if known is not None else waits:
+                if known is None or (wait.record_id, wait.created) < (known.record_id, known.created):
+                    known = wait
+            if known is not None:
+                first[member.rank] = known
+    return first
+
+
+def _find_peers(group: GroupState, first: dict[int, _Wait]) -> None:
+    """For each member whose first open operation is a collective of this group: whom it waits for.
+
+    That is who called something else, has not come, is stuck before it, or has come but is held up by an operation
+    that it entered earlier, in another group.
+    """
+    mine = {
+        member.rank: wait
+        for member in group.present.values()
+        if (wait := first.get(member.rank)) is not None and wait.group == group.label and not wait.pairwise
+    }
+    odd = group.disagreement.minority if group.disagreement is not None else ()
+    behind: dict[int, tuple[int, ...]] = {}
+    together: dict[int, tuple[int, ...]] = {}
+    for rank, wait in mine.items():
+        if group.disagreement is not None and group.disagreement.seq <= wait.seq:
+            wait.odd = rank in odd
+            wait.peers = () if wait.odd else odd
+            continue
+        if wait.seq not in behind:
+            behind[wait.seq] = tuple(
+                other.rank
+                for other in group.present.values()
+                if (other.last_enqueued is not None and other.last_enqueued < wait.seq)
+                or (other.first_waiting is not None and other.first_waiting < wait.seq)
+                or (other.first_waiting == wait.seq and other.rank not in mine and other.rank in first)
+            )
+            together[wait.seq] = tuple(other for other, its in mine.items() if its.seq == wait.seq)
+        wait.peers = behind[wait.seq]
+        if not wait.peers and not group.absent:
+            wait.together = together[wait.seq]
+
+
+def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
+    """How many groups each rank holds back: others are further in a collective that all have entered.
+
+    With it, whether that is only known from who has begun it. Groups of which a dump is missing do not count.
+    """
+    lags: dict[int, tuple[int, bool]] = {}
+    for group in groups:
+        members = group.present.values()
+        waiting = {m.first_waiting for m in members if m.first_waiting is not None}
+        if group.absent or not waiting:
+            continue
+        seq = min(waiting)
+        if any(m.last_enqueued is None or m.last_enqueued < seq for m in members):
+            continue
+        late = [m for m in members if m.first_waiting == seq]
+        # What an aborted communicator calls completed never retires, and may not have been.
+        completed = any(m.first_waiting != seq and not m.aborted_at(seq) for m in members)
+        if not completed:
+            begun = len(late)
+            late = [m for m in late if not m.started]
+            if len(late) == begun or not all(m.tells_starts for m in late):
+                continue
+        for member in late:
+            count, only = lags.get(member.rank, (0, True))
+            lags[member.rank] = (count + 1, only and not completed)
+    return lags
 
 
 def peer_of(group: GroupState, entry: Entry) -> int | None:
@@ -95,43 +155,60 @@ def peer_of(group: GroupState, entry: Entry) -> int | None:
     return group.members[peer] if not group.inferred and peer < len(group.members) else peer
 
 
-def _pair_wait(group: GroupState, member: Member, entry: Entry) -> _Wait | None:
+def _pair_wait(group: GroupState, entry: Entry) -> _Wait | None:
     peer = peer_of(group, entry)
     if peer is None:
         return None
     return _Wait(group.label, entry.p2p_seq, entry.created, entry.record_id, (peer,), pairwise=True)
 
 
-def _roots(peers: tuple[int, ...], earliest: dict[int, _Wait]) -> tuple[tuple[int, ...], bool]:
-    """Ranks reached from these that wait for nobody themselves, and whether some called something else.
+def _roots(
+    begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]]
+) -> tuple[tuple[int, ...], Why, tuple[str, int]]:
+    """Ranks reached from this wait that wait for nobody themselves, what is wrong with them, and where they are missed.
 
-    Where there are none, it is those that wait in a circle.
+    Where there are none, it is those that hold back most groups although everybody came; else those that wait in a
+    circle.
     """
     seen: set[int] = set()
-    front: Iterable[int] = peers
-    roots: set[int] = set()
+    front: Iterable[tuple[_Wait, Iterable[int]]] = [(begin, begin.peers or begin.together)]
+    #: The rank, and the wait that leads to it.
+    roots: dict[int, _Wait] = {}
+    ends: dict[int, _Wait] = {}
     expanded: set[int] = set()
     for _ in range(_MAX_CHAIN):
-        following: list[int] = []
-        for current in front:
-            if current in seen:
-                continue
-            seen.add(current)
-            wait = earliest.get(current)
-            if wait is None or wait.odd:
-                roots.add(current)
-            elif id(wait.peers) not in expanded:
-                expanded.add(id(wait.peers))
-                following += wait.peers
+        following: list[tuple[_Wait, Iterable[int]]] = []
+        for via, ranks in front:
+            for current in ranks:
+                if current in seen:
+                    continue
+                seen.add(current)
+                wait = first.get(current)
+                if wait is None or wait.odd:
+                    roots[current] = via
+                elif wait.together:
+                    ends.update(dict.fromkeys(wait.together, wait))
+                elif id(wait.peers) not in expanded:
+                    expanded.add(id(wait.peers))
+                    following.append((wait, wait.peers))
         if not following:
             break
         front = following
     if roots:
-        return tuple(sorted(roots)), any(rank in earliest and earliest[rank].odd for rank in roots)
-    return _circle(seen, earliest)
+        why: Why = "different" if any(rank in first and first[rank].odd for rank in roots) else "absent"
+        return tuple(sorted(roots)), why, roots[min(roots)].place
+    held = {rank: lags[rank] for rank in ends if rank in lags}
+    if held:
+        most = max(count for count, _ in held.values())
+        worst = {rank: only for rank, (count, only) in held.items() if count == most}
+        return tuple(sorted(worst)), "unstarted" if all(worst.values()) else "inside", ends[min(worst)].place
+    if ends:
+        return (), "absent", ends[min(ends)].place
+    circle, odd = _circle(seen, first)
+    return circle, odd, begin.place
 
 
-def _circle(ranks: set[int], earliest: dict[int, _Wait]) -> tuple[tuple[int, ...], bool]:
+def _circle(ranks: set[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], Why]:
     """Of ranks that all wait for one another, those to look at, and whether they did otherwise than the rest.
 
     Nobody waits for the ranks that are merely behind. One that others want to exchange with, and that went on to a
@@ -139,17 +216,17 @@ def _circle(ranks: set[int], earliest: dict[int, _Wait]) -> tuple[tuple[int, ...
     Where all are alike, it is all of them.
     """
     while True:
-        shared = {id(peers): peers for peers in (earliest[rank].peers for rank in ranks)}
+        shared = {id(peers): peers for peers in (first[rank].peers for rank in ranks)}
         inside = ranks & {peer for peers in shared.values() for peer in peers}
         if inside == ranks:
             break
         ranks = inside
-    pairwise = [rank for rank in ranks if earliest[rank].pairwise]
-    odd = {peer for rank in pairwise for peer in earliest[rank].peers if not earliest[peer].pairwise}
+    pairwise = [rank for rank in ranks if first[rank].pairwise]
+    odd = {peer for rank in pairwise for peer in first[rank].peers if not first[peer].pairwise}
     if not pairwise and ranks:
         places: dict[tuple[str, int], set[int]] = {}
         for rank in ranks:
-            places.setdefault((earliest[rank].group, earliest[rank].seq), set()).add(rank)
-        first, *others = sorted(places.values(), key=len, reverse=True)
-        odd = set().union(*others) if others and len(others[0]) < len(first) else set()
-    return tuple(sorted(odd or ranks)), bool(odd)
+            places.setdefault((first[rank].group, first[rank].seq), set()).add(rank)
+        most, *others = sorted(places.values(), key=len, reverse=True)
+        odd = set().union(*others) if others and len(others[0]) < len(most) else set()
+    return tuple(sorted(odd or ranks)), "different" if odd else "absent"

@@ -12,7 +12,7 @@ import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.chains import follow_chains
-from tracecore.signals.flight_recorder.dump import DONE, P2P, Dump, Entry, Group
+from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, Dump, Entry, Group
 from tracecore.signals.flight_recorder.matching import operation_of
 from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Late, Member, Side
 
@@ -37,7 +37,6 @@ def join(dumps: Sequence[Dump]) -> Joined:
     """Put the dumps of one job side by side; one dump for each rank."""
     ranks = tuple(dump.rank for dump in dumps)
     groups = [_state(label, parts, ranks) for label, parts in _by_group(dumps)]
-    follow_chains(groups)
     members = {rank for group in groups for rank in group.members}
     expected = set(range(max(members | set(ranks)) + 1)) if ranks else set()
     # A gap in the numbering is a rank only where the set is nearly whole: a few dumps of a large job have no gaps.
@@ -47,6 +46,7 @@ def join(dumps: Sequence[Dump]) -> Joined:
             # Everybody is in the default group, whether or not the backend writes it down.
             group.absent = tuple(sorted(unseen))
             group.members = tuple(sorted({*group.members, *unseen}))
+    follow_chains(groups)
     return Joined(
         groups=groups,
         ranks=ranks,
@@ -214,6 +214,7 @@ def _member(part: _Part, ring: _Ring) -> Member:
         latest=latest,
         final=final,
         pending=pending,
+        tells_starts=bool((dump.columns.flags[ring.rows] & STARTED).any()),
     )
 
 
@@ -291,17 +292,39 @@ def _compare(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]) -> 
     for row, ring in enumerate(kinds.values()):
         inside = ring.seq >= low
         cells[row, ring.seq[inside] - low] = ring.sig[inside]
+    row_of = {kind: row for row, kind in enumerate(kinds)}
+    rows = [row_of[id(held[rank].sig)] for rank in order]
+    waiting = [m.first_waiting for m in state.present.values() if m.first_waiting is not None]
+    first_open = min(waiting, default=high + 1)
     for begin in range(0, width, 256):
         block = cells[:, begin : begin + 256]
         top = block.max(axis=0)
-        different = ((block != top) & (block != 0)).any(axis=0)
-        if different.any():
-            column = begin + int(np.argmax(different))
-            row_of = {kind: row for row, kind in enumerate(kinds)}
-            called = cells[[row_of[id(held[rank].sig)] for rank in order], column]
-            state.disagreement = _disagreement(low + column, called, order, held, parts)
+        different = np.flatnonzero(((block != top) & (block != 0)).any(axis=0)) + begin
+        if len(different) and state.settled is None and low + int(different[0]) < first_open:
+            column = int(different[0])
+            state.settled = _disagreement(low + column, cells[rows, column], order, held, parts)
+        different = different[different >= first_open - low]
+        if len(different):
+            column = int(different[0])
+            state.disagreement = _disagreement(low + column, cells[rows, column], order, held, parts)
             break
+    if state.disagreement is None and state.settled is not None and _left_over(state, state.settled):
+        state.disagreement, state.settled = state.settled, None
     _arrivals(state, held, order, low, high)
+
+
+def _left_over(state: GroupState, settled: Disagreement) -> bool:
+    """Whether a call that differed and seemed to end is why the next one hangs.
+
+    NCCL ends a call once its own amount has passed. What the other side sent beyond that is left in the channel, where
+    the next call of the group finds it: everybody enters that one, and nobody, or all but the odd ranks, completes it.
+    """
+    seq = settled.seq + 1
+    members = state.present.values()
+    if state.absent or any(m.last_enqueued is None or m.last_enqueued < seq for m in members):
+        return False
+    inside = {m.rank for m in members if m.first_waiting == seq}
+    return inside == set(settled.minority) or len(inside) == len(state.present)
 
 
 def _disagreement(

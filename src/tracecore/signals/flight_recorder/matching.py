@@ -12,8 +12,10 @@ from typing import Any, Final
 
 #: Each rank may send and receive its own amounts.
 _UNEVEN: Final = ("all_to_all", "alltoall", "allgatherv", "all_gather_v", "reduce_scatter_v", "reduce_scatterv")
-#: The root holds the whole, the others a part: only the part must agree. Name -> which side is the part.
-_ROOTED: Final = {"gather": "input", "scatter": "output"}
+#: Only the root has both sides, every rank has the part: only the part must agree.
+_ROOTED: Final = ("gather", "scatter", "broadcast", "reduce", "_broadcast_oop", "_reduce_oop")
+#: The type that the recorder writes for a tensor that a rank does not have.
+_NO_TENSOR: Final = ("UNKNOWN_SCALAR", "Undefined")
 #: The record that closes a coalesced group; what it covers is recorded before it.
 _COALESCED: Final = "coalesced"
 
@@ -87,8 +89,8 @@ def signature(
         # Amounts differ by right, and a rank that sends or receives nothing may have no type on that side.
         return f"{operation}|{types_in or types_out}"
     if operation in _ROOTED:
-        part = _ROOTED[operation]
-        return f"{operation}|{given if part == 'input' else taken}|{types_in if part == 'input' else types_out}"
+        part, types = _part((given, types_in), (taken, types_out))
+        return f"{operation}|{part}|{types}"
     if len(set(taken)) > 1 and operation in ("all_gather", "allgather"):
         return f"{operation}|{sum(taken)}|{types_in}"  # uneven parts: the whole is what all receive
     if len(set(given)) > 1 and operation == "reduce_scatter":
@@ -99,6 +101,18 @@ def signature(
     elif operation == "reduce_scatter":
         given = (sum(given),)
     return f"{operation}|{given}|{types_in}|{taken}|{types_out}"
+
+
+def _part(*sides: tuple[tuple[int, ...], tuple[str, ...]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """The side of a rooted collective that every rank has: elements and types.
+
+    NCCL records the part of a scatter as its input, gloo as its output, and only the root has the other side: elsewhere
+    NCCL writes `[[0]]` of an unknown type for it, others `[[]]` without a type, or nothing. So of the sides that this
+    rank has, the part is the one with the fewest tensors.
+    """
+    typed = [side for side in sides if all(side) and not set(side[1]) & set(_NO_TENSOR)]
+    held = typed or [side for side in sides if side[0] not in ((), (0,))] or list(sides)
+    return min(held, key=lambda side: (len(side[0]), sum(side[0])))
 
 
 def _distinct(types: tuple[str, ...]) -> tuple[str, ...]:

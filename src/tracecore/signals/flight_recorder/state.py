@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias
+
 import msgspec
 
 from tracecore.signals.flight_recorder.dump import Entry
+
+#: What is wrong with a rank that others wait for: it did not come (absent), called something else (different), is still
+#: in a collective that others have completed (inside), or its GPU has not begun one that others have begun (unstarted).
+Why: TypeAlias = Literal["absent", "different", "inside", "unstarted"]
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -22,7 +28,10 @@ class Member(msgspec.Struct, kw_only=True):
             unfinished collective.
         roots: the ranks at the end of the chain it waits for, or of which one waits for the other in a circle; empty
             where it waits for nobody that is known.
-        roots_differ: those ranks entered something else than the others did.
+        why: what is wrong with those ranks.
+        origin: (group label, sequence) where those ranks are missed, or in which they are.
+        stalled: it is one of them, and this group's collective is where it is still inside.
+        tells_starts: its recorder writes down when the GPU begins a collective.
     """
 
     rank: int
@@ -38,7 +47,19 @@ class Member(msgspec.Struct, kw_only=True):
     pending: list[Entry] = msgspec.field(default_factory=list)
     waits_in: tuple[str, int] | None = None
     roots: tuple[int, ...] = ()
-    roots_differ: bool = False
+    why: Why = "absent"
+    origin: tuple[str, int] | None = None
+    stalled: bool = False
+    tells_starts: bool = False
+
+    @property
+    def started(self) -> bool:
+        """Whether its GPU has begun the collective it waits in."""
+        return self.entry is not None and (self.entry.started is not None or self.entry.state == "started")
+
+    def aborted_at(self, seq: int) -> bool:
+        """Whether it reads as completed there only because its communicator was aborted."""
+        return self.last is not None and self.last.seq == seq and self.last.retired is False
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +107,8 @@ class GroupState(msgspec.Struct, kw_only=True):
         absent: members that left none: not measured.
         stuck: the first collective that some present rank entered and has not left; None where there is none.
         common: compared sequences: from, to (empty when from > to).
+        disagreement: the first call that differs between ranks and has not ended everywhere.
+        settled: the first call that differs and has ended everywhere all the same.
     """
 
     label: str
@@ -100,16 +123,18 @@ class GroupState(msgspec.Struct, kw_only=True):
     missing: tuple[int, ...] = ()
     common: tuple[int, int] = (1, 0)
     disagreement: Disagreement | None = None
+    settled: Disagreement | None = None
     late: list[Late] = msgspec.field(default_factory=list)
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is unfinished here."""
+        return self.stuck is not None or any(member.pending for member in self.present.values())
 
     @property
     def interesting(self) -> bool:
         """Whether anything is unfinished or different here."""
-        return (
-            self.stuck is not None
-            or self.disagreement is not None
-            or any(member.pending for member in self.present.values())
-        )
+        return self.open or self.disagreement is not None or self.settled is not None
 
 
 class Joined(msgspec.Struct, kw_only=True):

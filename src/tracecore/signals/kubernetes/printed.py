@@ -39,9 +39,11 @@ def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         if "LAST SEEN" in line and "REASON" in line:
             columns = _columns(line)
             continue
-        if not columns or not line.strip():
+        if not line.strip():
             continue
-        row = _row(line, columns)
+        row = _row(line, columns) if columns else _bare_row(line)
+        if not row:
+            continue
         seen, about = row.get("LAST SEEN", ""), row.get("OBJECT", "")
         kind, _, name = about.partition("/")
         kind = _KINDS.get(kind.lower(), kind.capitalize())
@@ -79,6 +81,21 @@ def _columns(header: str) -> list[tuple[str, int]]:
 def _row(line: str, columns: list[tuple[str, int]]) -> dict[str, str]:
     ends = [start for _, start in columns[1:]] + [len(line)]
     return {name: line[start:end].strip() for (name, start), end in zip(columns, ends, strict=True)}
+
+
+#: A row whose header was cut off: perhaps a namespace, how long ago, type, reason, object, message.
+_BARE_TEXT = (
+    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?|<unknown>) +"
+    r"(?P<TYPE>Normal|Warning) +(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[a-z][a-z.]*/(?:<[^>]*>|[^\s<>])+) +(?P<MESSAGE>\S.*)$"
+)
+_BARE = re2.compile(_BARE_TEXT)
+BARE_ROW = re2.compile(_BARE_TEXT.encode())
+
+
+def _bare_row(line: str) -> dict[str, str]:
+    match = _BARE.match(line.rstrip())
+    row = {} if match is None else {name: value for name, value in match.groupdict().items() if value}
+    return {**row, "LAST SEEN": row["SEEN"]} if row else {}
 
 
 def _event(

@@ -1,7 +1,8 @@
 """A file as blocks of whole lines, in constant memory.
 
 A line ends with a newline or, for progress bars that redraw themselves, with a carriage return. A line longer than
-`MAX_LINE` keeps its beginning; the rest is dropped and counted. How the bytes fall into blocks never changes the lines.
+`MAX_LINE` keeps its beginning and its end, as two lines; what is between them is dropped and counted. How the bytes
+fall into blocks never changes the lines.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PIECE = 1 << 17
 #: How far ahead the end of a line is looked for, so that a block is read whole and not put together.
 AHEAD = 1 << 12
 MAX_LINE = 1 << 20
+#: Bytes of the end of a longer line that are kept.
+LINE_END = 1 << 16
 #: How far back a line without a time looks for one: so much of a block has to be kept for the next.
 LOOK_BACK = 1 << 14
 
@@ -53,16 +56,19 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
     offset = 0  # of the carry
     line = 1
     skipping = False
+    kept = b""  # the end, so far, of a line that is too long
     for chunk in _chunks(file, counters, size):
         if skipping:
             end = _first_end(chunk)
-            kept = chunk[end:] if end >= 0 else b""
-            line += chunk[end - 1 : end] == b"\n"
-            counters.bytes_dropped += len(chunk) - len(kept)
-            offset += len(chunk) - len(kept)
+            rest = chunk if end < 0 else chunk[:end]
+            offset += len(rest)
+            counters.bytes_dropped += max(0, len(kept) + len(rest) - LINE_END)
+            kept = (kept + rest[-LINE_END:])[-LINE_END:]
             if end < 0:
                 continue
-            skipping, chunk = False, kept
+            yield Block(kept, offset - len(kept), line)
+            line += chunk[end - 1 : end] == b"\n"
+            skipping, kept, chunk = False, b"", chunk[end:]
         last = chunk.rfind(b"\n") + 1
         if last and len(chunk) - last <= CARRY:
             # The usual case, with at most one copy of the bytes.
@@ -87,11 +93,12 @@ def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Bl
             # What is kept has the length of the longest line, so that the block size does not show.
             yield Block(carry[:MAX_LINE], offset, line)
             counters.lines_capped += 1
-            counters.bytes_dropped += len(carry) - MAX_LINE
+            kept = carry[max(MAX_LINE, len(carry) - LINE_END) :]
+            counters.bytes_dropped += len(carry) - MAX_LINE - len(kept)
             offset += len(carry)
             carry, skipping = b"", True
-    if carry:
-        yield Block(carry, offset, line)
+    if carry or kept:
+        yield Block(carry or kept, offset - len(kept), line)
 
 
 def _chunks(file: BinaryIO, counters: Counters, size: int) -> Iterator[bytes]:

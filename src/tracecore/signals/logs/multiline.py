@@ -60,6 +60,8 @@ _MESSAGE = (
     b"Set TORCH_LOGS",
     b"Note: ",
     b"what():",
+    b"RPC: /",  # the call that failed, of JAX's coordination service
+    b"Additional GRPC error information",
     b"/job:",  # the tasks that JAX's coordination service misses
     b"Missing ranks:",  # Horovod's, one line for each below
     b"Stalled ranks:",
@@ -77,6 +79,8 @@ _LOGGED = re2.compile(
     rb"|(?:info|warn|warning|error|debug|step|iter|iteration|epoch|train|training|eval|loss|rank|saving|loading)\b)"
     rb"|\d%\||it/s"
 )
+#: Lines above a traceback that ended nothing: of a finalizer, of a logger that could not write, of the exit itself.
+_REPORTS = (b"Exception ignored ", b"--- Logging error ---", b"Error in atexit._run_exitfuncs")
 #: Lines of a message in which nothing says that they belong together.
 MAX_MESSAGE = 40
 _SPIED = re2.compile(rb'Thread (?:0x[0-9A-Fa-f]+|\d+) \([a-z+ ]{1,40}\)(?:: "[^"\n]*")?$')
@@ -95,7 +99,9 @@ def is_exception(text: bytes) -> bool:
 
 
 #: What a raw line has, whatever stands around its text, that `continues_message`; codes and escapes may hide anything.
-MAY_CONTINUE = re2.compile(rb"[\x00\x1b\\]|#\d|nccl[A-Z]|\d: \[|" + b"|".join(map(re2.escape, _MESSAGE)))
+MAY_CONTINUE = re2.compile(
+    rb"[\x00\x1b\\]|#\d|nccl[A-Z]|\d: \[|^\s*$|" + b"|".join(map(re2.escape, (*_MESSAGE, *_CHAINED)))
+)
 
 
 def continues_message(text: bytes) -> bool:
@@ -114,11 +120,12 @@ class Traceback:
         first: the header line.
         owned: every line of this lane is the exception's (PyTorch's except hook prefixes each line it prints with
             `[rankN]: `), so a message of nearly any shape stays whole.
+        chained: the line was not the header but what leads to it.
     """
 
     worthy = True
 
-    def __init__(self, first: bytes, owned: bool) -> None:
+    def __init__(self, first: bytes, owned: bool, chained: bool = False) -> None:
         at = first.find(HEADER)
         before = first[:at]
         if before.endswith((b"Original ", b"Remote ")):
@@ -128,7 +135,7 @@ class Traceback:
         # Some loggers put what they put before a message before each of its lines.
         self._prefix = before if before.strip() and not self._group else b""
         self._owned = owned
-        self._state = "frames"
+        self._state = "chain" if chained else "frames"
         self._last_error = False
         self._words = 0
         self._blank = False
@@ -164,7 +171,9 @@ class Traceback:
             self._state = "chain"
             return TAKE
         if self._state == "chain":
-            return CLOSE
+            # An exception that was never raised has no traceback of its own.
+            self._state = "message"
+            return TAKE if is_exception(body) else CLOSE
         return self._take_message(body)
 
     def _take_frame(self, body: bytes) -> Take:
@@ -200,6 +209,21 @@ class Traceback:
         if not inner:
             return HOLD
         return TAKE if inner[:1] in (b"|", b"+") else CLOSE
+
+
+class Reported(Traceback):
+    """A traceback that Python prints below a line that says nobody could catch it: see `_REPORTS`."""
+
+    def __init__(self, owned: bool) -> None:
+        super().__init__(HEADER + b":", owned)
+        self._begun = False
+        self.worthy = False
+
+    def take(self, text: bytes) -> Take:
+        if not self._begun:
+            self._begun = self.worthy = text.lstrip().startswith(HEADER)
+            return TAKE if self._begun else CLOSE
+        return super().take(text)
 
 
 class Boxed(Traceback):
@@ -279,20 +303,36 @@ class Table:
 
 
 class Message:
-    """What follows the first line of an error that C++ code printed: detail lines and stack frames."""
+    """What follows the first line of an error that C++ code printed: detail lines and stack frames.
+
+    Or of an exception that was never raised here, whose line stands without a traceback above those it caused.
+    """
 
     worthy = False
-    whole = True
 
     def __init__(self) -> None:
         self._last_error = False
         self._frames = False
         self._ranks = False
+        self._blank = False
+        self._caused: Traceback | None = None
+
+    @property
+    def whole(self) -> bool:
+        return self._caused is None or self._caused.whole
 
     def take(self, text: bytes) -> Take:
+        if self._caused is not None:
+            return self._caused.take(text)
         if not text:
-            return HOLD if self._frames else CLOSE
+            self._blank = True
+            return HOLD
+        if text.startswith(_CHAINED):
+            self._caused = Traceback(HEADER + b":", False, chained=True)
+            return TAKE
         if HEADER in text:
+            return CLOSE
+        if self._blank and not (self._frames or text.startswith(b"RPC: /")):
             return CLOSE
         if self._ranks and _MISSED.match(text):
             return TAKE
@@ -377,6 +417,8 @@ def opens(text: bytes, owned: bool) -> Shape | None:
     """The shape that begins with this line, if any."""
     if HEADER in text:
         return Boxed(owned) if is_boxed(text) else Traceback(text, owned)
+    if text.startswith(_REPORTS):
+        return Reported(owned)
     if text.startswith(b"Fatal Python error:") or text.endswith(b" (most recent call first):"):
         # PyTorch's C++ errors say "(most recent call first)" too, after "Exception raised from".
         return None if text.startswith(b"Exception raised from") else Dump()

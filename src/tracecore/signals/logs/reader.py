@@ -13,7 +13,7 @@ import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
-from tracecore.signals.logs.blocks import BLOCK, LOOK_BACK, MAX_LINE, Block, blocks, newlines
+from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, reports
@@ -193,9 +193,13 @@ class _Assembly:
                     start = data.rfind(b"\n", position, at) + 1
                     position = max(position, start, data.rfind(b"\r", max(position, start), at) + 1)
             end, after = _line_end(data, position, size)
-            candidate = picked is None or (
-                index < count and picked[index] < after and picked[index] - position < MAX_LINE
-            )
+            if end - position > MAX_LINE:
+                # The beginning and the end of a line that is too long are read as two.
+                after = max(position + MAX_LINE, end - LINE_END)
+                end = position + MAX_LINE
+                self._counters.lines_capped += 1
+                self._counters.bytes_dropped += after - end
+            candidate = picked is None or (index < count and picked[index] < min(after, position + MAX_LINE))
             if known is None:
                 line += _newlines(data, counted_to, position)
                 counted_to = position
@@ -211,10 +215,6 @@ class _Assembly:
                 yield from self._emit(message)
                 position = after
                 continue
-            if len(raw) > MAX_LINE:
-                self._counters.lines_capped += 1
-                self._counters.bytes_dropped += len(raw) - MAX_LINE
-                raw = raw[:MAX_LINE]
             yield from self._line(raw, base + position, line, candidate, data, position)
             position = after
         yield from self.reported(reports)
@@ -241,6 +241,8 @@ class _Assembly:
                 continue
             stamp = line.stamp or stamps.find(line.text)
             reference = self._clock.latest if self._time is None else self._time
+            if stamp is not None and not self._fits(stamp.resolve(reference)):
+                stamp = None
             time = self._anchor(report.offset) if stamp is None else stamp.resolve(reference)
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
@@ -382,15 +384,15 @@ class _Assembly:
     def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:
         """The time of a line and whether it was inferred."""
         reference = self._clock.latest if self._time is None else self._time
-        if stamp is not None:
+        if stamp is not None and self._fits(time := stamp.resolve(reference)):
             # A year or a date is completed from the bundle's end the first time, then from the line before.
-            self._time = stamp.resolve(reference)
+            self._time = time
             self._seen = self._stamped_at = offset
             return self._time, False
         if self._looks < MAX_LOOKS and offset > self._seen:
             found = self._look_back(offset, data, position)
-            if found is not None:
-                self._time = found.resolve(reference)
+            if found is not None and self._fits(time := found.resolve(reference)):
+                self._time = time
                 self._looks = 0
             else:
                 self._looks += 1
@@ -398,6 +400,12 @@ class _Assembly:
         if self._time is not None:
             return self._time, True
         return self._anchor(offset), True
+
+    def _fits(self, time: int) -> bool:
+        """Whether a line can be of this time: not long before the line above, nor after the end of the bundle."""
+        if time > self._clock.latest + stamps.DAY and self._clock.exact:
+            return False
+        return self._time is None or time > self._time - stamps.APART
 
     def _look_back(self, offset: int, data: bytes, position: int) -> Stamp | None:
         """The nearest time in the lines above that nobody has looked at yet."""

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 #: Lines with one of these open a multi-line block. Without them the block is read as single lines.
 OPENERS = (
     b"Traceback (most recent call last)",
+    b"Exception ignored ",
+    b"--- Logging error ---",
+    b"Error in atexit._run_exitfuncs",
     b"====================",
     b"********************",
     b"Fatal Python error:",

@@ -84,12 +84,15 @@ class Journal:
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Keys that begin like this, in the order in which they were first set, with their values."""
-        start = prefix.encode()
-        for key in [key for key in self._index if key.startswith(start)]:
-            name = key.decode()
+        for name in self.keys(prefix):
             value = self.get(name)
             if value is not None:
                 yield name, value
+
+    def keys(self, prefix: str = "") -> list[str]:
+        """Return the keys that begin like this, in the order in which they were first set."""
+        start = prefix.encode()
+        return [key.decode() for key in self._index if key.startswith(start)]
 
     def update(self, changes: Mapping[str, bytes | None]) -> None:
         """Sets keys, and deletes those whose value is None: all of them or, where it fails, none.

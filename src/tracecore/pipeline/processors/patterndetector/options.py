@@ -10,8 +10,9 @@ import msgspec
 from tracecore.patterns import types
 from tracecore.patterns.config import ConfigError, load
 from tracecore.pipeline.agent.document import Node, Report
-from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Count, Duration, Interval
+from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Count, Duration, Interval, StorageId
 from tracecore.pipeline.ordinals import Ordinals
+from tracecore.pipeline.processors.patterndetector.grouping import Grouping
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,12 +58,26 @@ class Silence(msgspec.Struct, frozen=True, kw_only=True):
             yield ("silent_after",), "at least 1s"
 
 
+class Incidents(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        settle: how long an incident waits before it is told, so that symptoms do not go out before their cause.
+        reopen: how long after it was resolved an incident can come back under its id.
+    """
+
+    settle: Duration = 10 * SECOND
+    reopen: Duration = 1800 * SECOND
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         patterns: thresholds of each pattern by its name (`tracecore patterns list`); `enabled: false` leaves one out.
         partial_verdicts: whether a verdict that misses a layer of evidence is told.
-        forward: `all` records and verdicts, or `verdicts` only.
+        forward: `all` records and what is told, or only that (`verdicts`); or `facts` alone, for a `patterndetector`
+            that joins those of many nodes.
+        tell: each of the `verdicts`, the `incidents` that they are arbitrated into, or `both`.
+        incidents: when an incident is told.
         recipes: whether the built-in recipes stamp records; without them, records must arrive stamped.
         evaluation_interval: how often the engine looks while something comes; else it is once a second.
         block_timeout: how long a line waits for the lines that complete its block. Not given: 100ms for files that are
@@ -70,21 +85,29 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         lateness: how late a record may arrive and still count fully.
         progress: the bridge from steps to stalls.
         silence: the bridge from silence to lost nodes.
+        redact: take secrets out of what verdicts quote.
         gpu_by_ordinal: how CUDA's device ordinals are looked up where a pod has several GPUs: `never`; `environment`,
             by the CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER that records or pods have; `pci_bus_id`, the same, and
             all jobs run with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+        grouping: how many verdicts leave, so that a storm does not drown those who read them.
+        storage: the extension that keeps facts and delivered verdicts over a restart.
     """
 
     patterns: dict[str, Any] = {}
     partial_verdicts: bool = True
-    forward: Literal["all", "verdicts"] = "all"
+    forward: Literal["all", "verdicts", "facts"] = "all"
+    tell: Literal["verdicts", "incidents", "both"] = "verdicts"
+    incidents: Incidents = Incidents()
     recipes: bool = True
     evaluation_interval: Interval = 100 * MILLISECOND
     block_timeout: Interval | None = None
     lateness: Duration = 30 * SECOND
     progress: Progress = Progress()
     silence: Silence = Silence()
+    redact: bool = True
     gpu_by_ordinal: Ordinals = "never"
+    grouping: Grouping = Grouping()
+    storage: StorageId | None = None
 
 
 def check(options: Options, node: Node, report: Report) -> None:

@@ -11,11 +11,20 @@ from tracecore.signals.logs.operators.options import Options
 ON_ERROR: Final = ("send", "send_quiet", "drop", "drop_quiet")
 
 
+#: Reasons that are told apart; an operator's messages may quote what it was given.
+MOST_REASONS: Final = 32
+OTHER: Final = "for other reasons"
+
+
 class Failures(Protocol):
-    """Counts entries that an operator could not treat."""
+    """Counts entries that an operator could not treat.
+
+    `reasons` has those that are to be logged, by operator and reason.
+    """
 
     entries_failed: int
     entries_dropped: int
+    reasons: dict[tuple[str, str], int]
 
 
 class Operator:
@@ -55,8 +64,8 @@ class Operator:
             try:
                 if self.condition is None or self.condition(entry):
                     self.transform(entry, now)
-            except (OperatorError, ExpressionError):
-                self.failed(entry, done)
+            except (OperatorError, ExpressionError) as error:
+                self.failed(entry, done, error)
                 continue
             done.append(entry)
         self.write(done, now)
@@ -66,8 +75,8 @@ class Operator:
         try:
             if self.condition is None or self.condition(entry):
                 self.transform(entry, 0)
-        except (OperatorError, ExpressionError):
-            self.failures.entries_failed += 1
+        except (OperatorError, ExpressionError) as error:
+            self.count_failure(error)
 
     def transform(self, entry: Entry, now: int) -> None:
         """Changes one entry.
@@ -77,8 +86,20 @@ class Operator:
         """
         raise NotImplementedError
 
-    def failed(self, entry: Entry, done: list[Entry]) -> None:
-        self.failures.entries_failed += 1
+    def count_failure(self, reason: object, count: int = 1) -> None:
+        """Count entries that could not be treated; with `_quiet` the reason is not logged."""
+        self.failures.entries_failed += count
+        if self.on_error.endswith("_quiet"):
+            return
+        reasons = self.failures.reasons
+        key = (self.id, str(reason))
+        if key not in reasons and len(reasons) >= MOST_REASONS:
+            key = (self.id, OTHER)
+        reasons[key] = reasons.get(key, 0) + count
+
+    def failed(self, entry: Entry, done: list[Entry], error: Exception) -> None:
+        """Count an entry that could not be treated, and hand it on where `on_error` says so."""
+        self.count_failure(error)
         if self.on_error in ("send", "send_quiet"):
             done.append(entry)
         else:

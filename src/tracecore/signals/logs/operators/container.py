@@ -100,8 +100,8 @@ class Container(Parser):
                     done.append(entry)
                 else:
                     self._joiner.add(entry, done)
-            except (OperatorError, ExpressionError):
-                self.failed(entry, done)
+            except (OperatorError, ExpressionError) as error:
+                self.failed(entry, done, error)
         self.write(done, now)
 
     def parse(self, value: Any) -> Any:
@@ -143,13 +143,20 @@ class Container(Parser):
             else:
                 attributes["log.iostream"] = value
         if self.add_metadata:
-            path = attributes.get("log.file.path")
-            if not isinstance(path, str):
-                raise OperatorError("there is no log.file.path; set include_file_path")
-            pod = pod_of(path)
-            if pod is None:
-                raise OperatorError("the path is not that of a container's log")
-            entry.resource.update(pod)
+            entry.resource.update(self.pod(attributes.get("log.file.path")))
+
+    def pod(self, path: Any) -> Attributes:
+        """Return what the path of a log says about its pod.
+
+        Raises:
+            OperatorError: the path is missing, or is not that of a container's log.
+        """
+        if not isinstance(path, str):
+            raise OperatorError("there is no log.file.path; set include_file_path: true")
+        pod = pod_of(path)
+        if pod is None:
+            raise OperatorError("log.file.path is not the path of a container's log (…/namespace_pod_uid/name/0.log)")
+        return pod
 
     def due(self, now: int) -> None:
         self._joiner.due(now)

@@ -14,8 +14,9 @@ import msgspec
 
 from tracecore.signals.logs.operators.base import Failures, Operator
 from tracecore.signals.logs.operators.chain import Chain
-from tracecore.signals.logs.operators.container import Container, pod_of, runtime_time
-from tracecore.signals.logs.operators.entry import SEVERITIES, Entry
+from tracecore.signals.logs.operators.container import Container, runtime_time
+from tracecore.signals.logs.operators.entry import SEVERITIES, Entry, OperatorError
+from tracecore.signals.logs.operators.parsers import json_object
 from tracecore.signals.logs.operators.recombine import FLUSH
 from tracecore.signals.logs.selector import Picked, Selector, Selectors
 from tracecore.signals.logs.tail.batch import Columns, LogBatch, Template, grouped
@@ -95,6 +96,7 @@ class Entries:
     """Records that share nothing."""
 
     __slots__ = ("_entries", "count", "notes", "path")
+    compact = False
 
     def __init__(self, path: str, entries: Sequence[Entry]) -> None:
         self.path = path
@@ -111,6 +113,35 @@ class Entries:
 
     def encoded(self) -> bytes:
         return encoding.logs(self.payload())
+
+
+class Joined:
+    """Batches of one file as one, in order."""
+
+    __slots__ = ("_parts", "compact", "count", "notes", "path")
+
+    def __init__(self, parts: Sequence[LogBatch]) -> None:
+        self._parts = parts
+        self.compact = all(part.compact for part in parts)
+        self.path = parts[0].path
+        self.count = sum(part.count for part in parts)
+        self.notes: list[Any] = []
+
+    def records(self) -> Iterator[tuple[Attributes, Log]]:
+        for part in self._parts:
+            yield from part.records()
+
+    def payload(self) -> dict[str, Any]:
+        return {"resource_logs": [entry for part in self._parts for entry in part.payload()["resource_logs"]]}
+
+    def encoded(self) -> bytes:
+        # Requests that stand one after another are one request.
+        return b"".join(part.encoded() for part in self._parts)
+
+
+def joined(parts: Sequence[LogBatch]) -> LogBatch:
+    """Return one batch of some."""
+    return parts[0] if len(parts) == 1 else Joined(parts)
 
 
 class Every:
@@ -242,6 +273,7 @@ class _Docker(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     log: str
     stream: str
     time: str
+    attrs: msgspec.Raw = msgspec.Raw(b"")
 
 
 class Pieces:
@@ -286,7 +318,9 @@ class Runtime:
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
         numbers: Sequence[int] = range(len(tokens)) if chosen is None else chosen
-        batches: list[LogBatch] = []
+        parts: list[LogBatch] = []
+        #: Entries for the long way; they come before `bodies`.
+        slow: list[Entry] = []
         if chosen is None and not sound(data):
             tokens = [mended(token) for token in tokens]
         state = file.templates.get("")
@@ -316,17 +350,17 @@ class Runtime:
                     times.append(second + int(fraction))
                     kinds.append(kind)
                     continue
-            parts = token.split(b" ", 3)
+            words = token.split(b" ", 3)
             kind = None
             body = b""
             tag = b"F"
-            if state.usable and len(parts) > 2 and parts[1] in _STREAMS and wanted != "docker":
-                stamp = parts[0]
-                tag = parts[2]
-                kind = kind_of.get((parts[1], tag))
+            if state.usable and len(words) > 2 and words[1] in _STREAMS and wanted != "docker":
+                stamp = words[0]
+                tag = words[2]
+                kind = kind_of.get((words[1], tag))
                 if kind is None:
-                    kind = state.add(parts[1], tag)
-                body = parts[3] if len(parts) > 3 else b""
+                    kind = state.add(words[1], tag)
+                body = words[3] if len(words) > 3 else b""
                 second = seconds.get(stamp[:20])
                 if second is not None and stamp[-1:] == b"Z" and len(stamp) == 30 and stamp[20:29].isdigit():
                     time = second + int(stamp[20:29]) if wanted != "crio" else None
@@ -336,22 +370,23 @@ class Runtime:
                 try:
                     entry = self._docker.decode(token)
                     time = runtime_time(entry.time) if entry.time.endswith("Z") else None
-                    kind = state.docker(entry.stream)
+                    kind = state.docker(entry.stream, bytes(entry.attrs))
                     body = entry.log.encode("utf-8", "replace")
                     if time is not None and kind >= 0:
                         bodies.append(body)
                         times.append(time)
                         kinds.append(kind)
                         continue
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, OperatorError):
                     time = None
             if time is None or kind is None or kind < 0:
                 # Something else: the long way, in its place between the others.
-                self._columns(file, state, bodies, times, kinds, now, batches)
-                bodies, times, kinds = [], [], []
-                batches += self._every.entries(file, [self._entry(file, token, now, start + starts[n])], now)
+                if bodies:
+                    self._add(file, state, slow, bodies, times, kinds, now, parts)
+                    slow, bodies, times, kinds = [], [], [], []
+                slow.append(self._entry(file, token, now, start + starts[n]))
                 continue
-            if tag == b"F" and pieces is None:
+            if (tag == b"F" or state.wrong) and pieces is None:
                 bodies.append(body)
                 times.append(time)
                 kinds.append(kind)
@@ -369,8 +404,8 @@ class Runtime:
                 del self._pieces[state.path]
                 if owner is not file:
                     self._released.append((owner, self._held(owner)))
-        self._columns(file, state, bodies, times, kinds, now, batches)
-        return batches, self._held(file)
+        self._add(file, state, slow, bodies, times, kinds, now, parts)
+        return ([joined(parts)] if parts else []), self._held(file)
 
     def _held(self, file: Watched) -> int | None:
         if not self._pieces:
@@ -419,20 +454,25 @@ class Runtime:
                 self._seconds[stamp[:20]] = found - found % 1_000_000_000
         return found
 
-    def _columns(
+    def _add(
         self,
         file: Watched,
         state: _Kinds,
+        slow: list[Entry],
         bodies: list[bytes],
         times: list[int],
         kinds: list[int],
         now: int,
-        batches: list[LogBatch],
+        parts: list[LogBatch],
     ) -> None:
+        """Add entries, then columns."""
+        parts += self._every.entries(file, slow, now)
         if bodies:
+            if state.wrong:
+                self._container.count_failure(state.wrong, len(bodies))
             one = kinds.count(kinds[0]) == len(kinds)
             templates = [state.templates[kinds[0]]] if one else list(state.templates)
-            batches.append(Columns(file.path, templates, None if one else kinds, bodies, times, now))
+            parts.append(Columns(file.path, templates, None if one else kinds, bodies, times, now))
 
     def _entry(self, file: Watched, token: bytes, now: int, start: int) -> Entry:
         attributes: dict[str, Any] = {**file.attributes, **self._config.attributes}
@@ -448,12 +488,18 @@ class Runtime:
         severity = entry.severity_text or SEVERITIES[entry.severity]
         return Template(entry.resource, entry.attributes, entry.severity, severity, entry.scope)
 
-    def pod(self, file: Watched) -> Attributes | None:
-        """What the path says; None where that is asked for and it says nothing."""
-        if not self._container.add_metadata:
-            return {}
-        path = self.path(file)
-        return pod_of(path) if path is not None else None
+    def pod(self, file: Watched) -> Attributes:
+        """Return what the path says.
+
+        Raises:
+            OperatorError: that is asked for, and it says nothing.
+        """
+        return self._container.pod(self.path(file)) if self._container.add_metadata else {}
+
+    @property
+    def sends_failed(self) -> bool:
+        """Whether entries that the operator could not treat go on."""
+        return self._container.on_error.startswith("send")
 
     def path(self, file: Watched) -> str | None:
         """What the attribute says, if it is there."""
@@ -470,8 +516,14 @@ class _Kinds:
     def __init__(self, runtime: Runtime, file: Watched) -> None:
         self._runtime = runtime
         self._file = file
-        self._pod = runtime.pod(file)
-        self.usable = self._pod is not None
+        self._pod: Attributes = {}
+        #: Why no line of this file can be treated; they are sent without their pod.
+        self.wrong = ""
+        try:
+            self._pod = runtime.pod(file)
+        except OperatorError as error:
+            self.wrong = str(error)
+        self.usable = not self.wrong or runtime.sends_failed
         #: What lines that were cut are kept by.
         self.path: str | int = runtime.path(file) or file.ident
         self.kinds: dict[tuple[bytes, bytes], int] = {}
@@ -491,15 +543,21 @@ class _Kinds:
         self.templates.append(template)
         return len(self.templates) - 1
 
-    def docker(self, stream: str) -> int:
-        key = (stream.encode("utf-8", "replace"), b"\x00docker")
+    def docker(self, stream: str, attrs: bytes) -> int:
+        """The number of a template of Docker's lines, whose `attrs` (labels, a tag) become an attribute."""
+        key = (stream.encode("utf-8", "replace"), b"\x00docker" + attrs)
         known = self.kinds.get(key)
-        return self._added(key, {"log.iostream": stream}) if known is None else known
+        if known is not None:
+            return known
+        if len(self.templates) >= self.MOST:
+            return -1
+        added: dict[str, Any] = json_object(f'{{"attrs":{attrs.decode()}}}') if attrs else {}
+        return self._added(key, {**added, "log.iostream": stream})
 
     def _added(self, key: tuple[bytes, bytes], added: dict[str, Any]) -> int:
         if len(self.templates) >= self.MOST:
             return -1
-        self.templates.append(self._runtime.template(self._file, added, self._pod or {}))
+        self.templates.append(self._runtime.template(self._file, added, self._pod))
         number = self.kinds[key] = len(self.templates) - 1
         if key[1] == b"F":
             self.usual[b"Z %s F " % key[0]] = number

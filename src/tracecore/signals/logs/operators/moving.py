@@ -98,8 +98,8 @@ class Filter(Operator):
         for entry in entries:
             try:
                 drop = self._expression is not None and self._expression(entry)
-            except ExpressionError:
-                self.failures.entries_failed += 1
+            except ExpressionError as error:
+                self.count_failure(error)
                 self.failures.entries_dropped += 1
                 continue
             if not drop or (self._ratio < 1000 and random.randrange(1000) >= self._ratio):
@@ -161,8 +161,8 @@ class Router(Operator):
                     for name, value in attributes.items():
                         entry.attributes[name] = value(entry) if isinstance(value, Expression) else value
                     return number
-            except ExpressionError:
-                self.failures.entries_failed += 1
+            except ExpressionError as error:
+                self.count_failure(error)
         return None
 
 

@@ -156,8 +156,8 @@ class Recombine(Operator):
                     done.append(entry)
                     continue
                 self._joiner.add(entry, done)
-            except (OperatorError, ExpressionError):
-                self.failed(entry, done)
+            except (OperatorError, ExpressionError) as error:
+                self.failed(entry, done, error)
         self.write(done, now)
 
     def due(self, now: int) -> None:

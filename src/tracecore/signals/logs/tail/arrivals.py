@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from tracecore.signals.logs.tail import checkpoint
 from tracecore.signals.logs.tail.batch import LogBatch
@@ -17,6 +17,13 @@ from tracecore.signals.logs.tail.counters import Counters
 from tracecore.signals.logs.tail.known import Known
 from tracecore.signals.logs.tail.watched import Watched
 from tracecore.signals.storage.journal import StorageError
+
+
+class Receipt(Protocol):
+    """What a batch was read from: the batch itself, or what is left of it when its records are not needed any more."""
+
+    @property
+    def notes(self) -> list[Any]: ...
 
 
 class Arrivals:
@@ -87,7 +94,7 @@ class Arrivals:
         with self._lock:
             self._changed[file.ident] = file
 
-    def arrived(self, batch: LogBatch) -> None:
+    def arrived(self, batch: Receipt) -> None:
         """A batch has arrived; any thread may say so."""
         with self._lock:
             for file, note in batch.notes:

@@ -44,6 +44,8 @@ class LogBatch(Protocol):
 
     path: str
     count: int
+    #: Whether it takes about as much memory as its lines.
+    compact: bool
     #: Marks of what was handed out, for the one who keeps positions.
     notes: list[Any]
 
@@ -71,6 +73,7 @@ class Columns:
     """
 
     __slots__ = ("bodies", "count", "kinds", "notes", "observed", "path", "skipped", "templates", "times")
+    compact = True
 
     def __init__(
         self,

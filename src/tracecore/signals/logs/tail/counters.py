@@ -14,6 +14,7 @@ class Counters(msgspec.Struct):
     bytes_dropped: int = 0
     entries_failed: int = 0
     entries_dropped: int = 0
+    reasons: dict[tuple[str, str], int] = {}
     unreadable: int = 0
     damaged: int = 0
     checkpoints: int = 0

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from tracecore.signals.logs.operators.conversion import converter
 from tracecore.signals.logs.selector import Selector, Selectors
-from tracecore.signals.logs.tail.arrivals import Arrivals
+from tracecore.signals.logs.tail.arrivals import Arrivals, Receipt
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.checkpoint import Store
 from tracecore.signals.logs.tail.config import MILLISECOND, SECOND, FileLogConfig
@@ -34,6 +34,9 @@ from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.
 BUDGET: Final = 8 << 20
+#: What a piece costs of that where a record is made of each line: records take about fifteen times the memory of their
+#: lines, and time.
+RECORDS_COST: Final = 8
 #: Nanoseconds to the next look at files that grow: as long as all of that takes less than one of so many nanoseconds of
 #: a processor, and else. What was not taken is put by, up to so much. Neither is longer than `poll_interval`.
 SOON: Final = 25 * MILLISECOND
@@ -159,15 +162,18 @@ class FileLog:
         budget = BUDGET
         while self._queue and budget > 0:
             file = self._queue.popleft()
+            before = len(batches)
             read, more = self._reading.read(file, now, batches)
-            budget -= max(read, 1)
+            compact = all(batch.compact for batch in batches[before:])
+            budget -= max(read, 1) * (1 if compact else RECORDS_COST)
             if more:
                 # A file that is gone is read to its end first: what is in its place is newer.
                 (self._queue.appendleft if file.lost_since else self._queue.append)(file)
         if not self._queue:
             self._places.close_some()
         self._reading.due(now, batches)
-        self._given = batches
+        if not self._confirmed:
+            self._given = list(batches)
         self._grew = self._grew or bool(batches)
         self._checkpoint()
         return batches
@@ -180,7 +186,7 @@ class FileLog:
         self._look(self._clock())
         self._checkpoint()
 
-    def delivered(self, batch: LogBatch) -> None:
+    def delivered(self, batch: Receipt) -> None:
         """A batch has arrived: its lines need not be read again after a restart. Any thread may say so.
 
         It is written down with the next `commit`, or `poll`.
@@ -272,9 +278,8 @@ class FileLog:
 
     def _arrive(self) -> None:
         """Without word from the caller, what was given has arrived when more is asked for."""
-        if not self._confirmed:
-            for batch in self._given:
-                self._arrivals.arrived(batch)
+        for batch in self._given:
+            self._arrivals.arrived(batch)
         self._given = []
 
     def _checkpoint(self) -> None:

@@ -1,0 +1,216 @@
+"""Facts as OTLP log records, so that any OTLP transport carries them (docs/facts.md).
+
+A record says what the fact is in plain attributes for whoever routes or searches it, and whole in one JSON attribute
+for whoever reads it back. Who it is about travels in the resource, which the sending agent sets: a reader believes the
+resource and not the text.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Union
+
+import msgspec
+
+from tracecore.facts.catalog import BY_NAME, TYPES, snake
+from tracecore.facts.fact import Fact
+from tracecore.signals.record import Source
+from tracecore.signals.redaction import redacted
+
+#: Raised when a reader of the version before could misread a fact. New kinds and new optional fields do not raise it.
+VERSION: Final = 1
+EVENT: Final = "tracecore.fact"
+SCOPE: Final = "tracecore.facts"
+#: Bounds of one fact on the wire.
+MAX_FACT: Final = 64 << 10
+MAX_LINES: Final = 8
+MAX_LINE: Final = 1 << 10
+
+_KIND, _VERSION, _UID = "tracecore.fact.kind", "tracecore.fact.version", "tracecore.fact.uid"
+_JSON, _LINES = "tracecore.fact.json", "tracecore.fact.lines"
+_JOB, _RANK, _GPU = "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id"
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+class Received(msgspec.Struct):
+    """What a payload gave.
+
+    Args:
+        facts: in the order of the records.
+        lines: by uid of the fact, the lines it rests on.
+        skipped: how many records were not used, by reason.
+        others: whether the payload has records that are no facts.
+    """
+
+    facts: list[Fact]
+    lines: dict[str, tuple[str, ...]]
+    skipped: Counter[str]
+    others: bool = False
+
+
+def uid(fact: Fact) -> str:
+    """Name this fact the same way whenever and wherever it is sent: by origin, type and place."""
+    name = "\x00".join((fact.node or "", type(fact).__name__, fact.uid, str(fact.time)))
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def payload(
+    facts: Iterable[Fact],
+    now: int,
+    lines: Callable[[Fact], Sequence[str]] = lambda fact: (),
+    redact: Callable[[str], str] | None = redacted,
+) -> dict[str, Any]:
+    """Return an OTLP logs payload with one record for each fact.
+
+    Args:
+        now: when they are sent.
+        lines: the quoted lines a fact rests on; the first few are sent, each cut where it is too long.
+        redact: applied to all text before it leaves.
+    """
+    by_resource: dict[tuple[tuple[str, Any], ...], list[dict[str, Any]]] = {}
+    for fact in facts:
+        by_resource.setdefault(tuple(_resource(fact).items()), []).append(_record(fact, now, lines(fact), redact))
+    return {
+        "resource_logs": [
+            {
+                "resource": {"attributes": dict(resource)},
+                "scope_logs": [{"scope": {"name": SCOPE, "version": str(VERSION)}, "log_records": records}],
+            }
+            for resource, records in by_resource.items()
+        ]
+    }
+
+
+def _resource(fact: Fact) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if fact.node is not None:
+        found["k8s.node.name" if fact.pod is not None else "host.name"] = fact.node
+    if fact.pod is not None:
+        namespace, _, name = fact.pod.rpartition("/")
+        found |= {"k8s.namespace.name": namespace or "default", "k8s.pod.name": name}
+    if fact.job is not None:
+        found[_JOB] = fact.job
+    return found
+
+
+def _record(fact: Fact, now: int, lines: Sequence[str], redact: Callable[[str], str] | None) -> dict[str, Any]:
+    plain: Any = fact
+    said = fact.describe()
+    if redact is not None:
+        plain, said, lines = _redacted(msgspec.to_builtins(fact), redact), redact(said), [*map(redact, lines)]
+    attributes: dict[str, Any] = {
+        _KIND: snake(type(fact).__name__),
+        _VERSION: VERSION,
+        _UID: uid(fact),
+        _JSON: _ENCODER.encode(plain).decode(),
+        "tracecore.layer": fact.layer,
+    }
+    if fact.rank is not None:
+        attributes[_RANK] = fact.rank
+    if fact.gpu is not None:
+        attributes[_GPU] = fact.gpu
+    if lines:
+        attributes[_LINES] = [line[:MAX_LINE] for line in lines[:MAX_LINES]]
+    return {
+        "body": said[:MAX_LINE],
+        "attributes": attributes,
+        "time_unix_nano": fact.time,
+        "observed_time_unix_nano": now,
+        "severity_number": 9,
+        "severity_text": "INFO",
+        "event_name": EVENT,
+    }
+
+
+def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """Plain values with every string but the field names redacted."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {name: _redacted(held, redact) for name, held in value.items()}
+    return [_redacted(held, redact) for held in value] if isinstance(value, list | tuple) else value
+
+
+def is_fact(record: Mapping[str, Any]) -> bool:
+    """Whether a log record says that it is a fact."""
+    return _KIND in (record.get("attributes") or ())
+
+
+def read(logs: Mapping[str, Any]) -> Received:
+    """Return the facts of an OTLP logs payload.
+
+    What cannot be used is counted by reason and never fatal: `newer_version`, `unknown_kind`, `too_large`,
+    `malformed`.
+    """
+    found = Received([], {}, Counter())
+    for entry in logs.get("resource_logs") or ():
+        whose = (entry.get("resource") or {}).get("attributes") or {}
+        for held in entry.get("scope_logs") or ():
+            for record in held.get("log_records") or ():
+                if not is_fact(record):
+                    found.others = True
+                    continue
+                fact = _fact(record["attributes"], whose)
+                if isinstance(fact, str):
+                    found.skipped[fact] += 1
+                    continue
+                found.facts.append(fact)
+                if quoted := _quoted(record["attributes"].get(_LINES)):
+                    found.lines[fact.uid] = quoted
+    return found
+
+
+def _fact(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str:
+    """The fact, or why there is none."""
+    version, kind, data = attributes.get(_VERSION), attributes.get(_KIND), attributes.get(_JSON)
+    if type(version) is not int or not isinstance(kind, str) or not isinstance(data, str):
+        return "malformed"
+    if version > VERSION:
+        return "newer_version"
+    if kind not in BY_NAME:
+        return "unknown_kind"
+    if len(data) > MAX_FACT:
+        return "too_large"
+    try:
+        fact: Fact = _decoder().decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return "malformed"
+    if type(fact) is not BY_NAME[kind]:
+        return "malformed"
+    return _attributed(fact, whose)
+
+
+@functools.cache
+def _decoder() -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(Union[TYPES])  # noqa: UP007
+
+
+def _attributed(fact: Fact, whose: Mapping[str, Any]) -> Fact:
+    """The fact with the identity its resource has, and a source that names the node it was read on."""
+    node = _name(whose.get("k8s.node.name")) or _name(whose.get("host.name")) or fact.node
+    pod = _name(whose.get("k8s.pod.name"))
+    source = fact.source
+    # What the API server says is known by the API's own uid, whoever hears it. All else is counted by each agent.
+    if node is not None and fact.layer != "kubernetes" and not source.path.startswith(f"{node}:"):
+        ident = f"{node}:{source.ident}" if source.ident else ""
+        source = Source(f"{node}:{source.path}", source.offset, source.line, source.length, ident)
+    return msgspec.structs.replace(
+        fact,
+        node=node,
+        pod=f"{_name(whose.get('k8s.namespace.name')) or 'default'}/{pod}" if pod is not None else fact.pod,
+        job=_name(whose.get(_JOB)) or fact.job,
+        source=source,
+    )
+
+
+def _name(value: object) -> str | None:
+    return value if isinstance(value, str) and 0 < len(value) <= 1024 else None
+
+
+def _quoted(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(line[:MAX_LINE] for line in value[:MAX_LINES] if isinstance(line, str))
