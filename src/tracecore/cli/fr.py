@@ -197,7 +197,7 @@ def _table(group: GroupState, joined: Joined) -> Iterator[str]:
     state = f"stuck at seq {group.stuck}" if group.stuck is not None else "not stuck in a collective"
     name = _called(group, joined).removeprefix("group ")
     title = f"Group {name} ({counted(len(group.members), 'rank')}{inferred}): {state}"
-    yield click.style(title, bold=True)
+    yield from (click.style(line, bold=True) for line in textwrap.wrap(title, width(), subsequent_indent="  "))
     rows = _rows(group, joined)
     for status, ranks, operation, frame in rows[:_ROWS]:
         colour = "red" if status in ("missing", "differs") else None
