@@ -18,6 +18,7 @@ from tracecore.actions.failure import CLASSES, Evidence, FailureClass, FailureIn
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.positions import At, FileError, load
 from tracecore.actions.rules import STOPS
+from tracecore.facts.wording import counted
 from tracecore.patterns.config import SECOND, parse_duration
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         count = ledger.retries_of(failure.fingerprint)
         against = tuple(self._against(failure, ledger, limit, count))
         if ledger.retries >= self.total:
-            times = "once" if ledger.retries == 1 else f"{ledger.retries} times"
+            times = counted(ledger.retries, "time")
             reason = f"the job was retried {times}, and the policy allows no more"
             return Decision(retry=False, reason=reason, count=count, cap=limit.retries, reasons=against)
         if len(against) >= self.stop_when:
