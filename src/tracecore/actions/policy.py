@@ -18,6 +18,7 @@ from tracecore.actions.failure import CLASSES, Evidence, FailureClass, FailureIn
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.positions import At, FileError, load
 from tracecore.actions.rules import STOPS
+from tracecore.facts.wording import counted
 from tracecore.patterns.config import SECOND, parse_duration
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         count = ledger.retries_of(failure.fingerprint)
         against = tuple(self._against(failure, ledger, limit, count))
         if ledger.retries >= self.total:
-            reason = f"the job was retried {ledger.retries} times, which is all it may be"
+            reason = f"the job was retried {counted(ledger.retries, 'time')}, which is all it may be"
             return Decision(retry=False, reason=reason, count=count, cap=limit.retries, reasons=against)
         if len(against) >= self.stop_when:
             reason = _refusal(failure, limit, count, against)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tracecore.cli.output import json_option
+
 if TYPE_CHECKING:
     from tracecore.actions.exclusion import Exclusions
     from tracecore.actions.failure import FailureInfo
@@ -43,7 +45,7 @@ Example: tracecore classify --exit-code 1 --log rank3.log
 @click.option("--checkpoint", help="The last checkpoint, by step or name; a later one is progress.")
 @click.option("--dry-run", is_flag=True, help="Leave the ledger as it is.")
 @click.option("--redact/--no-redact", default=True, show_default=True, help="Take secrets out of what is cited.")
-@click.option("--json", "as_json", is_flag=True, help="The failure record on stdout.")
+@json_option("The failure record on stdout.")
 def command(
     exit_code: int | None,
     signal: str | None,

@@ -16,6 +16,7 @@ from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Decision, Policy
 from tracecore.actions.supervisor import evidence
 from tracecore.actions.supervisor.process import Exit
+from tracecore.facts.wording import counted
 
 #: Reads a folder of evidence and gives the document of `tracecore diagnose --format json`; None where it cannot.
 Diagnose: TypeAlias = Callable[[Path], Mapping[str, Any] | None]
@@ -131,7 +132,7 @@ def _bounded(decision: Decision, ledger: Ledger, max_restarts: int | None) -> De
         return decision
     restarts = sum(strike.retried for strike in ledger.strikes)
     if max_restarts is not None and restarts >= max_restarts:
-        reason = f"it was restarted {restarts} times, and --max-restarts is {max_restarts}"
+        reason = f"it was restarted {counted(restarts, 'time')}, and --max-restarts is {max_restarts}"
         return msgspec.structs.replace(decision, retry=False, delay_s=0.0, reason=reason)
     if not decision.counted:
         free = 0
@@ -140,7 +141,7 @@ def _bounded(decision: Decision, ledger: Ledger, max_restarts: int | None) -> De
                 break
             free += 1
         if free >= FREE_RESTARTS:
-            reason = f"it was told to stop {free} times and got no further in between"
+            reason = f"it was told to stop {counted(free, 'time')} and got no further in between"
             return msgspec.structs.replace(decision, retry=False, delay_s=0.0, reason=reason)
         # Whatever stops it may need a moment to be done.
         return msgspec.structs.replace(decision, delay_s=max(decision.delay_s, min(60.0, float(free))))
