@@ -10,6 +10,7 @@ from tracecore.facts.gpu import (
     AerRecovery,
     EccDelta,
     FramebufferSample,
+    GpuCondition,
     GpuDriverError,
     GpuLost,
     NvlinkRate,
@@ -74,6 +75,11 @@ def xid_gauge(record: Stamped) -> XidGauge | None:
     code = positive(record.get("hw.gpu.xid.last"))
     identity = record.identity()
     return None if code is None or "gpu" not in identity else XidGauge(**identity, code=code)
+
+
+def gpu_condition(record: Stamped) -> GpuCondition | None:
+    condition = word(record.get("hw.gpu.condition"))
+    return None if condition is None else GpuCondition(**record.identity(), condition=condition)
 
 
 def gpu_lost(record: Stamped) -> GpuLost | None:
@@ -254,6 +260,7 @@ def link_state(record: Stamped) -> LinkState | None:
 GPU = (
     Projection(xid, gate=("kernelevents.xid",)),
     Projection(xid_gauge, gate=("hw.gpu.xid.last", "gpu.id")),
+    Projection(gpu_condition, gate=("hw.gpu.condition",)),
     Projection(gpu_lost, gate=("kernelevents.gpu_lost",)),
     Projection(sxid, gate=("kernelevents.sxid",)),
     Projection(gpu_driver_error, gate=("kernelevents.gpu.error",)),

@@ -51,6 +51,8 @@ MESSENGERS = frozenset(
     }
 )  # fmt: skip
 WORKER_KILLED = "DataLoader worker killed"
+#: Bytes of a log within which lines that name no process belong to the one around them.
+BESIDE = 1 << 15
 _time = attrgetter("time")
 
 
@@ -144,6 +146,19 @@ class Scene:
                     rank: int = other.rank
                     return rank
         return None
+
+    def named(self, fact: Fact) -> int | None:
+        """Its rank; of the lines by which C++ ends a process, which name none, that of the watchdog beside them."""
+        rank = self.rank(fact)
+        if rank is not None or not _ends_in_cpp(fact):
+            return rank
+        near = {
+            report.rank: abs(report.source.offset - fact.source.offset)
+            for report in self.ledger.words.lines.values()
+            if report.source.path == fact.source.path and report.rank is not None and self.near(report, fact)
+        }
+        closest = min(near, key=lambda known: near[known], default=None)
+        return closest if closest is not None and near[closest] <= BESIDE else None
 
     def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
         """What says that this error ended its process: a watchdog's line, or its stream's where one was folded; or the
@@ -362,6 +377,13 @@ class Scene:
             if seen > 1:
                 return False
         return True
+
+
+def _ends_in_cpp(fact: Fact) -> bool:
+    """`terminate called after throwing an instance of 'c10::Error'`, or the abort that it is."""
+    if isinstance(fact, ExceptionRaised):
+        return "::" in fact.type
+    return isinstance(fact, FatalSignal) and fact.signal in ABORT
 
 
 def _is_timeout(fact: Fact) -> bool:

@@ -60,6 +60,9 @@ _MESSAGE = (
     b"Set TORCH_LOGS",
     b"Note: ",
     b"what():",
+    b"[ERROR] 20",  # Huawei's, below the exception: which call failed, and the code that says why
+    b"EI00",
+    b"Exit code:",  # mpirun's, below the process that it speaks of
     b"RPC: /",  # the call that failed, of JAX's coordination service
     b"Additional GRPC error information",
     b"/job:",  # the tasks that JAX's coordination service misses
