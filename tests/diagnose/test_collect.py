@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tracecore.cli.main import root
 from tracecore.pipeline.collection import Item, Wish, collect, items
 from tracecore.pipeline.offline import diagnose
-from tracecore.pipeline.redaction import MASK, Redactor
+from tracecore.signals.redaction import MASK, Redactor
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 

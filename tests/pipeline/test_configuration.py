@@ -123,7 +123,7 @@ service:
         '13:1: no such section "servce"; did you mean "service"?',
         '17:19: there is no receiver "otpl"; did you mean "otlp"?',
         '18:27: "batch" stands twice in this list',
-        '20:5: no such pipeline "profiles"; there are logs, metrics, traces',
+        "20:5: pipelines of profiles are not supported here; run them in a Collector",
     ]
 
 

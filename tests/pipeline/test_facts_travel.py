@@ -97,7 +97,11 @@ class Fleet:
 
     def line(self, time: int, text: str, resource: dict[str, Any]) -> None:
         self.clock.now = max(self.clock.now, time)
-        node = self.nodes[hash(resource["host.name"]) % 2]
+        node = (
+            self.nodes[int(resource["host.name"].rpartition("-")[2]) % 2]
+            if resource["host.name"][-1].isdigit()
+            else self.nodes[0]
+        )
         self.carry(node.process(batch([(time, text)], resource)))
         self.carry(node.tick(self.clock.now))
         self.hear(self.joiner.tick(self.clock.now))
@@ -224,3 +228,27 @@ def test_an_alert_of_an_incident_is_known_by_the_same_labels_whatever_the_diagno
     over = alert({**attributes, "incident.state": "resolved"}, record, {"cluster": "eu"})
     assert over["labels"] == first["labels"]
     assert over["endsAt"] > over["startsAt"]
+
+
+def steps(fleet: Fleet, seconds: range, ranks: Iterable[int]) -> None:
+    for second in seconds:
+        for rank in ranks:
+            resource = {"host.name": f"node-{rank}", "gen_ai.training.job_id": "job-7", "gen_ai.training.rank": rank}
+            time = START + second * SECOND
+            fleet.line(time, f"[rank{rank}]: step {second} loss 2.0 time 1.0", resource)
+
+
+def test_a_node_whose_heartbeats_stop_is_lost_and_one_that_is_only_quiet_is_not() -> None:
+    for dies in (True, False):
+        fleet = Fleet(START)
+        fleet.nodes = [detector(fleet.clock, forward="facts") for _ in range(2)]
+        steps(fleet, range(60), (0, 1))
+        if dies:
+            del fleet.nodes[sum(b"node-1") % 2]
+        for second in range(60, 200):
+            fleet.clock.now = START + second * SECOND
+            for node in fleet.nodes:
+                fleet.carry(node.tick(fleet.clock.now))
+            fleet.hear(fleet.joiner.tick(fleet.clock.now))
+        patterns = {attributes.get("pattern.name") for attributes in fleet.incidents().values()}
+        assert ("host_lost" in patterns) == dies

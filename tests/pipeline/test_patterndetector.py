@@ -260,3 +260,22 @@ def test_a_step_that_stalls_is_noticed_without_another_line() -> None:
     settle(one, clock, 90)
     assert stalled
     assert stalled[0].no_progress_s >= 60
+
+
+SECRET = "Zk3vQ9x7Lm2Rt5Yw8Bn4"
+TELLING = [
+    "Traceback (most recent call last):",
+    '  File "train.py", line 7, in <module>',
+    f'    connect("https://user:{SECRET}@host")',
+    f"ValueError: no answer from https://user:{SECRET}@host with HF_TOKEN={SECRET}",
+]
+
+
+@pytest.mark.parametrize("redact", [True, False])
+def test_a_verdict_says_no_secret_unless_asked(redact: bool) -> None:
+    clock = Clock(START)
+    one = detector(clock, redact=redact)
+    list(one.process(batch([(START + n, text) for n, text in enumerate(TELLING)], {"host.name": "n1"})))
+    (verdict,) = settle(one, clock)
+    assert "no answer from https://" in str(verdict)
+    assert (SECRET in str(verdict)) is not redact

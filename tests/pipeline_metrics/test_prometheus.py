@@ -555,7 +555,7 @@ def test_good_configurations(tmp_path: Path, line: str) -> None:
         ("relabel_configs: [{source_labels: [a], replacement: x}]", "target_label"),
         ("consul_sd_configs: []", "no such setting"),
         ("metrics_path: metrics", "begins with /"),
-        ("tls_config: {ca_file: /no/such/file}", "there is no file"),
+        ("tls_config: {cert_file: /no/such/file}", "belong together"),
         ("basic_auth: {username: a}\n          authorization: {credentials: b}", "not both"),
         ("file_sd_configs: [{files: [a.txt]}]", ".json"),
         ("kubernetes_sd_configs: [{role: gpu}]", "no such value"),

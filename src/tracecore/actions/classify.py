@@ -51,6 +51,7 @@ def classify(
     now: int | None = None,
     policy: Policy | None = None,
     rules: Rules | None = None,
+    redact: bool = True,
 ) -> FailureInfo:
     """What failed, by the order of evidence of docs/classify.md.
 
@@ -63,6 +64,7 @@ def classify(
         now: nanoseconds since the epoch, for `classified_at`; None leaves it out.
         policy: what the retry decision follows; the default policy where None.
         rules: other rules than the standard ones.
+        redact: take secrets out of the lines it cites.
     """
     rules = standard() if rules is None else rules
     said = account(read_tail(log_tail), rules)
@@ -91,6 +93,8 @@ def classify(
         evidence=evidence,
         retry=Retry(decision="none", reason="nothing says that anything failed"),
     )
+    if redact:
+        info = info.redacted()
     if rule is None:
         return info
     return policies.judged(info, policy or policies.standard())

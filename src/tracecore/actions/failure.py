@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from tracecore.signals.redaction import redacted
+
 FailureClass: TypeAlias = Literal["infrastructure", "code", "data", "resource", "unknown"]
 #: In the order in which people read them.
 CLASSES: tuple[FailureClass, ...] = get_args(FailureClass)
@@ -114,6 +116,15 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
         """The last training step the log speaks of."""
         step = self.context.get("step", "")
         return int(step) if step.isdigit() else None
+
+    def redacted(self) -> FailureInfo:
+        """The record without secrets in what it cites of the log."""
+        evidence = msgspec.structs.replace(
+            self.evidence,
+            line=redacted(self.evidence.line),
+            considered=tuple(msgspec.structs.replace(o, line=redacted(o.line)) for o in self.evidence.considered),
+        )
+        return msgspec.structs.replace(self, log_tail=redacted(self.log_tail), evidence=evidence)
 
     def document(self) -> dict[str, Any]:
         """The record as plain data; empty fields are left out."""

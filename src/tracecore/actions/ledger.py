@@ -6,12 +6,12 @@ later checkpoint. A changed node name, rank or process id resets nothing: finger
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tracecore.actions.failure import FailureClass
+from tracecore.signals import private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,13 +142,5 @@ def load(path: Path, job: str = "") -> Ledger:
 
 def save(path: Path, ledger: Ledger) -> None:
     """Write a ledger so that a crash leaves the old one or the new one, never half of one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(msgspec.json.encode(ledger))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    private.make_folder(path.parent)
+    private.write(path, msgspec.json.encode(ledger), durable=True)

@@ -15,6 +15,7 @@ from tracecore.facts import catalog, xid_catalog
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
 from tracecore.facts.process import ExceptionRaised
+from tracecore.facts.storage import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -118,7 +119,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
                 if all(test(_field(fact, name, stated)) for name, test in condition.tests):
                     best = order, rule, fact
                     break
-            if isinstance(fact, ExceptionRaised) and (found := self.for_phrase(_said(fact), own=True)) is not None:
+            if (said := _said(fact, stated)) and (found := self.for_phrase(said, own=True)) is not None:
                 order, rule = found
                 if best is None or order < best[0]:
                     best = order, rule, fact
@@ -207,7 +208,10 @@ def _field(fact: Fact, name: str, stated: Stated | None) -> object:
     return getattr(fact, name, None)
 
 
-def _said(fact: ExceptionRaised) -> str:
+def _said(fact: Fact, stated: Stated) -> str:
+    """The words in which a failure was told: an exception's message, or the line of a storage error."""
+    if not isinstance(fact, ExceptionRaised):
+        return stated.body if isinstance(fact, StorageError) and "\n" not in stated.body and not fact.retried else ""
     text = f"{fact.type}: {fact.message or ''}"
     return f"{text}\n{fact.root_type}: {fact.root_message or ''}" if fact.root_type else text
 

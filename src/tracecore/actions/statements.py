@@ -36,6 +36,7 @@ class Statement(msgspec.Struct, kw_only=True):
         survived: why it did not matter; empty where it may have.
         warned: the line is of a level that only warns.
         complains: it has a word of complaint.
+        bare: a worker's words without an exception or a signal: they mean nothing where the process ended well.
     """
 
     rule: Rule
@@ -51,6 +52,7 @@ class Statement(msgspec.Struct, kw_only=True):
     survived: str = ""
     warned: bool = False
     complains: bool = True
+    bare: bool = False
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -79,9 +81,9 @@ def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = 
 
     Args:
         ended: it is known that the process failed; where it is not, a line has to complain to count as talk.
-        healthy: the process says that it ended well, so that talk and mere endings mean nothing.
+        healthy: the process says that it ended well, so that words alone, talk and mere endings mean nothing.
     """
-    standing = [one for one in found if not one.survived and one.role != "chatter"]
+    standing = [one for one in found if not one.survived and one.role != "chatter" and not (healthy and one.bare)]
     causes = [one for one in standing if one.role in ("cause", "error")]
     stops = [one for one in standing if one.role == "stop"]
     if stops and not (causes and causes[0].offset < stops[0].offset):
@@ -91,13 +93,18 @@ def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = 
     for role in ("crash", "symptom") if healthy else ("crash", "symptom", "talk", "ending"):
         said = [one for one in standing if one.role == role]
         if role == "talk":
-            # Of talk the last line is nearest to the end, and one that complains says more than one that warns.
+            # A line that complains says more than one that warns. Among words the order of evidence decides, and of
+            # lines with the same meaning the last is nearest to the end.
             said = [one for one in said if one.complains or ended or one.fact is not None]
             said = [one for one in said if not one.warned] or said
         if said:
             # The first failure drags the others along.
-            return said[-1] if role == "talk" else _first(said, standing)
+            return min(reversed(said), key=_rank_of_evidence) if role == "talk" else _first(said, standing)
     return None
+
+
+def _rank_of_evidence(one: Statement) -> int:
+    return one.rule.line
 
 
 def why_not(one: Statement, chosen: Statement) -> str:
@@ -148,6 +155,7 @@ def _stated(stated: Stated, tail: Tail, rules: Rules) -> Statement | None:
         attempt=known.attempt if known is not None else 0,
         time=known.time if known is not None and not known.approximate else None,
         warned=warned,
+        bare=layer == "stdout" and not fatal and not isinstance(fact, LauncherFailure),
     )
 
 
@@ -218,6 +226,7 @@ def _phrases(tail: Tail, rules: Rules, found: Sequence[Statement]) -> list[State
                 text=text.strip()[:500],
                 warned=rules.warned(text),
                 complains=bool(rules.complains.search(text)),
+                bare=True,
             )
         )
     return said

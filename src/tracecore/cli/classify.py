@@ -42,6 +42,7 @@ Example: tracecore classify --exit-code 1 --log rank3.log
 @click.option("--step", type=click.IntRange(0), help="How far the job got, where the log does not say.")
 @click.option("--checkpoint", help="The last checkpoint, by step or name; a later one is progress.")
 @click.option("--dry-run", is_flag=True, help="Leave the ledger as it is.")
+@click.option("--redact/--no-redact", default=True, show_default=True, help="Take secrets out of what is cited.")
 @click.option("--json", "as_json", is_flag=True, help="The failure record on stdout.")
 def command(
     exit_code: int | None,
@@ -54,6 +55,7 @@ def command(
     step: int | None,
     checkpoint: str | None,
     dry_run: bool,
+    redact: bool,
     as_json: bool,
 ) -> int:
     """Read, classify, decide, print."""
@@ -74,7 +76,7 @@ def command(
         raise click.UsageError(str(error)) from None
     judged = _verdict(verdict) if verdict else None
     now = time.time_ns()
-    info = classify(exit_code, signal, _tail(log), judged, reason=reason, now=now, policy=policy)
+    info = classify(exit_code, signal, _tail(log), judged, reason=reason, now=now, policy=policy, redact=redact)
     if step is not None:
         info = _at(info, step)
     if ledger_path is not None and info.failed:

@@ -26,9 +26,9 @@ def command(name: str | None, as_json: bool, schema: bool) -> int:
     if schema:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n")
         return 0
-    found = [factory for factory in factories() if name is None or factory.type == name]
+    found = [factory for factory in factories() if name is None or name in factory.names]
     if not found:
-        hint = nearest(str(name), [factory.type for factory in factories()])
+        hint = nearest(str(name), [name for factory in factories() for name in factory.names])
         raise click.UsageError(f'there is no component "{name}"' + (f"; {hint}" if hint else ""))
     if as_json:
         document = [

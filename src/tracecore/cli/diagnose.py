@@ -43,9 +43,16 @@ Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
     "--gpu-by-ordinal", type=click.Choice(["never", "environment", "pci_bus_id"]), default="never", show_default=True,
     help="How the processes of the run count GPUs; see docs/metrics.md.",
 )  # fmt: skip
+@click.option("--redact/--no-redact", default=True, show_default=True, help="Take secrets out of what is quoted.")
 @click.option("--exit-code", is_flag=True, help="Exit with 10 when an incident was found.")
 def command(
-    paths: tuple[str, ...], output: str, report: str | None, jobs: int, gpu_by_ordinal: Ordinals, exit_code: bool
+    paths: tuple[str, ...],
+    output: str,
+    report: str | None,
+    jobs: int,
+    gpu_by_ordinal: Ordinals,
+    redact: bool,
+    exit_code: bool,
 ) -> int:
     """Diagnose, print, and say by the exit status how it went."""
     gc.set_threshold(RARELY)
@@ -53,7 +60,8 @@ def command(
 
     bar = _Bar() if sys.stderr.isatty() else None
     try:
-        diagnosis = diagnose(paths, jobs=jobs, progress=bar.tell if bar else None, ordinals=gpu_by_ordinal)
+        progress = bar.tell if bar else None
+        diagnosis = diagnose(paths, jobs=jobs, progress=progress, ordinals=gpu_by_ordinal, redact=redact)
     except KeyboardInterrupt:
         if bar:
             bar.clear()
@@ -64,10 +72,11 @@ def command(
     _print(diagnosis, output)
     if report is not None:
         from tracecore.incidents.page import page
+        from tracecore.signals import private
 
         try:
-            with open(report, "w", encoding="utf-8") as file:
-                file.write(page(diagnosis))
+            with private.opened(report) as file:
+                file.write(page(diagnosis).encode())
         except OSError as error:
             raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
         click.echo(f"wrote {report}", err=True)

@@ -27,7 +27,7 @@ from tracecore.facts.gpu import (
     Xid,
     XidGauge,
 )
-from tracecore.facts.host import HostEvent, NodeSilence, SlurmState
+from tracecore.facts.host import Heartbeat, HostEvent, NodeSilence, SlurmState
 from tracecore.facts.kubernetes import (
     CniEvent,
     ContainerStarted,
@@ -114,6 +114,7 @@ TYPES: tuple[type[Fact], ...] = (
     WorkloadEvent,
     HostEvent,
     NodeSilence,
+    Heartbeat,
     SlurmState,
     PlannedStop,
     *collective.TYPES,

@@ -56,6 +56,16 @@ class NodeSilence(Fact, frozen=True, kw_only=True):
         return sentence(self, f"no stream spoke for {seconds(self.silent_s)} while {others} went on")
 
 
+class Heartbeat(Fact, frozen=True, kw_only=True):
+    """The agent of a node is alive and reads the streams of a job there, whether or not they say anything."""
+
+    kind: ClassVar[str] = "heartbeat"
+    layer: ClassVar[str] = "stdout"
+
+    def describe(self) -> str:
+        return sentence(self, "the agent of the node is alive")
+
+
 class SlurmState(Fact, frozen=True, kw_only=True):
     """The state Slurm gives a job or step.
 

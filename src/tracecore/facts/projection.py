@@ -55,9 +55,13 @@ _INDEX = Index(PROJECTORS)
 TRIGGERS = _INDEX.triggers
 
 
-def project(signal: LogSignal) -> list[Fact]:
-    """The facts of a stamped record, in the order of PROJECTORS; never raises."""
-    return _INDEX.project(signal)
+def project(signal: LogSignal, *, redact: bool = True) -> list[Fact]:
+    """The facts of a stamped record, in the order of PROJECTORS; never raises.
+
+    Args:
+        redact: take secrets out of the record first, so that no fact, and nothing that is concluded from it, has any.
+    """
+    return _INDEX.project(signal, redact=redact)
 
 
 def project_point(

@@ -18,6 +18,7 @@ import msgspec
 from tracecore.facts.catalog import BY_NAME, TYPES, snake
 from tracecore.facts.fact import Fact
 from tracecore.signals.record import Source
+from tracecore.signals.redaction import redacted
 
 #: Raised when a reader of the version before could misread a fact. New kinds and new optional fields do not raise it.
 VERSION: Final = 1
@@ -60,7 +61,7 @@ def payload(
     facts: Iterable[Fact],
     now: int,
     lines: Callable[[Fact], Sequence[str]] = lambda fact: (),
-    redact: Callable[[str], str] | None = None,
+    redact: Callable[[str], str] | None = redacted,
 ) -> dict[str, Any]:
     """Return an OTLP logs payload with one record for each fact.
 

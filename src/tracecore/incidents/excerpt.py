@@ -9,6 +9,7 @@ import re2
 
 from tracecore.signals.bundle import archive
 from tracecore.signals.logs.dialects import WRAPPINGS
+from tracecore.signals.redaction import redacted
 
 if TYPE_CHECKING:
     from tracecore.signals.bundle.discovery import Bundle
@@ -68,11 +69,16 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
     except archive.ERRORS:
         return None
     number = source.line + before
-    lines = [_fitting(line) for line in harmless(raw.decode("utf-8", "replace")).split("\n")]
+    lines = [_fitting(line) for line in _shown(raw, bundle).split("\n")]
     numbered = [(number + place, line) for place, line in enumerate(lines) if line.strip()]
     if begin > source.offset and len(numbered) > 1:
         numbered = numbered[1:]
     return Excerpt(source.path, tuple(_telling(numbered, most)), source.line)
+
+
+def _shown(raw: bytes, bundle: Bundle) -> str:
+    text = harmless(raw.decode("utf-8", "replace"))
+    return redacted(text) if bundle.redact else text
 
 
 def _fitting(line: str) -> str:
@@ -99,7 +105,7 @@ def last_words(bundle: Bundle, rank: int, most: int = 3) -> Excerpt | None:
     for place, line in enumerate(raw.split(b"\n")[1 if begin else 0 :], number + (1 if begin else 0)):
         whose = label.match(line) if not named else None
         if line.strip() and (named or (whose is not None and int(whose.group(1)) == rank)):
-            told.append((place, _fitting(harmless(line.decode("utf-8", "replace")).rpartition("\n")[2])))
+            told.append((place, _fitting(_shown(line, bundle).rpartition("\n")[2])))
     return Excerpt(stream.path, tuple(told[-most:]), told[-most:][0][0]) if told else None
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
+from tracecore.facts.host import Heartbeat
 from tracecore.facts.training import Progress
 from tracecore.incidents import precedence
 from tracecore.incidents import run as runs
@@ -177,6 +178,8 @@ class LiveIncidents:
     def take(self, facts: Iterable[Fact], now: int) -> None:
         """Learn how runs go."""
         for fact in facts:
+            if isinstance(fact, Heartbeat):
+                continue
             self._layers[fact.layer] += 1
             for job in self._owners(fact):
                 for place in (fact.node, fact.pod):

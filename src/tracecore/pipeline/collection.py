@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import io
 import os
-import shutil
 import socket
 import subprocess
 import tarfile
@@ -20,8 +19,9 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from tracecore.pipeline.redaction import Redactor
+from tracecore.signals import programs
 from tracecore.signals.bundle.recognition import is_binary
+from tracecore.signals.redaction import Redactor
 
 #: Of one item; a longer one is cut, and the manifest says so.
 MAX_ITEM: Final = 4 << 30
@@ -155,7 +155,7 @@ def _kubernetes(wish: Wish) -> Iterator[Item]:
 
 def _pods_of(job: str, named: Sequence[str]) -> list[str]:
     """The pods of a job, as the cluster names them; none where it cannot be asked."""
-    program = shutil.which("kubectl")
+    program = programs.find("kubectl")
     if program is None:
         return []
     command = [program, "get", "pods", "-l", f"job-name={job}", *named, "-o", "name"]
@@ -228,7 +228,7 @@ def _command(item: Item, tar: tarfile.TarFile, redact: bool, timeout: float) -> 
     """The output of the first command that works."""
     reason = ""
     for command in item.commands:
-        program = shutil.which(command[0])
+        program = programs.find(command[0])
         if program is None:
             reason = reason or f"{command[0]} is not installed"
             continue

@@ -72,8 +72,10 @@ def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
     return SelectAll() if all_lines else plan(stream.layer).selector(stream, spans=True)
 
 
-def facts_of(stream: Stream, clock: Clock, counters: Counters, *, all_lines: bool = False) -> Iterator[Fact]:
-    """Every fact that one stream states; arguments as of `selector_of`.
+def facts_of(
+    stream: Stream, clock: Clock, counters: Counters, *, all_lines: bool = False, redact: bool = True
+) -> Iterator[Fact]:
+    """Every fact that one stream states; arguments as of `selector_of` and `project`.
 
     Raises:
         archive.ERRORS: the stream is damaged; what was read until then was given.
@@ -83,7 +85,7 @@ def facts_of(stream: Stream, clock: Clock, counters: Counters, *, all_lines: boo
     for record in read(stream, selector, clock, counters):
         stamp(record)
         if not TRIGGERS.isdisjoint(record["log"]["attributes"]):
-            yield from project(record)
+            yield from project(record, redact=redact)
 
 
 def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
@@ -98,12 +100,12 @@ def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
     small = sum(_LARGE if stream.size is None else stream.size for stream in bundle.streams) <= SMALL
     chunks = list(_chunks(bundle.streams))
     if jobs > 1 and len(chunks) > 1 and not small and hasattr(os, "fork"):
-        parts = _in_processes(chunks, bundle.clock, jobs, tick)
+        parts = _in_processes(chunks, bundle.clock, jobs, tick, bundle.redact)
     else:
         parts, base = [], 0
         for chunk in chunks:
             told = None if tick is None else _after(tick, base)
-            parts.append(_read_chunk(chunk, bundle.clock, told, all_lines=small))
+            parts.append(_read_chunk(chunk, bundle.clock, told, all_lines=small, redact=bundle.redact))
             base += parts[-1].counters.bytes_read
     whole = Part()
     for part in parts:
@@ -126,14 +128,16 @@ def _chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
         yield chunk
 
 
-def _read_chunk(chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False) -> Part:
+def _read_chunk(
+    chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False, redact: bool = True
+) -> Part:
     part = Part(counters=_Telling(tick=tick))
     for stream in chunk:
         pile: list[Fact] = []
         progress = Thinning()
         limit = _PILE
         try:
-            for fact in facts_of(stream, clock, part.counters, all_lines=all_lines):
+            for fact in facts_of(stream, clock, part.counters, all_lines=all_lines, redact=redact):
                 if progress.take(fact):
                     continue
                 pile.append(fact)
@@ -164,10 +168,10 @@ def _after(tick: Tick, base: int) -> Tick:
 # -- several processes -------------------------------------------------------------------------------------------------
 
 #: What forked workers read, by number: streams know how to open themselves, which does not travel otherwise.
-_WORK: tuple[list[list[Stream]], Clock] | None = None
+_WORK: tuple[list[list[Stream]], Clock, bool] | None = None
 
 
-def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tick | None) -> list[Part]:
+def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tick | None, redact: bool) -> list[Part]:
     """Read chunks in forked processes, which inherit the compiled recipes; facts come back as bytes."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -177,7 +181,7 @@ def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tic
     for layer in dict.fromkeys(stream.layer for chunk in chunks for stream in chunk):
         plan(layer)
     parts: list[Part | None] = [None] * len(chunks)
-    _WORK = chunks, clock
+    _WORK = chunks, clock, redact
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), initializer=_quiet)
     try:
         # The largest first: the last to finish should be short.
@@ -202,7 +206,10 @@ def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tic
     finally:
         _WORK = None
     pool.shutdown()
-    return [_read_chunk(chunk, clock) if part is None else part for chunk, part in zip(chunks, parts, strict=True)]
+    return [
+        _read_chunk(chunk, clock, redact=redact) if part is None else part
+        for chunk, part in zip(chunks, parts, strict=True)
+    ]
 
 
 def _quiet() -> None:
@@ -212,6 +219,6 @@ def _quiet() -> None:
 
 def _work(number: int) -> tuple[bytes, Counters, list[tuple[str, str]]]:
     assert _WORK is not None
-    chunks, clock = _WORK
-    part = _read_chunk(chunks[number], clock)
+    chunks, clock, redact = _WORK
+    part = _read_chunk(chunks[number], clock, redact=redact)
     return codec.encode(part.facts), part.counters, part.skipped

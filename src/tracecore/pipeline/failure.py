@@ -36,7 +36,7 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> d
         attempt: how its processes ended.
         bundle: to read the suspect's last words from.
     """
-    return _failure(incident, attempt, lambda: _words(incident, bundle))
+    return _failure(incident, attempt, lambda: _words(incident, bundle), redact=bundle.redact)
 
 
 def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, Any]:
@@ -53,7 +53,9 @@ def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, A
     return _failure(incident, attempt, words)
 
 
-def _failure(incident: Incident, attempt: Attempt | None, words: Callable[[], bytes]) -> dict[str, Any]:
+def _failure(
+    incident: Incident, attempt: Attempt | None, words: Callable[[], bytes], *, redact: bool = True
+) -> dict[str, Any]:
     verdict = incident.root.verdict if incident.root is not None else None
     state = "unknown" if attempt is None else attempt.state
     slow = state != "failed" and verdict is not None and not verdict.ends
@@ -73,6 +75,7 @@ def _failure(incident: Incident, attempt: Attempt | None, words: Callable[[], by
         said,
         verdict,
         reason=_reason(incident) if verdict is None else None,
+        redact=redact,
     )
     document = info.document()
     # The log is in the bundle; the evidence cites it.

@@ -46,6 +46,7 @@ def diagnose(
     progress: Callable[[int, int], None] | None = None,
     config: Mapping[str, Mapping[str, Any]] | None = None,
     ordinals: Ordinals = "never",
+    redact: bool = True,
 ) -> Diagnosis:
     """Say what broke.
 
@@ -55,6 +56,7 @@ def diagnose(
         progress: told now and then how many bytes of how many have been read.
         config: settings of patterns, by name.
         ordinals: how CUDA's device ordinals may be looked up (docs/metrics.md).
+        redact: take secrets out of all that is quoted.
 
     Raises:
         FileNotFoundError: a given path does not exist.
@@ -62,6 +64,7 @@ def diagnose(
     """
     patterns = catalogue(config)
     bundle = discover(paths)
+    bundle.redact = redact
     recorded = dumps.gather(bundle, jobs)
     scraped = metrics.gather(bundle)
     known = max(recorded.end, scraped.end)

@@ -29,6 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
+from tracecore.signals import private
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import URL
@@ -102,6 +104,10 @@ class DatabaseError(Exception):
     """The queue's database cannot be used; the message says why and what to do."""
 
 
+class NoQueue(DatabaseError):
+    """There is none, and it was not asked to make one."""
+
+
 def default_url() -> str:
     """`TRACECORE_QUEUE`, else one file in the user's state directory."""
     if url := os.environ.get("TRACECORE_QUEUE"):
@@ -110,21 +116,25 @@ def default_url() -> str:
     return os.path.join(base, "tracecore", "queue.db")
 
 
-def connect(place: str, *, durable: bool = True) -> Engine:
+def connect(place: str, *, durable: bool = True, make: bool = True) -> Engine:
     """Open a queue, and make it where there is none.
 
     Args:
         place: a file, `sqlite:///file` or `postgresql://user@host/database`.
         durable: every commit waits until the disk has it. Without it a power cut (not a killed process) may undo the
             last moments of an SQLite queue.
+        make: make it where there is none; who only reads does not.
 
     Raises:
         DatabaseError: it cannot be opened.
     """
     url = _url(place)
     try:
-        engine = _sqlite(url, durable) if url.get_backend_name() == "sqlite" else create_engine(url, pool_pre_ping=True)
-        _create(engine)
+        if url.get_backend_name() == "sqlite":
+            engine = _sqlite(url, durable, make)
+        else:
+            engine = create_engine(url, pool_pre_ping=True)
+        _create(engine, make)
     except NoSuchModuleError as error:
         raise DatabaseError(f"no driver for {url.get_backend_name()}: use SQLite or PostgreSQL") from error
     except ModuleNotFoundError as error:
@@ -152,10 +162,15 @@ def _url(place: str) -> URL:
     return url
 
 
-def _sqlite(url: URL, durable: bool) -> Engine:
+def _sqlite(url: URL, durable: bool, make: bool) -> Engine:
     path = Path(url.database or "")
+    if not make and not path.exists():
+        raise NoQueue(f"there is no queue at {path}; `tracecore queue submit` makes one")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private.make_folder(path.parent)
+        if not path.exists():
+            # SQLite gives the files beside it the same access.
+            private.opened(path, "ab").close()
     except OSError as error:
         raise DatabaseError(f"cannot make the directory {path.parent}: {error.strerror}") from error
     engine = create_engine(url, connect_args={"timeout": BUSY_S, "isolation_level": None})
@@ -175,10 +190,12 @@ def _sqlite(url: URL, durable: bool) -> Engine:
     return engine
 
 
-def _create(engine: Engine) -> None:
+def _create(engine: Engine, make: bool) -> None:
     reading = engine.connect().execution_options(reading=True)
     with reading as connection:
         version = _version(connection)
+    if version is None and not make:
+        raise NoQueue(f"there is no queue in {engine.url.render_as_string()}; `tracecore queue submit` makes one")
     if version is None:
         with engine.begin() as connection:
             if engine.dialect.name == "postgresql":

@@ -25,6 +25,7 @@ from sqlalchemy.exc import IntegrityError
 from tracecore.actions.queue.database import attempts, tasks
 from tracecore.actions.queue.task import STATUSES, Attempt, Spec, SpecError, Status, Task, check
 from tracecore.actions.queue.tracking import environment as check_tracking
+from tracecore.signals import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,7 +154,7 @@ class Queue:
         with contextlib.ExitStack() as stack:
             connection = stack.enter_context(self._engine.connect())
             if self._gate is not None:
-                fcntl.flock(stack.enter_context(open(self._gate, "ab")), fcntl.LOCK_EX)
+                fcntl.flock(stack.enter_context(private.opened(self._gate, "ab")), fcntl.LOCK_EX)
             stack.enter_context(connection.begin())
             yield connection
 

@@ -7,6 +7,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from tracecore.signals.redaction import is_secret_name, redacted
+
 Status: TypeAlias = Literal["queued", "running", "completed", "failed", "dead", "cancelled"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 
@@ -21,7 +23,6 @@ MAX_DATASETS = 1000
 PRIORITIES = (-1_000_000, 1_000_000)
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET = re.compile(r"(?i)key|token|secret|passw|credential")
 
 
 class SpecError(ValueError):
@@ -121,7 +122,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_secret(name: str) -> bool:
     """Whether the value of a variable of this name is not to be shown."""
-    return _SECRET.search(name) is not None
+    return is_secret_name(name)
 
 
 def check(spec: Spec) -> Spec:
@@ -159,6 +160,11 @@ def _check_environment(env: dict[str, str]) -> None:
             raise SpecError(f"{name!r} is no name of an environment variable")
         if "\0" in value:
             raise SpecError(f"the value of {name} holds a NUL character")
+        if value and (is_secret(name) or redacted(value) is not value):
+            raise SpecError(
+                f"the value of {name} looks like a secret, and would be kept in the queue for all to read: "
+                f"set {name} where the worker runs, which passes its own environment on"
+            )
         if name.startswith("TRACECORE_QUEUE_"):
             raise SpecError(f"{name} is set by the queue itself")
 

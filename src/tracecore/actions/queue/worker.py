@@ -29,6 +29,7 @@ from tracecore.actions.supervisor import evidence, process
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.keeper import now as awake
 from tracecore.actions.supervisor.process import Exit, Process, Run
+from tracecore.signals import private
 
 Say: TypeAlias = Callable[[str], None]
 R = TypeVar("R")
@@ -163,7 +164,7 @@ class _Attempt:
     def run(self) -> Outcome:
         task = self.task
         try:
-            self.evidence.mkdir(parents=True, exist_ok=True)
+            private.make_folder(self.evidence)
             # What a vanished worker on this machine may have left of the attempt before.
             for attempt in range(max(1, task.attempts - 3), task.attempts):
                 process.sweep(self.mark(attempt))
@@ -228,7 +229,7 @@ class _Attempt:
             grace_s=spec.grace_s,
             lease_s=max(0.0, self.held_until - awake()),
         )
-        with self.log.open("ab", buffering=0) as log:
+        with private.opened(self.log, "ab") as log:
             self.process = process.start(
                 self.folder,
                 run,
@@ -357,7 +358,7 @@ def _status(judgement: Judgement, ledger: Ledger) -> Any:
 
 
 def _write(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    private.write(path, msgspec.json.format(msgspec.json.encode(document), indent=2))
 
 
 def _reason(error: DBAPIError) -> str:

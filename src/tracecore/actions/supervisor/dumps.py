@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracecore.actions.supervisor.evidence import DUMP_VARIABLES, PIPE_VARIABLE
 from tracecore.actions.supervisor.keeper import descendants
+from tracecore.signals import private, programs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,8 +90,8 @@ def stacks(root: int, folder: Path) -> int:
                 timeout=min(_STACK_S, left),
                 check=False,
             )
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{pid}.txt").write_bytes(done.stdout[:MAX_STACK_BYTES])
+            private.make_folder(folder)
+            private.write(folder / f"{pid}.txt", done.stdout[:MAX_STACK_BYTES])
             written += done.returncode == 0
     return written
 
@@ -99,7 +99,7 @@ def stacks(root: int, folder: Path) -> int:
 def py_spy() -> str | None:
     """Where py-spy is, on the path or beside this Python."""
     beside = Path(sys.executable).with_name("py-spy")
-    return shutil.which("py-spy") or (str(beside) if os.access(beside, os.X_OK) else None)
+    return programs.find("py-spy") or (str(beside) if os.access(beside, os.X_OK) else None)
 
 
 def _pythons(pids: Sequence[int]) -> list[int]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from tracecore.signals import private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,8 +47,8 @@ def recorder_settings(folder: Path, env: Mapping[str, str], *, make: bool = True
     if not any(name in env for name in DUMP_VARIABLES):
         wanted |= dict.fromkeys(DUMP_VARIABLES, dumps)
     if make:
-        (folder / "fr").mkdir(parents=True, exist_ok=True)
-        (folder.parent / "pipes").mkdir(exist_ok=True)
+        private.make_folder(folder / "fr")
+        private.make_folder(folder.parent / "pipes")
     for name, value in ((PIPE_VARIABLE, pipes), (TIMEOUT_VARIABLE, "1")):
         if name not in env:
             wanted[name] = value
@@ -106,8 +107,8 @@ def _dumps(prefix: Path, target: Path, since: int) -> str:
                 return (
                     f"Flight Recorder dumps: more than {MAX_DUMP_BYTES >> 30} GiB or {MAX_DUMPS} files: read {prefix}*"
                 )
-            target.mkdir(exist_ok=True)
-            shutil.copyfile(path, target / name)
+            private.make_folder(target)
+            private.copy(path, target / name)
             left -= status.st_size
         except OSError as error:
             return f"Flight Recorder dumps: {path}: {error.strerror}"
@@ -142,7 +143,7 @@ def _kernel(path: Path, since: int) -> str:
             return f"kernel log: /dev/kmsg: {error.strerror}"
     finally:
         os.close(fd)
-    path.write_text("".join(lines), encoding="utf-8")
+    private.write(path, "".join(lines).encode())
     return ""
 
 

@@ -78,7 +78,8 @@ def descendants(root: int) -> list[int]:
 
 def write(path: str, document: dict[str, Any]) -> None:
     """Write a file so that a reader sees all of it or none, and a power cut does not tear it."""
-    with open(path + ".new", "w", encoding="utf-8") as file:
+    private = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(private, "w", encoding="utf-8") as file:
         json.dump(document, file)
         file.flush()
         os.fsync(file.fileno())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import msgspec
 
 from tracecore.actions.supervisor import keeper
+from tracecore.signals import private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -181,8 +182,8 @@ def start(
     Raises:
         StartError: no keeper.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_bytes(msgspec.json.encode(run))
+    private.make_folder(folder)
+    private.write(folder / "run.json", msgspec.json.encode(run))
     for name in ("pid.json", "exit.json"):
         (folder / name).unlink(missing_ok=True)
     ours = theirs = -1

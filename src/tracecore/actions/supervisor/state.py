@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
 from tracecore.actions.exclusion import Exclusions
 from tracecore.actions.ledger import Ledger
+from tracecore.signals import private
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,9 +74,4 @@ def load(path: Path) -> State | None:
 
 def save(path: Path, state: State) -> None:
     """Write it so that a crash leaves the old state or the new one."""
-    draft = path.with_name(f".{path.name}.new")
-    with draft.open("wb") as file:
-        file.write(msgspec.json.encode(state))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
+    private.write(path, msgspec.json.encode(state), durable=True)

@@ -30,6 +30,8 @@ from tracecore.actions.supervisor.process import Exit, Process, Run, Whom
 from tracecore.actions.supervisor.progress import Tracker
 from tracecore.actions.supervisor.state import State, StateError
 from tracecore.patterns.contract import rfc3339
+from tracecore.signals import private
+from tracecore.signals.redaction import redacted_command
 
 Orphan: TypeAlias = Literal["adopt", "kill", "fail"]
 SECOND: Final = 1_000_000_000
@@ -123,7 +125,7 @@ class Supervisor:
             StateError: the folder is in use, or its state is unreadable or of another command.
             OrphanFound: see `Settings.orphan`.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self.folder)
         held = process.lock(self.folder / "lock")
         if held is None:
             raise StateError(f"{self.folder} is in use by another supervisor; give this one another --state-dir")
@@ -251,12 +253,12 @@ class Supervisor:
         place = folder / "evidence"
         # What is there under this number belongs to nobody: the state would say so.
         shutil.rmtree(folder, ignore_errors=True)
-        place.mkdir(parents=True)
+        private.make_folder(place)
         self._save()
         self._tidy()
         env = self._environment(place)
         files = [
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644) for path in self._new(place)
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) for path in self._new(place)
         ]
         try:
             run = Run(command=self.command, grace_s=self.settings.grace_s)
@@ -492,7 +494,7 @@ class Supervisor:
                 "run": known.run,
                 "attempt": known.attempt,
                 "outcome": outcome,
-                "command": self.command,
+                "command": redacted_command(self.command),
                 "started_at": rfc3339(known.since),
                 "ended_at": rfc3339(ended.at or time.time_ns()),
                 "step": known.step,
@@ -512,9 +514,7 @@ class Supervisor:
         states.save(self.folder / "state.json", self.state)
 
     def _write(self, path: Path, document: Mapping[str, Any]) -> None:
-        draft = path.with_name(f".{path.name}.new")
-        draft.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
-        draft.replace(path)
+        private.write(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
     def _tidy(self) -> None:
         """Of old attempts only the records stay."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracecore.cli.queue.group import utc
+from tracecore.signals.redaction import redacted_command
 
 if TYPE_CHECKING:
     from tracecore.actions.queue.task import Attempt, Task
@@ -24,6 +25,7 @@ def document(task: Task) -> dict[str, Any]:
     document: dict[str, Any] = msgspec.to_builtins(task)
     spec = document.pop("spec")
     spec.setdefault("priority", 0)
+    spec["command"] = redacted_command(spec["command"])
     if "env" in spec:
         spec["env"] = without_secrets(spec["env"])
     for name in ("submitted_at", "updated_at", "not_before", "lease_until"):

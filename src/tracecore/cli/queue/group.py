@@ -38,13 +38,17 @@ def command(context: click.Context, place: str | None) -> None:
     context.obj = place
 
 
-def opened(place: str | None, *, durable: bool = True) -> tuple[Queue, Any]:
-    """The queue, and the engine beneath it."""
+def opened(place: str | None, *, durable: bool = True, make: bool = False) -> tuple[Queue, Any]:
+    """The queue, and the engine beneath it.
+
+    Args:
+        make: make it where there is none. Commands that only read, or change what is there, do not.
+    """
     from tracecore.actions.queue.database import DatabaseError, connect, default_url
     from tracecore.actions.queue.store import Queue
 
     try:
-        engine = connect(place or default_url(), durable=durable)
+        engine = connect(place or default_url(), durable=durable, make=make)
     except DatabaseError as error:
         raise click.ClickException(str(error)) from error
     return Queue(engine), engine

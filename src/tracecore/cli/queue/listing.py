@@ -11,6 +11,7 @@ import click
 
 from tracecore.cli.queue.documents import attempt_document, document, without_secrets
 from tracecore.cli.queue.group import SECOND, as_duration, command, harmless, local, opened, print_json, task_of
+from tracecore.signals.redaction import redacted_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -139,7 +140,7 @@ def show(place: str | None, task: int, as_json: bool) -> int:
     spec = found.spec
     lines = [
         f"task {found.id}  {spec.name}  {found.status}" + (f": {found.reason}" if found.reason else ""),
-        f"  command   {shlex.join(spec.command)}",
+        f"  command   {shlex.join(redacted_command(spec.command))}",
         f"  where     {spec.cwd or '(the directory of the worker)'}",
         f"  priority  {spec.priority}, policy {spec.policy}",
         f"  since     {local(found.submitted_at)}",

@@ -29,7 +29,14 @@ Example: tracecore queue submit --name resnet --priority 5 \\
 @click.argument("words", nargs=-1, required=True, metavar="-- COMMAND...", type=click.UNPROCESSED)
 @click.option("--name", default=None, help="For people.  [default: the command's name]")
 @click.option("--priority", type=int, default=0, show_default=True, help="The higher first; then the older.")
-@click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="For the command; may be repeated.")
+@click.option(
+    "--env",
+    "-e",
+    "variables",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="For the command; may be repeated. Secrets are refused: set them where the worker runs.",
+)
 @click.option("--cwd", type=click.Path(file_okay=False), default=None, help="Where it runs.  [default: here]")
 @click.option(
     "--dataset",
@@ -93,7 +100,7 @@ def submit(
             timeout_s=timeout,
             grace_s=grace,
         )
-        queue, _ = opened(place)
+        queue, _ = opened(place, make=True)
         task = queue.submit(spec, key)
     except (SpecError, FileError) as error:
         raise click.UsageError(str(error)) from error

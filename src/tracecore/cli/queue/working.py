@@ -50,7 +50,7 @@ def work(
 
     if lease < 1:
         raise click.UsageError("--lease: at least 1s")
-    queue, engine = opened(place, durable=False)
+    queue, engine = opened(place, durable=False, make=True)
     host = socket.gethostname()
     worker = Worker(
         queue,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.identity import Stamped, stamped
+from tracecore.signals.redaction import redacted_record
 
 if TYPE_CHECKING:
     from tracecore.signals.record import LogSignal
@@ -94,8 +95,8 @@ class Index:
         """Attributes that can make a fact: a record that has none of them makes none."""
         return frozenset(self._by_trigger)
 
-    def project(self, signal: LogSignal) -> list[Fact]:
-        """All facts of the record, in the order of the projectors."""
+    def project(self, signal: LogSignal, *, redact: bool = False) -> list[Fact]:
+        """All facts of the record, in the order of the projectors; without secrets where that is asked for."""
         attributes: object
         resource: object
         try:
@@ -118,7 +119,7 @@ class Index:
                     found = (*found, place)
         if not found:
             return []
-        record = stamped(signal)
+        record = stamped(redacted_record(signal) if redact else signal)
         if record is None:
             return []
         if len(found) == 1:

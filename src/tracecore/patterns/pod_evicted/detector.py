@@ -37,7 +37,7 @@ WORDS: dict[Pressure, str] = {
     "disk": "disk pressure",
     "memory": "memory pressure",
     "pid": "process-id pressure",
-    "unknown": "a pressure nobody named",
+    "unknown": "an unspecified resource shortage",
 }
 NEXT: dict[Pressure, str] = {
     "disk": (

@@ -10,8 +10,8 @@ from tracecore.pipeline.agent.component import Factory
 @cache
 def factories() -> tuple[Factory, ...]:
     """Every type of component that works."""
-    from tracecore.pipeline.exporters import debug, file, otlp_grpc, otlp_http, webhook
-    from tracecore.pipeline.extensions import file_storage, health_check
+    from tracecore.pipeline.exporters import debug, file, nop, otlp_grpc, otlp_http, webhook
+    from tracecore.pipeline.extensions import basicauth, bearertokenauth, file_storage, health_check
     from tracecore.pipeline.processors import (
         attributes,
         batch,
@@ -21,9 +21,11 @@ def factories() -> tuple[Factory, ...]:
         patterndetector,
         rankjoin,
         resource,
+        resourcedetection,
         transform,
     )
     from tracecore.pipeline.receivers import filelog, gpu, journald, k8sobjects, kmsg, ncclfr, otlp, prometheus
+    from tracecore.pipeline.receivers import nop as nothing
 
     return (
         otlp.FACTORY,
@@ -34,10 +36,12 @@ def factories() -> tuple[Factory, ...]:
         k8sobjects.FACTORY,
         prometheus.FACTORY,
         gpu.FACTORY,
+        nothing.FACTORY,
         memory_limiter.FACTORY,
         batch.FACTORY,
         k8sattributes.FACTORY,
         resource.FACTORY,
+        resourcedetection.FACTORY,
         attributes.FACTORY,
         filter.FACTORY,
         transform.FACTORY,
@@ -48,6 +52,9 @@ def factories() -> tuple[Factory, ...]:
         otlp_http.FACTORY,
         otlp_grpc.FACTORY,
         webhook.FACTORY,
+        nop.FACTORY,
         file_storage.FACTORY,
         health_check.FACTORY,
+        basicauth.FACTORY,
+        bearertokenauth.FACTORY,
     )

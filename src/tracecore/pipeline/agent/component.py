@@ -133,6 +133,8 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
         signals: in which pipelines it may stand.
         speaks: the signal of what it makes itself: one of its pipelines has to be of it.
         check: looks for mistakes that types do not show; told the options and where they stand.
+        aliases: other names of it in a configuration.
+        provides: what other components use an extension for: `storage` or `auth`.
     """
 
     kind: Kind
@@ -143,6 +145,13 @@ class Factory(msgspec.Struct, frozen=True, kw_only=True):
     signals: Sequence[Signal] = SIGNALS
     speaks: Signal | None = None
     check: Callable[[Any, Node, Report], None] | None = None
+    aliases: tuple[str, ...] = ()
+    provides: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of it in a configuration."""
+        return (self.type, *self.aliases)
 
 
 class Empty(msgspec.Struct, frozen=True, kw_only=True):

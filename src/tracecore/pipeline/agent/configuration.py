@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 import re2
 
+from tracecore.pipeline.agent import elsewhere
 from tracecore.pipeline.agent.batch import SIGNALS, Signal
 from tracecore.pipeline.agent.catalogue import factories
 from tracecore.pipeline.agent.component import SECTIONS, Factory, Kind
 from tracecore.pipeline.agent.document import Node, Problem, Report, load
-from tracecore.pipeline.agent.options import decode, schema, storages
+from tracecore.pipeline.agent.options import decode, extensions, schema
 
 _ID = re2.compile(r"^([a-zA-Z][0-9a-zA-Z_]{0,62})(?:/([^\s/][^/]{0,254}))?$")
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -180,6 +181,8 @@ class _Reading:
         self._tree = tree
         self._report = report
         self._components: dict[tuple[Kind, str], Component | None] = {}
+        #: Something of the Collector is not here: what is wrong with pipelines is told when that is gone.
+        self._unsupported = False
 
     def configuration(self, paths: tuple[Path, ...]) -> Configuration | None:
         tree, report = self._tree, self._report
@@ -188,7 +191,7 @@ class _Reading:
             return None
         for name in tree.value:
             if name == "connectors":
-                report.error(tree.key(name), "connectors are not supported")
+                self._connectors(tree.value[name])
             elif name not in (*SECTIONS, "service"):
                 report.unknown(tree.key(name), "no such section", name, [*SECTIONS, "service"])
         for section, kind in SECTIONS.items():
@@ -199,6 +202,11 @@ class _Reading:
             return None
         service = decode(at, Service, report, tree)
         if service is None:
+            return None
+        if self._unsupported:
+            for name in service.pipelines:
+                if name.partition("/")[0] == "profiles":
+                    report.error(at.near("pipelines").key(name), elsewhere.PROFILES)
             return None
         used = self._wired(at, service)
         if report.problems:
@@ -213,7 +221,7 @@ class _Reading:
         if not node.is_map:
             self._report.error(node, f"expected {section} by id")
             return
-        known = {factory.type: factory for factory in factories() if factory.kind == kind}
+        known = {name: factory for factory in factories() if factory.kind == kind for name in factory.names}
         for name, child in node.value.items():
             self._components[kind, name] = None
             match = _ID.match(name)
@@ -221,32 +229,52 @@ class _Reading:
                 self._report.error(node.key(name), f'"{name}" is no id; write it like type or type/name')
                 continue
             factory = known.get(match.group(1))
+            if factory is None and (why := elsewhere.remedy(kind, match.group(1))):
+                self._unsupported = True
+                self._report.error(node.key(name), why)
+                continue
             if factory is None:
-                self._report.unknown(node.key(name), f"there is no {kind}", match.group(1), sorted(known))
+                self._report.unknown(
+                    node.key(name), f"there is no {kind}", match.group(1), sorted({f.type for f in known.values()})
+                )
                 continue
             self._components[kind, name] = self._component(name, factory, child, node.key(name))
+
+    def _connectors(self, node: Node) -> None:
+        """A line for each; pipelines may name them, which is no second mistake."""
+        for name in node.value if node.is_map else ():
+            self._unsupported = True
+            self._report.error(node.key(name), elsewhere.remedy("connector", name.partition("/")[0]))
+            self._components["receiver", name] = self._components["exporter", name] = None
 
     def _component(self, name: str, factory: Factory, node: Node, key: Node) -> Component | None:
         at = node if node.value is not None else Node({}, key.file, key.line, key.column)
         options = decode(at, factory.options, self._report, key)
         if options is None:
             return None
-        for storage, place in storages(options, at):
-            self._storage(storage, place)
+        for use, extension, place in extensions(options, at):
+            self._extension(use, extension, place)
         if factory.check is not None:
             factory.check(options, at, self._report)
         return Component(name, factory, options, node.plain())
 
-    def _storage(self, storage: str, place: Node) -> None:
+    def _extension(self, use: str, id: str, place: Node) -> None:
         enabled = self._tree.get("service", "extensions")
         ids = [node.value for node in enabled.value] if enabled is not None and enabled.is_list else []
-        if ("extension", storage) not in self._components and self._tree.get("extensions", storage) is None:
+        if ("extension", id) not in self._components and self._tree.get("extensions", id) is None:
             known = self._tree.get("extensions")
             self._report.unknown(
-                place, "there is no extension", storage, list(known.value) if known and known.is_map else []
+                place, "there is no extension", id, list(known.value) if known and known.is_map else []
             )
-        elif storage not in ids:
-            self._report.error(place, f'the extension "{storage}" is not in service.extensions, so it would not run')
+        elif use == "auth" and self._provides(id) not in ("", use):
+            self._report.error(place, f'the extension "{id}" authenticates nobody')
+        elif id not in ids:
+            self._report.error(place, f'the extension "{id}" is not in service.extensions, so it would not run')
+
+    def _provides(self, id: str) -> str:
+        """What an extension is for, by its type; nothing where it is none of ours."""
+        type = id.partition("/")[0]
+        return next((f.provides or "-" for f in factories() if f.kind == "extension" and type in f.names), "")
 
     def _wired(self, at: Node, service: Service) -> list[tuple[Kind, str]]:
         used: dict[tuple[Kind, str], None] = {}
@@ -259,6 +287,9 @@ class _Reading:
             self._report.error(pipelines, "at least one pipeline is needed")
         for name, pipeline in service.pipelines.items():
             signal = name.partition("/")[0]
+            if signal == "profiles":
+                self._report.error(pipelines.key(name), elsewhere.PROFILES)
+                continue
             if _ID.match(name) is None or signal not in SIGNALS:
                 self._report.unknown(pipelines.key(name), "no such pipeline", name, SIGNALS)
                 continue
@@ -321,7 +352,9 @@ def json_schema() -> dict[str, Any]:
             if factory.kind == kind:
                 name = f"{kind}.{factory.type}"
                 definitions[name] = {**schema(factory.options), "description": factory.summary}
-                patterns[f"^{factory.type}(/.+)?$"] = {"anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]}
+                patterns[f"^({'|'.join(factory.names)})(/.+)?$"] = {
+                    "anyOf": [{"$ref": f"#/$defs/{name}"}, {"type": "null"}]
+                }
         sections[section] = {
             "anyOf": [
                 {"type": "object", "patternProperties": patterns, "additionalProperties": False},

@@ -5,7 +5,8 @@
         timeout: Duration = 30 * SECOND
 
 A duration is written `5s`, a size `1MiB`. Unknown fields are mistakes. A structure may have a method
-`check() -> Iterator[tuple[tuple[str | int, ...], str]]` that gives paths and what is wrong there.
+`check() -> Iterator[tuple[tuple[str | int, ...], str]]` that gives paths and what is wrong there, and one `warn` for
+what works and is probably not meant.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tracecore.pipeline.agent.document import Node, Report
 
 __all__ = [
     "MICROSECOND", "MILLISECOND", "MINUTE", "SECOND", "Count", "Duration", "Interval", "Secret", "Size", "StorageId",
+    "Written",
     "decode", "parse_duration", "parse_size", "plain", "schema",
 ]  # fmt: skip
 
@@ -36,6 +38,8 @@ Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 50, extra={"unit": "
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 #: A text that is never printed.
 Secret: TypeAlias = Annotated[str, msgspec.Meta(extra={"secret": True})]
+#: A text as it is written, also where YAML reads it as true or as a number.
+Written: TypeAlias = Annotated[str, msgspec.Meta(extra={"written": True})]
 #: The id of an extension that stores.
 StorageId: TypeAlias = Annotated[str, msgspec.Meta(extra={"extension": "storage"})]
 
@@ -140,6 +144,8 @@ class _Decoder:
         if len(self._report.problems) != before:
             return None
         result = kind(**made)
+        for path, message in getattr(result, "warn", tuple)():
+            self._report.warning(node.near(*path), message)
         check = getattr(result, "check", None)
         if check is not None:
             for path, message in check():
@@ -156,6 +162,8 @@ class _Decoder:
     def _bounded(self, node: Node, base: Any, metas: list[msgspec.Meta]) -> Any:
         unit = next((str(m.extra["unit"]) for m in metas if m.extra and "unit" in m.extra), "")
         value: Any
+        if any(m.extra and "written" in m.extra for m in metas) and isinstance(node.value, bool):
+            return node.raw
         if unit in ("duration", "size"):
             parse = parse_duration if unit == "duration" else parse_size
             value = node.value
@@ -362,8 +370,8 @@ def _size(value: int) -> str | int:
     return value
 
 
-def storages(options: Any, node: Node) -> Iterator[tuple[str, Node]]:
-    """Every id of a storage extension that options name, with its place."""
+def extensions(options: Any, node: Node) -> Iterator[tuple[str, str, Node]]:
+    """Every id of an extension that options name: what it is for (`storage`, `auth`), the id, and its place."""
     if not isinstance(options, msgspec.Struct):
         return
     hints = typing.get_type_hints(type(options), include_extras=True)
@@ -371,9 +379,9 @@ def storages(options: Any, node: Node) -> Iterator[tuple[str, Node]]:
         value = getattr(options, field.name)
         place = node.get(field.encode_name) or node
         if isinstance(value, msgspec.Struct):
-            yield from storages(value, place)
-        elif isinstance(value, str) and "storage" in _extras(hints[field.name]):
-            yield value, place
+            yield from extensions(value, place)
+        elif isinstance(value, str) and (uses := _extras(hints[field.name])):
+            yield next(iter(uses)), value, place
 
 
 def _extras(kind: Any) -> set[str]:

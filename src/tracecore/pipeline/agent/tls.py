@@ -34,7 +34,9 @@ class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         yield from _pair(self.cert_file, self.key_file)
-        yield from _files(self, "ca_file", "cert_file", "key_file")
+
+    def warn(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        return missing_files(self, "ca_file", "cert_file", "key_file")
 
     def context(self) -> ssl.SSLContext:
         """For a client of this kind."""
@@ -62,8 +64,8 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
     client_ca_file: str | None = None
     min_version: Version = "1.2"
 
-    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        yield from _files(self, "cert_file", "key_file", "client_ca_file")
+    def warn(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        return missing_files(self, "cert_file", "key_file", "client_ca_file")
 
     def context(self) -> ssl.SSLContext:
         """For a server of this kind."""
@@ -85,11 +87,12 @@ def _pair(cert: str | None, key: str | None) -> Iterator[tuple[tuple[str | int, 
         yield ("key_file",) if cert is None else ("cert_file",), "cert_file and key_file belong together"
 
 
-def _files(options: msgspec.Struct, *names: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def missing_files(options: msgspec.Struct, *names: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Files that are not there: no mistake where the configuration is checked elsewhere than it runs."""
     for name in names:
         path = getattr(options, name)
         if path is not None and not Path(path).is_file():
-            yield (name,), f"there is no file {path}"
+            yield (name,), f"there is no file {path} here"
 
 
 def read_bytes(path: str | None) -> bytes | None:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from tracecore.pipeline.agent.auth import Auth
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration, Secret
 from tracecore.pipeline.agent.tls import ClientTls, read_bytes
-from tracecore.pipeline.exporters.otlp_http import wrong_headers
+from tracecore.pipeline.exporters.otlp_http import proof, wrong_headers
 from tracecore.pipeline.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 from tracecore.signals.otlp.responses import rejected
 from tracecore.signals.otlp.services import METHODS
@@ -24,6 +25,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         endpoint: `host:port`; with `http://` before it no TLS is used.
         compression: how messages are compressed.
         headers: sent with every request; never logged.
+        auth: the extension that says who we are.
         timeout: for one attempt.
         tls: how the server is known.
         sending_queue: what waits.
@@ -33,6 +35,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     compression: Literal["gzip", "none", ""] = "gzip"
     headers: dict[str, Secret] = {}
+    auth: Auth | None = None
     timeout: Duration = 5 * SECOND
     tls: ClientTls = ClientTls()
     sending_queue: SendingQueue = SendingQueue()
@@ -75,6 +78,7 @@ class OtlpGrpc:
     def _send(self, batch: Batch) -> None:
         import grpc
 
+        headers = {**self._options.headers, **proof(self._options.auth, self._setting)}
         call = self._open().unary_unary(METHODS[batch.signal])
         try:
             answer: bytes = call(
@@ -82,7 +86,7 @@ class OtlpGrpc:
                 timeout=self._options.timeout / SECOND or None,
                 metadata=[
                     ("idempotency-key", batch.identity),
-                    *((name.lower(), value) for name, value in self._options.headers.items()),
+                    *((name.lower(), value) for name, value in headers.items()),
                 ],
                 compression=grpc.Compression.Gzip if self._options.compression == "gzip" else None,
             )
@@ -128,6 +132,7 @@ def _check_skip(options: Options, node: Any, report: Any) -> None:
 FACTORY = Factory(
     kind="exporter",
     type="otlp",
+    aliases=("otlp_grpc",),
     summary="Sends OTLP over gRPC, with retries and a queue.",
     options=Options,
     create=OtlpGrpc,

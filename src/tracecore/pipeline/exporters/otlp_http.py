@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
 
+from tracecore.pipeline.agent.auth import Auth
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND, Duration, Secret
@@ -35,6 +36,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         compression: how bodies are compressed.
         encoding: `proto`, or `json`.
         headers: sent with every request; never logged.
+        auth: the extension that says who we are.
         timeout: for one attempt.
         tls: for https.
         sending_queue: what waits.
@@ -48,6 +50,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     compression: Literal["gzip", "zstd", "none", ""] = "gzip"
     encoding: Literal["proto", "json"] = "proto"
     headers: dict[str, Secret] = {}
+    auth: Auth | None = None
     timeout: Duration = 30 * SECOND
     tls: ClientTls = ClientTls()
     sending_queue: SendingQueue = SendingQueue()
@@ -101,6 +104,21 @@ def credentials(parts: SplitResult) -> dict[str, str]:
     return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
+def proof(auth: Auth | None, setting: Setting) -> dict[str, str]:
+    """The headers of the extension that says who we are.
+
+    Raises:
+        Retry: it cannot say now.
+    """
+    if auth is None:
+        return {}
+    try:
+        made: dict[str, str] = setting.extension(auth.authenticator).headers()
+    except OSError as error:
+        raise Retry(f"{auth.authenticator}: {error}") from None
+    return made
+
+
 class OtlpHttp:
     """Sends OTLP over HTTP; each worker has a connection of its own."""
 
@@ -130,7 +148,7 @@ class OtlpHttp:
             body = self._zstd().compress(body)
             headers["Content-Encoding"] = "zstd"
         parts = urlsplit(url)
-        headers |= {**credentials(parts), **self._options.headers}
+        headers |= {**credentials(parts), **self._options.headers, **proof(self._options.auth, self._setting)}
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         try:
             connection = self._connection(parts)
@@ -203,6 +221,7 @@ class _Named(http.client.HTTPConnection):
 FACTORY = Factory(
     kind="exporter",
     type="otlphttp",
+    aliases=("otlp_http",),
     summary="Sends OTLP over HTTP, with retries and a queue.",
     options=Options,
     create=OtlpHttp,

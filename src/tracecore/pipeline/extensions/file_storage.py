@@ -107,6 +107,7 @@ class FileStorageExtension:
 FACTORY = Factory(
     kind="extension",
     type="file_storage",
+    provides="storage",
     summary="Keeps what must survive a restart: read positions, unsent batches.",
     options=FileStorageConfig,
     create=FileStorageExtension,

@@ -32,7 +32,7 @@ STRANGERS: Final = 65_536
 #: As long as records wait, nanoseconds between two looks at what the watch has learned: it is another thread's.
 LOOK: Final = 50 * MILLISECOND
 
-How: TypeAlias = Literal["uid", "name", "ip", "connection"]
+How: TypeAlias = Literal["uid", "name", "ip", "connection", "container", "node"]
 
 
 class AssociationSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,10 @@ class AssociationSource(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     from_: Literal["resource_attribute", "connection"] = msgspec.field(name="from")
-    name: Literal["", "k8s.pod.uid", "k8s.pod.ip", "k8s.pod.name", "k8s.namespace.name"] = ""
+    name: Literal[
+        "", "k8s.pod.uid", "k8s.pod.ip", "k8s.pod.name", "k8s.namespace.name", "k8s.node.name", "host.name", "ip",
+        "container.id",
+    ] = ""  # fmt: skip
 
 
 class Association(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +59,11 @@ class Association(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if key_kind(self.sources) is None:
-            yield ("sources",), "use k8s.pod.uid, k8s.pod.ip, connection, or k8s.namespace.name with k8s.pod.name"
+            yield (
+                ("sources",),
+                "use k8s.pod.uid, k8s.pod.ip, host.name, container.id, k8s.node.name, connection, or "
+                "k8s.namespace.name with k8s.pod.name",
+            )
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +184,13 @@ def key_kind(sources: list[AssociationSource]) -> How | None:
         ("k8s.pod.ip",): "ip",
         ("connection",): "connection",
         ("k8s.namespace.name", "k8s.pod.name"): "name",
+        ("k8s.namespace.name", "k8s.node.name", "k8s.pod.name"): "name",
+        # The Collector takes both for the pod's address.
+        ("host.name",): "ip",
+        ("ip",): "ip",
+        ("container.id",): "container",
+        # Of a node no pod follows, but its own labels and annotations do.
+        ("k8s.node.name",): "node",
     }
     return known.get(tuple(names))
 
@@ -300,7 +314,12 @@ class K8sAttributes:
         return strangers
 
     def _by(self, kind: How, own: dict[str, Any], peer: str) -> Known | None:
-        address = own.get("k8s.pod.ip") if kind == "ip" else peer
+        if kind == "node":
+            return None
+        if kind == "container":
+            id = own.get("container.id")
+            return self._pods.by_container.get(id) if isinstance(id, str) else None
+        address = own.get("k8s.pod.ip") or own.get("ip") or own.get("host.name") if kind == "ip" else peer
         known = self._pods.by_address.get(address) if type(address) is str and address else None
         if known is not None and kind == "connection":
             own.setdefault("k8s.pod.ip", peer)
@@ -434,6 +453,7 @@ def check(options: Options, node: Node, report: Report) -> None:
 FACTORY = Factory(
     kind="processor",
     type="k8sattributes",
+    aliases=("k8s_attributes",),
     summary="Adds pod, workload, job, rank and node of each resource, by the Kubernetes API.",
     options=Options,
     create=K8sAttributes,

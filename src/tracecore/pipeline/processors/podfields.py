@@ -16,7 +16,8 @@ Metadata = Literal[
     "k8s.deployment.name", "k8s.replicaset.name", "k8s.replicaset.uid", "k8s.statefulset.name", "k8s.statefulset.uid",
     "k8s.daemonset.name", "k8s.daemonset.uid", "k8s.job.name", "k8s.job.uid", "k8s.cronjob.name", "k8s.node.name",
     "k8s.node.uid", "k8s.cluster.uid", "k8s.container.name", "container.id", "container.image.name",
-    "container.image.tag", "container.image.tags", "container.image.repo_digests",
+    "container.image.tag", "container.image.tags", "container.image.repo_digests", "service.name", "service.namespace",
+    "service.version", "service.instance.id",
 ]  # fmt: skip
 #: What is extracted when nothing is said.
 DEFAULT: Final[tuple[Metadata, ...]] = (
@@ -28,12 +29,14 @@ _CRON = re2.compile(r"^(.*)-[0-9]+$")
 _OWNERS: Final = {"ReplicaSet": "replicaset", "StatefulSet": "statefulset", "DaemonSet": "daemonset", "Job": "job"}
 _OF_CONTAINER: Final = frozenset(
     {"k8s.container.name", "container.id", "container.image.name", "container.image.tag", "container.image.tags",
-     "container.image.repo_digests"}
+     "container.image.repo_digests", "service.version", "service.instance.id"}
 )  # fmt: skip
 _TRAINING: Final = (
     "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id", "tracecore.pod.gpus",
     "process.environment_variable.CUDA_VISIBLE_DEVICES", "process.environment_variable.CUDA_DEVICE_ORDER",
 )  # fmt: skip
+#: Whose name a service has, the first there is.
+_WORKLOADS: Final = ("deployment", "replicaset", "statefulset", "daemonset", "cronjob", "job", "pod")
 _IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
 _OTEL: Final = "resource.opentelemetry.io/"
 #: The namespace that every cluster has: its uid is taken for the cluster's.
@@ -257,7 +260,23 @@ def facts_of(pod: Pod) -> dict[str, Any]:
             found["k8s.deployment.name"] = deployment
         elif kind == "job" and (match := _CRON.match(name)):
             found["k8s.cronjob.name"] = match.group(1)
+    found |= _service(metadata, found)
     return found
+
+
+def _service(metadata: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Name and namespace of the service that a pod is part of, as OpenTelemetry's conventions find them."""
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    names = (
+        annotations.get(f"{_OTEL}service.name"),
+        labels.get("app.kubernetes.io/instance"),
+        labels.get("app.kubernetes.io/name"),
+        *(found.get(f"k8s.{kind}.name") for kind in _WORKLOADS),
+    )
+    return {
+        "service.name": next((name for name in names if name), None),
+        "service.namespace": annotations.get(f"{_OTEL}service.namespace") or metadata.get("namespace"),
+    }
 
 
 def _deployment(replicaset: str, labels: dict[str, Any]) -> str | None:
@@ -270,6 +289,7 @@ def _deployment(replicaset: str, labels: dict[str, Any]) -> str | None:
 
 def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each container and what is known of it."""
+    metadata = pod.get("metadata") or {}
     states = {
         state.get("name"): state
         for state in (pod.get("status") or {}).get("containerStatuses") or ()
@@ -285,6 +305,9 @@ def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
         tagged = bool(colon) and "/" not in tag
         version = tag if tagged else "latest" if image else None
         digest = str(state.get("imageID") or "").removeprefix("docker-pullable://")
+        given = metadata.get("annotations") or {}
+        release = (metadata.get("labels") or {}).get("app.kubernetes.io/version")
+        instance = ".".join(str(part) for part in (metadata.get("namespace"), metadata.get("name"), name))
         yield (
             name,
             {
@@ -294,5 +317,7 @@ def containers_of(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
                 "container.image.tag": version,
                 "container.image.tags": [version] if version else None,
                 "container.image.repo_digests": [digest] if "@sha256:" in digest else None,
+                "service.version": given.get(f"{_OTEL}service.version") or release or version,
+                "service.instance.id": given.get(f"{_OTEL}service.instance.id") or instance,
             },
         )

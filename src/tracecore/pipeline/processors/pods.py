@@ -33,13 +33,14 @@ class Known:
         addresses: by which it can be known: none for one on its node's network, or one that has ended.
         attributes: for records that do not say which container they are of.
         containers: beside them, by container.
+        ids: of its containers, as the runtime calls them.
     """
 
-    __slots__ = ("_merged", "addresses", "attributes", "containers", "name", "node", "uid")
+    __slots__ = ("_merged", "addresses", "attributes", "containers", "ids", "name", "node", "uid")
 
     def __init__(
         self, uid: str, name: tuple[str, str], node: str, addresses: tuple[str, ...], attributes: Attributes,
-        containers: dict[str, Attributes],
+        containers: dict[str, Attributes], ids: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.uid = uid
         self.name = name
@@ -47,6 +48,7 @@ class Known:
         self.addresses = addresses
         self.attributes = attributes
         self.containers = containers
+        self.ids = ids
         self._merged: dict[str, Attributes] = {}
 
     def of(self, container: object) -> Attributes:
@@ -91,6 +93,7 @@ class Pods:
         self.by_uid: dict[str, Known] = {}
         self.by_name: dict[tuple[str, str], Known] = {}
         self.by_address: dict[str, Known] = {}
+        self.by_container: dict[str, Known] = {}
         self._gone: deque[tuple[float, Known]] = deque()
         self.following = Following(way, collection, self, state, self._forget)
 
@@ -125,7 +128,12 @@ class Pods:
             several = [str(entry.get("ip")) for entry in status.get("podIPs") or ()]
             addresses = tuple(several or ([str(status["podIP"])] if status.get("podIP") else []))
         name = str(metadata.get("namespace")), str(metadata.get("name"))
-        return Known(uid, name, str(spec.get("nodeName") or ""), addresses, *extracted)
+        ids = tuple(
+            id
+            for state in status.get("containerStatuses") or ()
+            if isinstance(state, dict) and (id := str(state.get("containerID") or "").partition("://")[2])
+        )
+        return Known(uid, name, str(spec.get("nodeName") or ""), addresses, *extracted, ids)
 
     def _place(self, made: Known) -> None:
         before = self.by_uid.get(made.uid)
@@ -133,7 +141,12 @@ class Pods:
         self.by_name[made.name] = made
         for address in made.addresses:
             self.by_address[address] = made
+        for id in made.ids:
+            self.by_container[id] = made
         if before is not None:
+            for id in before.ids:
+                if self.by_container.get(id) is before:
+                    del self.by_container[id]
             for address in before.addresses:
                 if self.by_address.get(address) is before:
                     del self.by_address[address]
@@ -152,3 +165,6 @@ class Pods:
                 del self.by_uid[known.uid]
             if self.by_name.get(known.name) is known:
                 del self.by_name[known.name]
+            for id in known.ids:
+                if self.by_container.get(id) is known:
+                    del self.by_container[id]

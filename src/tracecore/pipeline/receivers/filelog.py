@@ -187,6 +187,7 @@ def _batch(tail: FileLog, found: LogBatch) -> Batch:
 FACTORY = Factory(
     kind="receiver",
     type="filelog",
+    aliases=("file_log",),
     summary="Follows log files through every kind of rotation.",
     options=FileLogConfig,
     create=FileLogReceiver,

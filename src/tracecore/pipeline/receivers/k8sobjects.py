@@ -83,6 +83,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         error_mode: `propagate` and `ignore` log what does not work, `silent` does not. None of them stops the others.
         include_initial_state: watches begin with the objects there are, as ADDED.
         storage: the extension that remembers how far watches got, so that a restart misses nothing.
+        k8s_leader_elector: of the Collector, where several run; here one agent for the cluster reads objects.
     """
 
     auth_type: api.AuthType = "serviceAccount"
@@ -91,6 +92,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     error_mode: Literal["propagate", "ignore", "silent"] = "propagate"
     include_initial_state: bool = False
     storage: StorageId | None = None
+    k8s_leader_elector: str = ""
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if not self.objects:
@@ -415,6 +417,7 @@ def _record(resource: str, kind: str, found: dict[str, Any], now: int) -> tuple[
 FACTORY = Factory(
     kind="receiver",
     type="k8sobjects",
+    aliases=("k8s_objects",),
     summary="Objects of the Kubernetes API: events, pods, nodes, pulled or watched.",
     options=Options,
     create=K8sObjects,

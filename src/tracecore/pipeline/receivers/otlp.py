@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
+from tracecore.pipeline.agent.auth import CHALLENGE, Auth, Authenticator
 from tracecore.pipeline.agent.batch import Batch, Refused, Signal
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.agent.options import Count, Duration, Size
@@ -38,12 +39,14 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         endpoint: where to listen; port 0 takes a free one.
         tls: without it, connections are not encrypted.
+        auth: the extension that knows whom to believe.
         max_recv_msg_size_mib: the largest message.
         max_concurrent_streams: requests of one connection at a time; 0 leaves it to gRPC.
     """
 
     endpoint: str = "localhost:4317"
     tls: ServerTls | None = None
+    auth: Auth | None = None
     max_recv_msg_size_mib: Count = 4
     max_concurrent_streams: Count = 0
     keepalive: Keepalive | None = None
@@ -58,6 +61,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         endpoint: where to listen; port 0 takes a free one.
         tls: without it, connections are not encrypted.
+        auth: the extension that knows whom to believe.
         max_request_body_size: the largest body, and what it may become when decompressed.
         logs_url_path: where logs are taken.
         metrics_url_path: where metrics are taken.
@@ -68,6 +72,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoint: str = "localhost:4318"
     tls: ServerTls | None = None
+    auth: Auth | None = None
     max_request_body_size: Size = 20 * MIB
     logs_url_path: str = "/v1/logs"
     metrics_url_path: str = "/v1/metrics"
@@ -140,15 +145,18 @@ class Otlp:
         http_server: HttpServer | None = None
         try:
             if grpc is not None:
-                grpc_server, self.ports["grpc"] = serve_grpc(grpc, take)
+                grpc_server, self.ports["grpc"] = serve_grpc(grpc, take, self._believed(grpc.auth))
             if http is not None:
-                http_server = HttpServer(http, take, partial(self._setting.meter.note, "connection_refused"))
+                http_server = HttpServer(
+                    http, take, partial(self._setting.meter.note, "connection_refused"), self._believed(http.auth)
+                )
                 self.ports["http"] = http_server.port
                 http_server.start()
             for protocol, port in self.ports.items():
                 log.info("%s: listening for OTLP over %s on port %d", self._setting.id, protocol, port)
             for options in (grpc, http):
-                if options is not None and options.tls is None and not _is_loopback(options.endpoint):
+                open_ = options is not None and options.tls is None and options.auth is None
+                if options is not None and open_ and not _is_loopback(options.endpoint):
                     text = (
                         "%s: %s takes records from anybody who can reach it, unencrypted; set tls, or a network policy"
                     )
@@ -159,6 +167,10 @@ class Otlp:
                 http_server.stop()
             if grpc_server is not None:
                 grpc_server.stop(grace=1.0).wait(2.0)
+
+    def _believed(self, auth: Auth | None) -> Authenticator | None:
+        found: Authenticator | None = None if auth is None else self._setting.extension(auth.authenticator)
+        return found
 
 
 class _Taking:
@@ -214,7 +226,7 @@ def peer_address(peer: str) -> str:
     return host if kind in ("ipv4", "ipv6") else ""
 
 
-def serve_grpc(options: Grpc, take: _Taking) -> tuple[Any, int]:
+def serve_grpc(options: Grpc, take: _Taking, believed: Authenticator | None = None) -> tuple[Any, int]:
     """A running gRPC server, and its port."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -222,6 +234,10 @@ def serve_grpc(options: Grpc, take: _Taking) -> tuple[Any, int]:
 
     def handler(signal: Signal) -> Any:
         def export(raw: bytes, context: Any) -> bytes:
+            if believed is not None and not believed.allows(
+                {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
+            ):
+                context.abort(grpc.StatusCode.UNAUTHENTICATED, CHALLENGE)
             try:
                 take(signal, raw, peer_address(context.peer()))
             except OtlpError as error:

@@ -11,6 +11,7 @@ import msgspec
 
 from tracecore.ottl.otlpjson import PayloadError
 from tracecore.ottl.otlpjson import decode as decode_json
+from tracecore.pipeline.agent.auth import CHALLENGE, Authenticator
 from tracecore.pipeline.agent.batch import LEVELS, Refused, Signal
 from tracecore.pipeline.agent.options import SECOND
 from tracecore.pipeline.agent.serving import Handler, Server
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 TRAILERS: Final = 64
 
 _HEX = b"0123456789abcdefABCDEF"
-_INVALID, _UNAVAILABLE, _UNIMPLEMENTED, _TOO_LARGE = 3, 14, 12, 8
+_INVALID, _UNAVAILABLE, _UNIMPLEMENTED, _TOO_LARGE, _UNAUTHENTICATED = 3, 14, 12, 8, 16
 
 
 class Take(Protocol):
@@ -97,9 +98,12 @@ class HttpServer:
         options: where and how.
         take: what to do with a request.
         refused: told of each connection that found no place.
+        believed: knows whose requests are taken; everybody's when not given.
     """
 
-    def __init__(self, options: Http, take: Take, refused: Callable[[], None]) -> None:
+    def __init__(
+        self, options: Http, take: Take, refused: Callable[[], None], believed: Authenticator | None = None
+    ) -> None:
         from tracecore.pipeline.receivers.otlp import address
 
         found = address(options.endpoint)
@@ -111,7 +115,9 @@ class HttpServer:
         }
         timeout = options.read_timeout / SECOND or 60.0
         handler = type(
-            "Handler", (_Handler,), {"options": options, "take": staticmethod(take), "paths": paths, "timeout": timeout}
+            "Handler",
+            (_Handler,),
+            {"options": options, "take": staticmethod(take), "paths": paths, "timeout": timeout, "believed": believed},
         )
         tls = options.tls.context() if options.tls is not None else None
         self._server = Server(found, handler, options.max_connections, tls, refused)
@@ -134,6 +140,7 @@ class _Handler(Handler):
     options: Http
     paths: dict[str, Signal]
     take: Take
+    believed: Authenticator | None
 
     def do_POST(self) -> None:
         kind = self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -146,6 +153,11 @@ class _Handler(Handler):
             if not json and kind not in ("application/x-protobuf", "application/protobuf"):
                 self.close_connection = True
                 raise _Answer(415, _INVALID, "Content-Type must be application/x-protobuf or application/json")
+            if self.believed is not None and not self.believed.allows(
+                {name.lower(): value for name, value in self.headers.items()}
+            ):
+                self.close_connection = True
+                raise _Answer(401, _UNAUTHENTICATED, CHALLENGE)
             raw = self._body()
             self.server.allow(self.connection, None)
             type(self).take(signal, from_json(signal, raw) if json else raw, str(self.client_address[0]))

@@ -59,11 +59,16 @@ class Coverage(TypedDict):
 
 
 class Bundle(msgspec.Struct, kw_only=True):
-    """All readable files, what is known of time, and what was left out."""
+    """All readable files, what is known of time, and what was left out.
+
+    Args:
+        redact: what is quoted from it is quoted without secrets.
+    """
 
     streams: list[Stream]
     skipped: list[Skipped]
     clock: Clock
+    redact: bool = True
 
     def layers(self) -> dict[str, int]:
         """How many files there are of each layer, those without any included."""

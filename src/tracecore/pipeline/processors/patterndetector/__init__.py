@@ -16,6 +16,7 @@ from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.processors.patterndetector import verdicts
 from tracecore.pipeline.processors.patterndetector.detection import Detection
 from tracecore.pipeline.processors.patterndetector.options import Options, check
+from tracecore.signals.redaction import redacted
 
 __all__ = ["FACTORY", "Options", "PatternDetector"]
 
@@ -24,6 +25,7 @@ class PatternDetector:
     """A detection's place in one pipeline."""
 
     def __init__(self, options: Options, setting: Setting) -> None:
+        self._redact = redacted if options.redact else None
         self._forwards = options.forward == "all"
         self._sends_facts = options.forward == "facts"
         self._clock = setting.clock
@@ -70,7 +72,7 @@ class PatternDetector:
     def _collect(self, now: int, *, last: bool) -> list[Batch]:
         with self.detection.lock:
             facts, acks = self.detection.collected(now, last=last)
-        batch = Batch("logs", wire.payload(facts, now), count=len(facts), acks=acks)
+        batch = Batch("logs", wire.payload(facts, now, redact=self._redact), count=len(facts), acks=acks)
         if facts:
             return [batch]
         batch.done()

@@ -35,6 +35,7 @@ from tracecore.pipeline.processors.hints import Hints
 from tracecore.pipeline.processors.numbers import Numbers
 from tracecore.pipeline.processors.patterndetector.lines import Lines, by_layer, layer_of_resource, layer_of_signal
 from tracecore.pipeline.processors.patterndetector.options import Options
+from tracecore.pipeline.processors.patterndetector.pulse import Pulse
 from tracecore.pipeline.processors.patterndetector.stalls import Stalls
 from tracecore.signals.kubernetes.live import Live, likeness, unwrapped
 from tracecore.signals.record import LogSignal, Resource, Source
@@ -105,6 +106,7 @@ class Detection:
         self._holdings = Holdings()
         self._dumps: DumpFacts | None = None
         self._sent: list[Fact] = []
+        self._pulse = Pulse()
         #: Sources of what was read, and when, whose facts have not left yet.
         self._waiting: list[tuple[int, Ack]] = []
         self._live: LiveIncidents | None = None
@@ -138,6 +140,7 @@ class Detection:
         for entry in payload.get("resource_logs") or ():
             found = entry.get("resource") or {}
             resource: Resource = {"attributes": dict(found.get("attributes") or {})}
+            self._pulse.heard(resource["attributes"], now)
             layer = layer_of_resource(resource)
             for held in entry.get("scope_logs") or ():
                 records = held.get("log_records") or ()
@@ -288,7 +291,7 @@ class Detection:
         """Take the facts of a record that is stamped; whether there were any."""
         if TRIGGERS.isdisjoint(signal["log"]["attributes"]):
             return False
-        facts = project(signal)
+        facts = project(signal, redact=self._options.redact)
         for fact in facts:
             self._fold.add(fact)
             self._news = True
@@ -338,6 +341,7 @@ class Detection:
         if instant is None and self._ahead is not None:
             return [], ()
         facts = [] if instant is None else self._gathered(instant, now, last=last)
+        facts += self._pulse.beats(now)
         # Lines of a block that is not whole yet have given no fact yet.
         ripe = now if last or not self._blocks else now - BLOCK_AT_MOST
         acks = tuple(ack for came, ack in self._waiting if came <= ripe)

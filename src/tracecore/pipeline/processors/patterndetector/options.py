@@ -84,6 +84,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         lateness: how late a record may arrive and still count fully.
         progress: the bridge from steps to stalls.
         silence: the bridge from silence to lost nodes.
+        redact: take secrets out of what verdicts quote.
         gpu_by_ordinal: how CUDA's device ordinals are looked up where a pod has several GPUs: `never`; `environment`,
             by the CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER that records or pods have; `pci_bus_id`, the same, and
             all jobs run with CUDA_DEVICE_ORDER=PCI_BUS_ID.
@@ -100,6 +101,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lateness: Duration = 30 * SECOND
     progress: Progress = Progress()
     silence: Silence = Silence()
+    redact: bool = True
     gpu_by_ordinal: Ordinals = "never"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 import re2
 
-from tracecore.pipeline.agent.options import SECOND, Count, Duration, Interval, Secret, Size
+from tracecore.pipeline.agent.options import SECOND, Count, Duration, Interval, Secret, Size, Written
+from tracecore.pipeline.agent.tls import missing_files
 from tracecore.pipeline.receivers.prometheus.relabel import Relabel
 
 _LABEL = re2.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
@@ -40,9 +40,9 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Problems:
         if (self.cert_file is None) != (self.key_file is None):
             yield ("cert_file" if self.key_file is None else "key_file",), "cert_file and key_file belong together"
-        for name in ("ca_file", "cert_file", "key_file"):
-            if (path := getattr(self, name)) is not None and not Path(path).is_file():
-                yield (name,), f"there is no file {path}"
+
+    def warn(self) -> Problems:
+        return missing_files(self, "ca_file", "cert_file", "key_file")
 
     def context(self) -> ssl.SSLContext:
         """For a client of this kind; files are read anew, so that renewed ones are used."""
@@ -104,7 +104,7 @@ class StaticConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     targets: list[str]
-    labels: dict[str, str] = {}
+    labels: dict[str, Written] = {}
 
     def check(self) -> Problems:
         for number, target in enumerate(self.targets):
@@ -167,6 +167,8 @@ class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
         api_server: the URL of the API server; that of the cluster this runs in, as its service account, when not given.
         authorization: who we are at `api_server`.
         tls_config: for `api_server`.
+        follow_redirects: accepted and without effect: the API server sends nobody elsewhere.
+        enable_http2: accepted and without effect.
     """
 
     role: Literal["pod", "node", "service", "endpoints", "endpointslice"]
@@ -175,6 +177,8 @@ class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
     api_server: str | None = None
     authorization: Authorization | None = None
     tls_config: TlsConfig = TlsConfig()
+    follow_redirects: bool = True
+    enable_http2: bool = True
 
     def check(self) -> Problems:
         if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
@@ -252,8 +256,6 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
             yield ("scrape_timeout",), "may not be longer than scrape_interval"
         if not self.metrics_path.startswith("/"):
             yield ("metrics_path",), "begins with /"
-        if not (self.static_configs or self.file_sd_configs or self.kubernetes_sd_configs):
-            yield (), "no targets: static_configs, file_sd_configs or kubernetes_sd_configs is needed"
 
 
 class Global(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,7 +270,7 @@ class Global(msgspec.Struct, frozen=True, kw_only=True):
     scrape_interval: Interval = 60 * SECOND
     scrape_timeout: Interval = 10 * SECOND
     evaluation_interval: Duration = 60 * SECOND
-    external_labels: dict[str, str] = {}
+    external_labels: dict[str, Written] = {}
 
 
 class Prometheus(msgspec.Struct, frozen=True, kw_only=True):

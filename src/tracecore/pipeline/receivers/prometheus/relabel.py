@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import re2
 
+from tracecore.pipeline.agent.options import Written
+
 Action = Literal[
     "replace", "keep", "drop", "keepequal", "dropequal", "hashmod", "labelmap", "labeldrop", "labelkeep", "lowercase",
     "uppercase",
@@ -38,11 +40,11 @@ class Relabel(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     source_labels: list[str] = []
-    separator: str = ";"
+    separator: Written = ";"
     target_label: str = ""
-    regex: str = "(.*)"
+    regex: Written = "(.*)"
     modulus: Annotated[int, msgspec.Meta(ge=0, le=(1 << 64) - 1)] = 0
-    replacement: str = "$1"
+    replacement: Written = "$1"
     action: Action = "replace"
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:

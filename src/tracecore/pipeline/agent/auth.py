@@ -1,0 +1,38 @@
+"""Who a client says it is, and whom a server believes: what `auth:` of a component names is an extension that knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Protocol, TypeAlias
+
+import msgspec
+
+#: The id of an extension that authenticates.
+AuthId: TypeAlias = Annotated[str, msgspec.Meta(extra={"extension": "auth"})]
+
+
+class Auth(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        authenticator: the extension that knows: `basicauth` or `bearertokenauth`.
+    """
+
+    authenticator: AuthId
+
+
+class Authenticator(Protocol):
+    """What such an extension can do."""
+
+    def headers(self) -> dict[str, str]:
+        """The headers of a client's request.
+
+        Raises:
+            OSError: a file with a secret cannot be read.
+        """
+
+    def allows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request with these headers, whose names are in lower case, may come in."""
+
+
+#: What a client is told that may not.
+CHALLENGE = "who you are is not known here: send the Authorization header that this server was configured with"
