@@ -36,6 +36,7 @@ CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",
     "nvlink_uncorrectable": "an uncorrectable NVLink error",
     "device_lost": "that it is lost",
+    "device_hang": "that it hangs",
 }
 #: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
 SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",
