@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tracecore.pipeline.agent.service import Bell
+from tracecore.pipeline.agent.service import Agent, Bell, Graph
 
 Start = Callable[[str], Any]
 Wait = Callable[..., Any]
@@ -171,6 +171,19 @@ def test_a_bell_may_be_rung_at_any_instant() -> None:
     assert time.monotonic() - began < 60
     bell.close()
     bell.ring()
+
+
+def test_an_agent_is_ready_when_its_receivers_listen(tmp_path: Path, wait_for: Wait) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_text(BASE.format(processors="batch").replace("path: out.json", f"path: {tmp_path}/out.json"))
+    one = Agent([path])
+    assert one.health() == (False, {})
+    one.graph = Graph(one.configuration, one.telemetry, one.health, lambda: None)
+    assert one.health() == (False, {"receiver otlp": "not listening yet"})
+    one.graph.start()
+    wait_for(lambda: one.health() == (True, {}))
+    one.graph.stop(time.monotonic() + 5)
+    assert one.health() == (False, {"receiver otlp": "not listening yet"})
 
 
 def test_a_receiver_that_cannot_listen_is_degraded_and_the_others_go_on(

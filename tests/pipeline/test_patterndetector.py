@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tracecore.pipeline.agent.batch import Ack, Batch
@@ -37,7 +39,7 @@ def detector(clock: Clock, **options: Any) -> PatternDetector:
     setting = Setting(
         "patterndetector", Meter("processor", "patterndetector"), clock, {}.__getitem__, Path(), lambda: (True, {})
     )
-    return PatternDetector(Options(**options), setting)
+    return PatternDetector(msgspec.convert(options, Options), setting)
 
 
 def batch(lines: Iterable[tuple[int, str]], resource: dict[str, Any], acks: tuple[Ack, ...] = ()) -> Batch:
@@ -237,11 +239,52 @@ def test_a_pattern_can_be_left_out_and_its_thresholds_set() -> None:
     assert settle(one, clock) == []
 
 
+@pytest.mark.parametrize("seconds", [90, 3600, 10**9])
+def test_records_from_the_future_are_judged_counted_and_warned_about_once(
+    caplog: pytest.LogCaptureFixture, seconds: int
+) -> None:
+    clock = Clock(START)
+    one = detector(clock)
+    logging.getLogger("tracecore").propagate = True
+    for _ in range(2):
+        list(one.process(batch(crash(clock.now + seconds * SECOND), {"host.name": "n1"})))
+        said = settle(one, clock, 1.0)
+        clock.now += 600 * SECOND
+    assert [found["pattern.name"] for found in said] == ["worker_crash"]
+    assert one.detection._meter.events["records_ahead"] == 2 * len(CRASH)
+    assert [f"{seconds} s ahead" in record.getMessage() for record in caplog.records if "ahead" in record.msg] == [True]
+
+
+def test_one_time_that_makes_no_sense_moves_nothing_else() -> None:
+    clock = Clock(START)
+    one = detector(clock)
+    list(one.process(batch([(START + 10**18, "step 1 loss 2.0")], {"host.name": "n1"})))
+    list(one.process(batch(crash(START), {"host.name": "n1"})))
+    assert [found["pattern.name"] for found in settle(one, clock)] == ["worker_crash"]
+    assert one.detection._ahead is not None
+    assert one.detection._ahead <= clock.now
+
+
 def test_a_batch_that_goes_no_further_is_acknowledged() -> None:
     done = threading.Event()
     clock = Clock(START)
     one = detector(clock, forward="verdicts")
     assert list(one.process(batch(crash(START), {"host.name": "n1"}, (Ack(done.set),)))) == []
+    assert not done.is_set()  # it was not judged yet
+    clock.now += 5 * SECOND
+    (told,) = one.tick(clock.now)
+    assert not done.is_set()  # what it led to was not delivered yet
+    told.done()
+    assert done.is_set()
+
+
+def test_a_batch_that_leads_to_nothing_is_acknowledged_when_it_was_judged() -> None:
+    done = threading.Event()
+    clock = Clock(START)
+    one = detector(clock, forward="verdicts")
+    assert list(one.process(batch([(START, "nothing of interest")], {"host.name": "n1"}, (Ack(done.set),)))) == []
+    clock.now += 5 * SECOND
+    assert list(one.tick(clock.now)) == []
     assert done.is_set()
 
 
@@ -260,6 +303,42 @@ def test_a_step_that_stalls_is_noticed_without_another_line() -> None:
     settle(one, clock, 90)
     assert stalled
     assert stalled[0].no_progress_s >= 60
+
+
+def test_a_storm_of_verdicts_is_limited_and_summed_up() -> None:
+    clock = Clock(START)
+    one = detector(clock, forward="verdicts")
+    said: list[dict[str, Any]] = []
+    for second in range(70):
+        for pod in range(20):
+            resource = {"host.name": "n1", "gen_ai.training.job_id": f"made-up-{second}-{pod}"}
+            said += verdicts(one.process(batch(crash(clock.now), resource)))
+        said += settle(one, clock, 1.0)
+    crashes = [found for found in said if found["pattern.name"] == "worker_crash"]
+    summaries = [found for found in said if found["pattern.name"] == "verdicts_held_back"]
+    # A hundred leave in a minute.
+    assert len(crashes) == 200
+    assert len(summaries) == 1
+    assert summaries[0]["verdict.held_back"] > 1000
+    assert "1 of worker_crash made-up-" in summaries[0]["pattern.headline"]
+    assert one.detection._meter.events["verdicts_held_back"] > 1000
+
+
+def test_what_waits_leaves_later_in_its_latest_revision() -> None:
+    clock = Clock(START)
+    one = detector(
+        clock,
+        forward="verdicts",
+        grouping={"group_by": ["pattern.name"], "max_per_group": 1, "max_total": 2, "group_interval": 10 * SECOND},
+    )
+    for pod in range(3):
+        resource = {"host.name": "n1", "gen_ai.training.job_id": f"job-{pod}"}
+        list(one.process(batch(crash(clock.now + pod), resource)))
+    first = settle(one, clock, 5.0)
+    assert [found["pattern.name"] for found in first] == ["worker_crash"]
+    later = settle(one, clock, 25.0)
+    told = [found["verdict.id"] for found in (*first, *later) if found["pattern.name"] == "worker_crash"]
+    assert len(told) == len(set(told)) == 3
 
 
 SECRET = "Zk3vQ9x7Lm2Rt5Yw8Bn4"

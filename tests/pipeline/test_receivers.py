@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import sys
 import time
@@ -141,6 +142,22 @@ def test_a_journalctl_that_ends_is_degraded_with_its_words(agent: Start, tmp_pat
     running = agent(TEXT.format(receiver=f"journald: {{journalctl_path: {program}}}", name="journald"))
     running.wait_log("No journal files were found.")
     assert running.get("/readyz")[0] == 503
+
+
+def test_a_stop_of_all_processes_of_a_service_logs_no_error(agent: Start, tmp_path: Path, wait_for: Wait) -> None:
+    """systemd sends SIGTERM to the agent and to its journalctl."""
+    program, number = tmp_path / "journalctl", tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\necho $$ > {number}\nexec sleep 60\n")
+    os.chmod(program, 0o700)
+    running = agent(TEXT.format(receiver=f"journald: {{journalctl_path: {program}}}", name="journald"))
+    wait_for(lambda: number.exists() and number.read_text().strip())
+    pid = int(number.read_text())
+    assert running.process is not None
+    assert os.getpgid(pid) != os.getpgid(running.process.pid)
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(0.1)
+    assert running.stop() == 0
+    assert "ERROR" not in running.log
 
 
 def test_the_arguments_of_journalctl() -> None:

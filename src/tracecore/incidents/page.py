@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tracecore.facts.wording import counted, size
 from tracecore.incidents.coverage import limits_reached, unread_files
 from tracecore.incidents.excerpt import harmless
-from tracecore.incidents.text import DECISIONS, all_clear, decisive, unexplained_end, where
+from tracecore.incidents.text import DECISIONS, all_clear, decisive, last_lines, where
 from tracecore.incidents.timeline import Moment, timeline
 
 if TYPE_CHECKING:
@@ -124,9 +124,9 @@ def _evidence(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
     if not quoted:
         return
     yield "<h2>Evidence</h2>"
-    if (last := unexplained_end(diagnosis, incident)) is not None:
-        lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in last.lines)
-        yield f'<p>its last lines</p><p class="place">{_text(last.place)}</p><pre>{lines}</pre>'
+    for place, own in last_lines(diagnosis, incident):
+        lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in own)
+        yield f'<p class="place">{_text(place)}</p><pre>{lines}</pre>'
     for fact, found in quoted:
         yield f"<p>{_text(fact.describe())}</p>"
         yield f'<p class="place">{_text(found.place if found is not None else fact.source.place)}</p>'

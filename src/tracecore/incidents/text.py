@@ -157,6 +157,15 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
     return [(fact, excerpt(diagnosis.bundle, fact.source)) for fact in chosen]
 
 
+def last_lines(diagnosis: Diagnosis, incident: Incident) -> Iterator[tuple[str, tuple[tuple[int, str], ...]]]:
+    """What the suspects wrote last, each with its place in words."""
+    for own in incident.last_lines:
+        doing = f" (it {own.doing})" if own.doing else ""
+        yield f"{own.path}:{own.lines[0][0]}, the last lines of rank {own.rank}{doing}", own.lines
+    if not incident.last_lines and (last := unexplained_end(diagnosis, incident)) is not None:
+        yield f"{last.place}, its last lines", last.lines
+
+
 def unexplained_end(diagnosis: Diagnosis, incident: Incident) -> Excerpt | None:
     """What the only suspect wrote last, where others saw it end and nothing of its own says why."""
     ranks = incident.suspects.ranks
@@ -181,9 +190,9 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
         return
     yield ""
     yield paint("Evidence", "strong")
-    if (last := unexplained_end(diagnosis, incident)) is not None:
-        yield f"  {harmless(last.place)}, its last lines"
-        for _, line in last.lines:
+    for place, lines in last_lines(diagnosis, incident):
+        yield f"  {harmless(place)}"
+        for _, line in lines:
             yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], WIDTH - 6))
     for fact, found in quoted:
         if found is None:
@@ -191,7 +200,7 @@ def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
             yield from _wrap(harmless(fact.describe()), "    ", "    ")
             continue
         yield f"  {harmless(found.place)}"
-        before = found.lines[0][0] if found.lines else 0
+        before = found.first
         for number, line in found.lines:
             if number > before + 1:
                 yield "    | …"
@@ -217,13 +226,19 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
     if len(rows) < 2:
         return
     yield ""
-    if any(row.timed for row in rows):
+    days = sorted({_day(row.time) for row in rows if row.timed})
+    if days:
         zone = datetime.fromtimestamp(rows[0].time // _SECOND).astimezone().strftime("%Z")
+        zone = f"{days[0]}, {zone}" if len(days) == 1 else zone
         about = "; ~ means the log has no time here" if any(not row.timed for row in rows) else ""
         yield paint("Timeline", "strong") + f" ({zone}{about})"
     else:
         yield paint("Order", "strong") + " (these logs have no times)"
+    day = ""
     for row in rows:
+        if len(days) > 1 and row.timed and _day(row.time) != day:
+            day = _day(row.time)
+            yield f"  {day}"
         head = f"  {_moment(row)}  {row.who:<12} "
         mark = "bad" if row.role == "cause" else ""
         lines = textwrap.wrap(
@@ -233,6 +248,10 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterato
         if mark and lines:
             lines[0] = head + paint(lines[0][len(head) :], mark)
         yield from lines
+
+
+def _day(time: int) -> str:
+    return datetime.fromtimestamp(time // _SECOND).strftime("%Y-%m-%d")
 
 
 def _moment(row: Moment) -> str:

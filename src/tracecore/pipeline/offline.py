@@ -20,11 +20,13 @@ from tracecore.incidents import node_trouble
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
 from tracecore.pipeline import dumps, metrics
 from tracecore.pipeline import facts as reading
 from tracecore.pipeline.failure import failure_of
 from tracecore.signals.bundle.discovery import Bundle, discover
+from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
 if TYPE_CHECKING:
@@ -68,7 +70,7 @@ def diagnose(
     recorded = dumps.gather(bundle, jobs)
     scraped = metrics.gather(bundle)
     known = max(recorded.end, scraped.end)
-    if known and (known > bundle.clock.latest or not bundle.clock.exact):
+    if is_plausible(known) and (known > bundle.clock.latest or not bundle.clock.exact):
         bundle.clock = Clock(known, True)
     total = sum(stream.size or 0 for stream in bundle.streams)
     part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
@@ -83,6 +85,7 @@ def diagnose(
     verdicts = standing(engine.replay(facts, until=end + _watched(facts)))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end, _ranks(bundle))
+    run.last_lines = lambda rank, attempt: quoted(bundle, rank, attempt)
     finding = arbitrate(verdicts, run, bundle.layers())
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))

@@ -293,6 +293,11 @@ class Intake:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=id, daemon=True)
 
+    @property
+    def listening(self) -> bool:
+        """Whether it takes what comes; a receiver that nobody connects to does as soon as it runs."""
+        return bool(getattr(self.receiver, "listening", True))
+
     def start(self) -> None:
         self._thread.start()
 

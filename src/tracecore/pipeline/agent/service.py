@@ -32,6 +32,8 @@ AGAIN: Final = 0.05
 NEVER: Final = 1 << 63
 #: Seconds that a stop may take.
 DRAIN: Final = 10.0
+#: Kinds of components without which no records come in.
+NEEDED: Final = ("receiver", "extension")
 #: Share of that which receivers leave to exporters.
 EXPORTERS_SHARE: Final = 0.4
 
@@ -201,9 +203,18 @@ class Agent:
         self._bell = Bell()
 
     def health(self) -> tuple[bool, dict[str, str]]:
-        """Whether everything runs, and what does not work as it should."""
+        """Whether records are taken, and what does not work as it should.
+
+        An output that is away, and a processor that fails, are degraded: records are taken and wait. Only what keeps
+        records from coming in makes the agent not ready.
+        """
         degraded = self.telemetry.degraded()
-        return self.graph is not None and not self._stopping and not degraded, degraded
+        graph = self.graph
+        if graph is None or self._stopping:
+            return False, degraded
+        starting = {f"receiver {intake.id}": "not listening yet" for intake in graph.intakes if not intake.listening}
+        taking = not starting and not any(meter.degraded and meter.kind in NEEDED for meter in self.telemetry.meters())
+        return taking, {**starting, **degraded}
 
     def install_signals(self) -> None:
         """SIGTERM and SIGINT stop, SIGHUP reloads."""
@@ -229,8 +240,9 @@ class Agent:
     def run(self) -> None:
         """Start, and go on until `stop`."""
         self._serve(self.configuration)
-        self.graph = Graph(self.configuration, self.telemetry, self.health, self._bell.ring)
-        self.graph.start()
+        graph = Graph(self.configuration, self.telemetry, self.health, self._bell.ring)
+        graph.start()
+        self.graph = graph
         log.info("running %s", _shape(self.configuration))
         try:
             due: int | None = None

@@ -58,9 +58,8 @@ def _alive() -> tuple[int, str, bytes]:
 
 def _ready(health: Health) -> tuple[int, str, bytes]:
     good, degraded = health()
-    body = msgspec.json.encode(
-        {"status": "ready" if good else "degraded" if degraded else "not ready", "degraded": degraded}
-    )
+    status = "not ready" if not good else "degraded" if degraded else "ready"
+    body = msgspec.json.encode({"status": status, "degraded": degraded})
     return 200 if good else 503, "application/json", body
 
 

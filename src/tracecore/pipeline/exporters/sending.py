@@ -11,13 +11,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
 from tracecore.pipeline.agent.batch import SIGNALS, Batch
 from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.options import SECOND, Duration, StorageId
+from tracecore.pipeline.agent.options import SECOND, Count, Duration, StorageId
 from tracecore.pipeline.agent.printing import discreet, visible
 from tracecore.signals.storage.journal import StorageError
 
@@ -58,6 +58,27 @@ class Rejected(Exception):
     """It did not work, and never will."""
 
 
+class QueueBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        flush_timeout: how long records wait for more.
+        min_size: so many records are sent at once.
+        max_size: more than this are cut into several; 0 for never.
+        sizer: what the sizes count: records.
+    """
+
+    flush_timeout: Duration = SECOND // 5
+    min_size: Count = 8192
+    max_size: Count = 0
+    sizer: Literal["items"] = "items"
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.max_size and self.max_size < self.min_size:
+            yield ("max_size",), "may not be less than min_size"
+        if not self.flush_timeout:
+            yield ("flush_timeout",), "more than nothing"
+
+
 class SendingQueue(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
@@ -68,6 +89,8 @@ class SendingQueue(msgspec.Struct, frozen=True, kw_only=True):
             memory unless `sizer` is `bytes`.
         block_on_overflow: with false a batch that finds the queue full is dropped and counted instead.
         storage: the extension that keeps what waits over a restart.
+        batch: collect records into fewer, larger requests before they wait, as the `batch` processor does.
+        wait_for_result: accepted for the Collector's sake: sources always learn what became of their records.
     """
 
     enabled: bool = True
@@ -76,6 +99,10 @@ class SendingQueue(msgspec.Struct, frozen=True, kw_only=True):
     queue_size: Positive = 1000
     block_on_overflow: bool = True
     storage: StorageId | None = None
+    batch: QueueBatch | None = None
+    wait_for_result: bool = False
+
+    PRESENT: ClassVar[tuple[str, ...]] = ("batch",)
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.storage is not None and not self.enabled:
@@ -103,6 +130,36 @@ class RetryOnFailure(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.max_interval < self.initial_interval:
             yield ("max_interval",), "may not be less than initial_interval"
+
+
+class Batching:
+    """Collects what an exporter is given, each signal by itself, for any thread."""
+
+    def __init__(self, options: QueueBatch, setting: Setting) -> None:
+        from tracecore.pipeline.processors.batch import BatchProcessor
+        from tracecore.pipeline.processors.batch import Options as BatchOptions
+
+        self._clock = setting.clock
+        #: Seconds between two looks at what has waited long enough.
+        self.interval = max(options.flush_timeout / SECOND / 4, 0.01)
+        made = BatchOptions(
+            timeout=options.flush_timeout, send_batch_size=options.min_size, send_batch_max_size=options.max_size
+        )
+        self._collecting = {signal: BatchProcessor(made, setting) for signal in SIGNALS}
+        self._lock = threading.Lock()
+
+    def take(self, batch: Batch) -> list[Batch]:
+        with self._lock:
+            return list(self._collecting[batch.signal].process(batch))
+
+    def due(self) -> list[Batch]:
+        now = self._clock()
+        with self._lock:
+            return [made for one in self._collecting.values() for made in one.tick(now)]
+
+    def rest(self) -> list[Batch]:
+        with self._lock:
+            return [made for one in self._collecting.values() for made in one.drain(self._clock())]
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -223,6 +280,7 @@ class Sender:
         self._last_attempt = float("inf")
         self._unstored = False
         self._threads: list[threading.Thread] = []
+        self._batching = Batching(queueing.batch, setting) if queueing.batch is not None else None
         setting.meter.queue_capacity = queueing.queue_size
         setting.meter.declare(dropped=_DROPS)
         setting.meter.queue_depth = lambda: self._waiting
@@ -238,6 +296,8 @@ class Sender:
             for entry in left:
                 self._enter(entry.count, entry.size)
                 self._queue.put((entry, self._units(entry.count, entry.size), 0))
+        if self._batching is not None:
+            threading.Thread(target=self._flush, name=f"{self._setting.id}-batch", daemon=True).start()
         if self._queueing.enabled:
             for number in range(self._queueing.num_consumers):
                 name = f"{self._setting.id}-{number}"
@@ -265,6 +325,20 @@ class Sender:
         self._waiting += self._units(count, size)
 
     def export(self, batch: Batch) -> None:
+        if self._batching is not None:
+            for made in self._batching.take(batch):
+                self._enqueue(made)
+        else:
+            self._enqueue(batch)
+
+    def _flush(self) -> None:
+        """Hand on what has been collected for long enough; in a thread of its own."""
+        assert self._batching is not None
+        while not self._stop.wait(self._batching.interval):
+            for made in self._batching.due():
+                self._enqueue(made)
+
+    def _enqueue(self, batch: Batch) -> None:
         if not self._queueing.enabled:
             self._deliver(batch)
             return
@@ -418,6 +492,9 @@ class Sender:
         # Requests that are under way get some of the time to be answered in.
         self._last_attempt = deadline - min(LAST_ANSWERS, max(deadline - time.monotonic(), 0.0) / 4)
         self._stop.set()
+        if self._batching is not None:
+            for made in self._batching.rest():
+                self._enqueue(made)
         with self._lock:
             while self._inside and (left := deadline - time.monotonic()) > 0:
                 self._idle.wait(left)

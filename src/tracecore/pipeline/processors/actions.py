@@ -150,8 +150,13 @@ def records(signal: str, payload: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for resource in payload.get(resources) or ():
         for scope in resource.get(scopes) or ():
             for item in scope.get(items) or ():
-                if signal != "metrics":
-                    yield item
-                    continue
-                for kind in ("gauge", "sum", "histogram", "exponential_histogram", "summary"):
-                    yield from (item.get(kind) or {}).get("data_points") or ()
+                yield from own(signal, item)
+
+
+def own(signal: str, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """A log record or a span; of a metric its points."""
+    if signal != "metrics":
+        yield item
+        return
+    for kind in ("gauge", "sum", "histogram", "exponential_histogram", "summary"):
+        yield from (item.get(kind) or {}).get("data_points") or ()

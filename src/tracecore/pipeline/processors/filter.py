@@ -14,6 +14,7 @@ from tracecore.ottl.errors import OttlError
 from tracecore.pipeline.agent.batch import LEVELS, Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.document import Node, Report
+from tracecore.pipeline.processors.matching import Match, Matcher, compiled
 from tracecore.pipeline.processors.statements import check_text
 
 log = logging.getLogger("tracecore.agent.filter")
@@ -25,9 +26,13 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         log_record: OTTL conditions; a record for which any holds is dropped.
+        include: only records that match are kept.
+        exclude: records that match are dropped.
     """
 
     log_record: list[str] = []
+    include: Match | None = None
+    exclude: Match | None = None
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,10 +40,14 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         metric: conditions on a metric.
         datapoint: conditions on one of its points.
+        include: only metrics that match are kept.
+        exclude: metrics that match are dropped.
     """
 
     metric: list[str] = []
     datapoint: list[str] = []
+    include: Match | None = None
+    exclude: Match | None = None
 
 
 class Traces(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +61,17 @@ class Traces(msgspec.Struct, frozen=True, kw_only=True):
     spanevent: list[str] = []
 
 
+class Spans(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        include: only spans that match are kept.
+        exclude: spans that match are dropped.
+    """
+
+    include: Match | None = None
+    exclude: Match | None = None
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
@@ -60,12 +80,27 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         logs: what to drop of logs.
         metrics: what to drop of metrics.
         traces: what to drop of traces.
+        spans: the same, by matching.
+        log_conditions: OTTL conditions; a record for which any holds is dropped. The same as `logs.log_record`.
+        metric_conditions: on metrics, or, where a condition names `datapoint`, on points.
+        trace_conditions: on spans, or, where a condition names `spanevent`, on events.
     """
 
     error_mode: Literal["ignore", "silent", "propagate"] = "propagate"
     logs: Logs = Logs()
     metrics: Metrics = Metrics()
     traces: Traces = Traces()
+    spans: Spans = Spans()
+    log_conditions: list[str] = []
+    metric_conditions: list[str] = []
+    trace_conditions: list[str] = []
+
+    def texts(self, key: str) -> list[str]:
+        """The conditions of one kind, wherever they are given."""
+        signal = next(signal for signal, name, _ in _PLACES if name == key)
+        own: list[str] = getattr(getattr(self, signal), key)
+        inferred = {"logs": self.log_conditions, "metrics": self.metric_conditions, "traces": self.trace_conditions}
+        return [*own, *(text for text in inferred[signal] if _kind(signal, text) == key)]
 
 
 _PLACES = (
@@ -83,6 +118,21 @@ def check(options: Options, node: Node, report: Report) -> None:
         listed = node.get(signal, key)
         for item in listed.value or [] if listed is not None else []:
             check_text(item, report, _compiler(context))
+    for signal, key in (("logs", "log_conditions"), ("metrics", "metric_conditions"), ("traces", "trace_conditions")):
+        listed = node.get(key)
+        for item in listed.value or [] if listed is not None else []:
+            kind = _kind(signal, str(item.value))
+            check_text(item, report, _compiler(next(context for _, name, context in _PLACES if name == kind)))
+
+
+def _kind(signal: str, text: str) -> str:
+    """What a condition without a place is about, by what it names."""
+    inner = {"metrics": ("datapoint.", "datapoint", "metric"), "traces": ("spanevent.", "spanevent", "span")}.get(
+        signal
+    )
+    if inner is None:
+        return "log_record"
+    return inner[1] if inner[0] in text else inner[2]
 
 
 def _compiler(context: str) -> Callable[[str], Any]:
@@ -96,8 +146,17 @@ class Filter:
         self._meter = setting.meter
         self._mode = options.error_mode
         self._conditions: dict[str, tuple[tuple[str, Condition], ...]] = {
-            key: tuple((text, compile_condition(text, context)) for text in getattr(getattr(options, signal), key))
-            for signal, key, context in _PLACES
+            key: tuple((text, compile_condition(text, context)) for text in options.texts(key))
+            for _, key, context in _PLACES
+        }
+        matches = {
+            "logs": (options.logs.include, options.logs.exclude),
+            "metrics": (options.metrics.include, options.metrics.exclude),
+            "traces": (options.spans.include, options.spans.exclude),
+        }
+        self._matches: dict[str, list[tuple[bool, Matcher]]] = {
+            signal: [(keeps, compiled(one)) for keeps, one in zip((True, False), both, strict=True) if one is not None]
+            for signal, both in matches.items()
         }
 
     def process(self, batch: Batch) -> Iterable[Batch]:
@@ -124,6 +183,9 @@ class Filter:
         payload[resources] = [entry for entry in payload.get(resources) or () if entry[scopes]]
 
     def _keeps(self, signal: str, resource: Any, scope: Any, item: dict[str, Any]) -> bool:
+        for keeps, matches in self._matches[signal]:
+            if matches(signal, resource, scope, item) is not keeps:
+                return False
         if signal == "logs":
             return not self._holds("log_record", Context(resource, scope, item))
         if signal == "traces":

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from tracecore.pipeline.agent.printing import visible
+
 log = logging.getLogger("tracecore.agent.patterndetector")
 
 WRAPPED: Final = "json_wrapped_body"
@@ -69,6 +71,17 @@ class Hints:
         """A fact names a CUDA device, and which GPU that is is not certain."""
         self._note(NAMELESS)
         self._once(text.rpartition(": ")[2], text)
+
+    def ahead(self, seconds: float, stream: tuple[Any, ...]) -> None:
+        """A record of this stream is from the future."""
+        if "ahead" not in self._said:
+            self._said.add("ahead")
+            whose = ", ".join(str(part) for part in stream if part)
+            log.warning(
+                "%s: records are %.0f s ahead of this machine's clock and are judged as of when they come: %s. "
+                "Look at the clocks; the event records_ahead counts them",
+                self._id, seconds, visible(whose[:300]),
+            )  # fmt: skip
 
     def _once(self, what: str, text: str) -> None:
         if what not in self._said:

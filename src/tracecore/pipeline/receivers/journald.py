@@ -9,19 +9,22 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
 
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.agent.options import StorageId
-from tracecore.pipeline.receivers.delivery import deliver, logs
+from tracecore.pipeline.receivers.delivery import Positions, deliver, logs
 
 log = logging.getLogger("tracecore.agent.journald")
 
 PIECE: Final = 1 << 18
 #: An entry longer than this is left out, and counted.
 MAX_ENTRY: Final = 4 << 20
+#: Seconds in which a journalctl that ended may turn out to have been stopped together with the agent.
+LAST_WORD: Final = 1.0
 _PRIORITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
 
 
@@ -92,15 +95,23 @@ class Journald:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
+        self._positions: Positions | None = None
+        #: The last entry that was handed on: a journalctl that failed goes on behind it.
+        self._cursor: str | None = None
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        store, cursor = None, None
-        if self._options.storage is not None:
+        if self._options.storage is not None and self._positions is None:
             store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
             known = store.get("cursor")
-            cursor = known.decode("ascii", "replace") if known else None
+            self._cursor = known.decode("ascii", "replace") if known else None
+            self._positions = Positions(partial(store.set, "cursor"))
         process = subprocess.Popen(
-            self._options.command(cursor), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+            self._options.command(self._cursor),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            # A terminal's interrupt is for the agent, which ends journalctl itself.
+            start_new_session=True,
         )
         try:
             assert process.stdout is not None
@@ -111,6 +122,9 @@ class Journald:
                     continue
                 piece = os.read(process.stdout.fileno(), PIECE)
                 if not piece:
+                    # systemd stops all processes of a service at once: journalctl may end before we are told to.
+                    if stop.wait(LAST_WORD):
+                        return
                     raise OSError(_words(process))
                 *lines, rest = (rest + piece).split(b"\n")
                 if len(rest) > MAX_ENTRY:
@@ -118,10 +132,11 @@ class Journald:
                     rest = b""
                 entries = [entry for line in lines if line and (entry := self._entry(line)) is not None]
                 if entries:
-                    if not deliver(consume, logs({}, [record for record, _ in entries]), stop):
+                    last = entries[-1][1]
+                    acks = (self._positions.ack(last.encode()),) if self._positions is not None and last else ()
+                    if not deliver(consume, logs({}, [record for record, _ in entries], acks=acks), stop):
                         return
-                    if store is not None and entries[-1][1]:
-                        store.set("cursor", entries[-1][1].encode())
+                    self._cursor = last or self._cursor
         finally:
             process.kill()
             process.wait()

@@ -9,6 +9,7 @@ import select
 import socket
 import threading
 import time
+from functools import partial
 from typing import Any, Final, Literal
 
 import msgspec
@@ -16,7 +17,7 @@ import re2
 
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.agent.options import StorageId
-from tracecore.pipeline.receivers.delivery import deliver, logs
+from tracecore.pipeline.receivers.delivery import Positions, deliver, logs
 
 log = logging.getLogger("tracecore.agent.kmsg")
 
@@ -76,33 +77,36 @@ class Kmsg:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
+        self._positions: Positions | None = None
+        #: The sequence number of the last message that was handed on.
+        self._last = -1
         self._resource = {"host.name": socket.gethostname(), "tracecore.layer": "kernel"}
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        store, last = None, -1
         boot_id = _boot_id()
-        if self._options.storage is not None:
+        if self._options.storage is not None and self._positions is None:
             store = self._setting.extension(self._options.storage).client(f"receiver_{self._setting.id}")
             known = (store.get("position") or b"").decode("ascii", "replace").partition(" ")
             if known[0] == boot_id and known[2].isdigit():
-                last = int(known[2])
+                self._last = int(known[2])
+            self._positions = Positions(partial(store.set, "position"))
         descriptor = os.open(self._options.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            if self._options.start_at == "end" and last < 0:
+            if self._options.start_at == "end" and self._last < 0:
                 _seek_end(descriptor)
             rest = b""
             while not stop.is_set():
                 ready, _, _ = select.select([descriptor], [], [], 0.2)
                 lines, rest, open_ = self._read(descriptor, rest) if ready else ([], rest, True)
                 boot = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-                found = [p for line in lines if (p := parse(line, boot)) is not None and p[0] > last]
+                found = [p for line in lines if (p := parse(line, boot)) is not None and p[0] > self._last]
                 if found:
                     records = [{**record, "observed_time_unix_nano": time.time_ns()} for _, record in found]
-                    if not deliver(consume, logs(dict(self._resource), records), stop):
-                        return
                     last = found[-1][0]
-                    if store is not None:
-                        store.set("position", f"{boot_id} {last}".encode())
+                    acks = () if self._positions is None else (self._positions.ack(f"{boot_id} {last}".encode()),)
+                    if not deliver(consume, logs(dict(self._resource), records, acks=acks), stop):
+                        return
+                    self._last = last
                 if not open_ and stop.wait(0.2):
                     return
         finally:

@@ -135,6 +135,8 @@ class Otlp:
         self._setting = setting
         #: Ports that are listened on, once they are.
         self.ports: dict[str, int] = {}
+        #: Whether clients can connect.
+        self.listening = False
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         from tracecore.pipeline.receivers.otlp_http import HttpServer
@@ -161,8 +163,10 @@ class Otlp:
                         "%s: %s takes records from anybody who can reach it, unencrypted; set tls, or a network policy"
                     )
                     log.warning(text, self._setting.id, options.endpoint)
+            self.listening = True
             stop.wait()
         finally:
+            self.listening = False
             if http_server is not None:
                 http_server.stop()
             if grpc_server is not None:

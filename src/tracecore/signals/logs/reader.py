@@ -249,6 +249,8 @@ class _Assembly:
                 continue
             stamp = line.stamp or stamps.find(line.text)
             reference = self._clock.latest if self._time is None else self._time
+            if stamp is not None and not self._fits(stamp.resolve(reference)):
+                stamp = None
             time = self._anchor(report.offset) if stamp is None else stamp.resolve(reference)
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
@@ -390,15 +392,15 @@ class _Assembly:
     def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:
         """The time of a line and whether it was inferred."""
         reference = self._clock.latest if self._time is None else self._time
-        if stamp is not None:
+        if stamp is not None and self._fits(time := stamp.resolve(reference)):
             # A year or a date is completed from the bundle's end the first time, then from the line before.
-            self._time = stamp.resolve(reference)
+            self._time = time
             self._seen = self._stamped_at = offset
             return self._time, False
         if self._looks < MAX_LOOKS and offset > self._seen:
             found = self._look_back(offset, data, position)
-            if found is not None:
-                self._time = found.resolve(reference)
+            if found is not None and self._fits(time := found.resolve(reference)):
+                self._time = time
                 self._looks = 0
             else:
                 self._looks += 1
@@ -406,6 +408,12 @@ class _Assembly:
         if self._time is not None:
             return self._time, True
         return self._anchor(offset), True
+
+    def _fits(self, time: int) -> bool:
+        """Whether a line can be of this time: not long before the line above, nor after the end of the bundle."""
+        if time > self._clock.latest + stamps.DAY and self._clock.exact:
+            return False
+        return self._time is None or time > self._time - stamps.APART
 
     def _look_back(self, offset: int, data: bytes, position: int) -> Stamp | None:
         """The nearest time in the lines above that nobody has looked at yet."""

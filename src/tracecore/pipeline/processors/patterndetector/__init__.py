@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from tracecore.facts import wire
-from tracecore.pipeline.agent.batch import Batch
+from tracecore.pipeline.agent.batch import Ack, Batch
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.processors.patterndetector import verdicts
 from tracecore.pipeline.processors.patterndetector.detection import Detection
@@ -40,15 +40,19 @@ class PatternDetector:
                 self.detection.metrics(batch.view(), now)
             else:
                 self.detection.logs(batch.view(), now, batch.pause)
+            # What came has arrived when it was judged, and what it led to has arrived.
+            if self._forwards:
+                batch.hold(1)
+            self.detection.await_judgement(batch.acks, now)
         if self._forwards:
             yield batch
-        elif self._sends_facts:
-            with self.detection.lock:
-                self.detection.await_facts(batch.acks, now)
-        else:
-            batch.done()
         if self._tells and now >= self.detection.next:
             yield from self._evaluate(now)
+
+    def start(self) -> None:
+        if self._tells:
+            with self.detection.lock:
+                self.detection.restore(self._clock())
 
     def due(self) -> int | None:
         # Also where another one tells: what came here may make it due sooner.
@@ -63,19 +67,17 @@ class PatternDetector:
         return self._evaluate(now, last=True) if self._tells else ()
 
     def _evaluate(self, now: int, *, last: bool = False) -> list[Batch]:
-        if self._sends_facts:
-            return self._collect(now, last=last)
         with self.detection.lock:
-            said, updates = self.detection.evaluate(now, last=last)
-        return [verdicts.batch(said, updates, now)] if said or updates else []
-
-    def _collect(self, now: int, *, last: bool) -> list[Batch]:
-        with self.detection.lock:
-            facts, acks = self.detection.collected(now, last=last)
-        batch = Batch("logs", wire.payload(facts, now, redact=self._redact), count=len(facts), acks=acks)
-        if facts:
-            return [batch]
-        batch.done()
+            if self._sends_facts:
+                facts, acks = self.detection.collected(now, last=last)
+                made = Batch("logs", wire.payload(facts, now, redact=self._redact), count=len(facts), acks=acks)
+            else:
+                said, updates, acks = self.detection.evaluate(now, last=last)
+                made = verdicts.batch(said, updates, now, self.detection.held_back)
+                made.acks = (Ack(partial(self.detection.delivered, said, updates)), *acks)
+        if made.count:
+            return [made]
+        made.done()
         return []
 
 

@@ -13,8 +13,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+import xxhash
 
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, Limits
@@ -33,10 +36,12 @@ from tracecore.pipeline.ordinals import Holdings, named, reasons
 from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.hints import Hints
 from tracecore.pipeline.processors.numbers import Numbers
+from tracecore.pipeline.processors.patterndetector.grouping import Groups, Summary
 from tracecore.pipeline.processors.patterndetector.lines import Lines, by_layer, layer_of_resource, layer_of_signal
 from tracecore.pipeline.processors.patterndetector.options import Options
 from tracecore.pipeline.processors.patterndetector.pulse import Pulse
 from tracecore.pipeline.processors.patterndetector.stalls import Stalls
+from tracecore.pipeline.processors.patterndetector.state import Kept, Told, incident_told, verdict_told
 from tracecore.signals.kubernetes.live import Live, likeness, unwrapped
 from tracecore.signals.record import LogSignal, Resource, Source
 
@@ -46,6 +51,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tracecore.agent.patterndetector")
 
+Said = TypeVar("Said", Emission, Update)
+
 #: Verdicts whose having been told is remembered, so that only those are taken back.
 TOLD: Final = 65_536
 #: What tenants can make an agent hold: on a node, far less than an offline diagnosis may.
@@ -54,8 +61,12 @@ LIMITS: Final = Limits(window=16_384, total=250_000, windows=50_000, future=10_0
 KNOWN: Final = 65_536
 #: Kinds of Kubernetes events that were found to mean nothing.
 DULL: Final = 8_192
-#: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours.
+#: Records carry the time of other machines' clocks, and some lie: a record from farther ahead does not move ours, and
+#: is judged as if its stream's clock agreed with ours.
 AHEAD: Final = 60 * SECOND
+FROM_AHEAD: Final = "records_ahead"
+#: Streams whose offset is remembered.
+OFFSETS: Final = 10_000
 #: What is read together, from several files, is judged together: the engine waits so long for the rest of it.
 TOGETHER: Final = 20 * MILLISECOND
 #: How often the engine looks where nothing came: deadlines, stalls and silences are matters of many seconds.
@@ -66,6 +77,8 @@ REMOTE: Final = 250 * MILLISECOND
 BEYOND: Final = 75 * MILLISECOND
 #: No block waits longer for its next line.
 BLOCK_AT_MOST: Final = 1500 * MILLISECOND
+#: Facts of an earlier run that are not understood any more.
+STATE_LOST: Final = "state_lost"
 #: Attributes of a record that say which stream it is of, beside its resource.
 _STREAM: Final = ("log.file.path", "log.iostream", "gen_ai.training.rank")
 
@@ -92,6 +105,10 @@ class Detection:
         patterns = catalogue(settings)
         self._engine = Engine(patterns, lateness=options.lateness, limits=LIMITS, strict=False)
         self._numbers = Numbers(setting.meter, self._engine.stats, [pattern.name for pattern in patterns])
+        self._groups = Groups(options.grouping, setting.id, setting.meter)
+        #: What was held back in an interval that has just ended.
+        self.held_back: Summary | None = None
+        setting.meter.declare(events=(STATE_LOST, FROM_AHEAD))
         self._hints = Hints(setting.id, setting.meter.note)
         self._blocks = Blocks(options.block_timeout or REMOTE)
         self._quiet = 0
@@ -116,17 +133,69 @@ class Detection:
             )
         self._told: OrderedDict[str, None] = OrderedDict()
         self._known: OrderedDict[int, int] = OrderedDict()
+        #: The new ones of them, which are kept with their facts.
+        self._numbered: dict[int, int] = {}
+        #: How far the clocks of streams are ahead of ours, where that is far.
+        self._offsets: OrderedDict[tuple[Any, ...], int] = OrderedDict()
         self._lost: dict[str, int] = {}
         self._count = 0
         self._ahead: int | None = None
         self._arrived = 0
         self._expired = 0
         self._claimed = False
+        self._setting = setting
+        self._kept: Kept | None = None
+        self._horizon = options.lateness + 2 * max((pattern.horizon for pattern in patterns), default=0)
+        #: Verdicts and incidents that were delivered before a restart.
+        self._before: dict[str, Told] = {}
 
     def claim(self) -> bool:
         """Whether whoever asks is the first to: that one tells what is found."""
         claimed, self._claimed = self._claimed, True
         return not claimed
+
+    # -- over restarts -----------------------------------------------------------------------------------------------
+
+    def restore(self, now: int) -> None:
+        """Take the facts of an earlier run, so that what began before a restart is still told."""
+        if self._options.storage is None:
+            return
+        store = self._setting.extension(self._options.storage).client(f"processor_{self._setting.id}")
+        self._kept = Kept(store, self._horizon)
+        found = self._kept.load()
+        self._before = found.told
+        self._count = max(self._count, found.count)
+        self._known.update(found.known)
+        if found.lost:
+            self._meter.note(STATE_LOST, found.lost)
+            log.warning("%s: %d stored facts or verdicts are not understood any more", self._setting.id, found.lost)
+        if not found.facts:
+            return
+        # The clock goes on where it stopped: what happened meanwhile is in files that are read next.
+        self._ahead, self._arrived, self._news = found.clock, now, True
+        facts = [*found.facts, *self._bridged(found.facts, found.clock)]
+        self._engine.add(facts)
+        if self._live is not None:
+            self._live.take(facts, found.clock)
+        self._appoint(now)
+        log.info("%s: goes on with %d facts of an earlier run", self._setting.id, len(found.facts))
+
+    def await_judgement(self, acks: Iterable[Ack], now: int) -> None:
+        """Remember who waits until what it gave was judged, and what that led to has arrived."""
+        self._waiting += [(now, ack) for ack in acks]
+
+    def _judged(self, now: int, *, last: bool) -> tuple[Ack, ...]:
+        """Return those who gave what has been judged now."""
+        # Lines of a block that is not whole yet have given no fact yet.
+        ripe = now if last or not self._blocks else now - BLOCK_AT_MOST
+        acks = tuple(ack for came, ack in self._waiting if came <= ripe)
+        self._waiting = [(came, ack) for came, ack in self._waiting if came > ripe]
+        return acks
+
+    def delivered(self, said: Sequence[Emission], updates: Sequence[Update]) -> None:
+        """These have been delivered, or stored by their exporter. Any thread may say so."""
+        if self._kept is not None and (said or updates):
+            self._kept.tell([*map(verdict_told, said), *map(incident_told, updates)])
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
@@ -172,6 +241,10 @@ class Detection:
         if self._metrics is None:
             self._metrics = MetricFacts()
         for point in points(payload):
+            if point.time > now + AHEAD:
+                host = point.labels.get("host.name") or point.labels.get("k8s.node.name")
+                (moved,) = self._present([{"time_unix_nano": point.time}], [("metrics", host)], now)
+                point = msgspec.structs.replace(point, time=moved["time_unix_nano"])
             self._see(point.time, now)
             self._metrics.observe(point)
         self._news = True
@@ -214,7 +287,7 @@ class Detection:
             if layer not in self._lines:
                 self._lines[layer] = Lines(layer)
             picked = self._lines[layer].picked(streams, records)
-        for number, record in enumerate(records):
+        for number, record in enumerate(self._present(records, streams, now)):
             self._see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
             attributes = record.get("attributes")
             body = record.get("body")
@@ -234,6 +307,34 @@ class Detection:
                 source = self._source(timed, origin) if candidate else None
                 for signal in self._blocks.feed(streams[number], resource, timed, source, now, self._quiet):
                     self._stamp(layer, signal)
+
+    def _present(self, records: Sequence[Any], streams: Sequence[tuple[Any, ...]], now: int) -> Sequence[Any]:
+        """Return the records; those whose clock is ahead of ours with times that are on our clock.
+
+        The times of a stream stay as far apart as its own clock has them. Only records that are ahead are moved, so
+        that a single time that makes no sense moves nothing else.
+        """
+        latest = now + AHEAD
+        if not any((record.get("time_unix_nano") or 0) > latest for record in records):
+            return records
+        newest: dict[tuple[Any, ...], int] = {}
+        for record, stream in zip(records, streams, strict=True):
+            newest[stream] = max(newest.get(stream, 0), record.get("time_unix_nano") or 0)
+        for stream, time in newest.items():
+            if time > latest and abs(time - self._offsets.get(stream, 0) - now) > AHEAD:
+                self._offsets[stream] = time - now
+                if len(self._offsets) > OFFSETS:
+                    self._offsets.popitem(last=False)
+        found = []
+        for record, stream in zip(records, streams, strict=True):
+            time = record.get("time_unix_nano") or 0
+            if time > latest:
+                offset = self._offsets.get(stream, time - now)
+                self._meter.note(FROM_AHEAD)
+                self._hints.ahead(offset / SECOND, stream)
+                record = {**record, "time_unix_nano": time - offset}
+            found.append(record)
+        return found
 
     def _objects(self, records: Any, now: int) -> list[Any]:
         """Take what are objects of the Kubernetes API; gives the others.
@@ -273,10 +374,14 @@ class Detection:
     def _source(self, record: dict[str, Any], origin: str) -> Source:
         """A name for a record that sorts by its time and its arrival; the same for a record that comes twice."""
         time, body, attributes = record["time_unix_nano"], record.get("body"), record.get("attributes") or {}
-        what = hash((time, origin, body if type(body) is str else repr(body), attributes.get("log.file.path")))
+        text = body if type(body) is str else repr(body)
+        key = f"{time}\0{origin}\0{attributes.get('log.file.path')}\0{text}"
+        what = xxhash.xxh3_64_intdigest(key.encode("utf-8", "replace"))
         number = self._known.get(what)
         if number is None:
             number = self._known[what] = self._count = self._count + 1
+            if self._kept is not None and len(self._numbered) < KNOWN:
+                self._numbered[what] = number
             if len(self._known) > KNOWN:
                 self._known.popitem(last=False)
         path = attributes.get("log.file.path")
@@ -342,30 +447,28 @@ class Detection:
             return [], ()
         facts = [] if instant is None else self._gathered(instant, now, last=last)
         facts += self._pulse.beats(now)
-        # Lines of a block that is not whole yet have given no fact yet.
-        ripe = now if last or not self._blocks else now - BLOCK_AT_MOST
-        acks = tuple(ack for came, ack in self._waiting if came <= ripe)
-        self._waiting = [(came, ack) for came, ack in self._waiting if came > ripe]
-        return facts, acks
+        return facts, self._judged(now, last=last)
 
-    def await_facts(self, acks: Iterable[Ack], now: int) -> None:
-        """Remember who waits until the facts of what it gave have arrived."""
-        self._waiting += [(now, ack) for ack in acks]
-
-    def evaluate(self, now: int, *, last: bool = False) -> tuple[list[Emission], list[Update]]:
-        """What is to be told now: verdicts, and updates of incidents."""
+    def evaluate(self, now: int, *, last: bool = False) -> tuple[list[Emission], list[Update], tuple[Ack, ...]]:
+        """What is to be told now: verdicts, and updates of incidents; and who waits for them to arrive."""
         instant = self._begin(now, last=last)
+        self.held_back = None
         if instant is None:
-            return [], []
+            return [], [], () if self._ahead is not None else self._judged(now, last=last)
         facts = self._gathered(instant, now, last=last)
+        if self._kept is not None:
+            numbers, self._numbered = self._numbered, {}
+            self._kept.keep(facts, instant, self._count, numbers if facts else {})
         facts += self._bridged(facts, instant)
         self._engine.add(facts)
-        said = [e for e in self._engine.advance(instant) if self._tells(e)]
+        heard = [e for e in self._engine.advance(instant) if self._tells(e)]
         updates: list[Update] = []
         if self._live is not None:
             self._live.take(facts, instant)
-            self._live.hear(said, instant)
-            updates = self._live.advance(instant)
+            self._live.hear(heard, instant)
+            updates = [u for found in self._live.advance(instant) if (u := self._anew(found, incident_told(found)))]
+        news = [e for found in heard if (e := self._anew(found, verdict_told(found)))]
+        said, self.held_back = self._groups.take(news, now, last=last)
         self._numbers.update(self._blocks)
         for emission in said:
             log.info(
@@ -377,7 +480,7 @@ class Detection:
             )
         for update in updates:
             log.info("%s revision %d %s: %s", update.id, update.revision, update.state, update.incident.headline)
-        return said if self._options.tell != "incidents" else [], updates
+        return said if self._options.tell != "incidents" else [], updates, self._judged(now, last=last)
 
     def _begin(self, now: int, *, last: bool) -> int | None:
         """The instant to judge at; None where there is nothing to judge."""
@@ -430,6 +533,15 @@ class Detection:
         for reason, count in dropped.items():
             self._meter.drop(reason.replace(" ", "_"), count - self._lost.get(reason, 0))
             self._lost[reason] = count
+
+    def _anew(self, found: Said, told: tuple[str, Told]) -> Said | None:
+        """Return what is to be told, as a revision of what was told before a restart; None where that is the same."""
+        before = self._before.get(told[0])
+        if before is None:
+            return found
+        if before.digest == told[1].digest:
+            return None
+        return msgspec.structs.replace(found, revision=found.revision + before.revision)
 
     def _tells(self, emission: Emission) -> bool:
         """Whether this is told: a partial verdict may be unwanted, and what was not told is not taken back."""

@@ -10,8 +10,9 @@ import msgspec
 from tracecore.patterns import types
 from tracecore.patterns.config import ConfigError, load
 from tracecore.pipeline.agent.document import Node, Report
-from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Count, Duration, Interval
+from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Count, Duration, Interval, StorageId
 from tracecore.pipeline.ordinals import Ordinals
+from tracecore.pipeline.processors.patterndetector.grouping import Grouping
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +89,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         gpu_by_ordinal: how CUDA's device ordinals are looked up where a pod has several GPUs: `never`; `environment`,
             by the CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER that records or pods have; `pci_bus_id`, the same, and
             all jobs run with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+        grouping: how many verdicts leave, so that a storm does not drown those who read them.
+        storage: the extension that keeps facts and delivered verdicts over a restart.
     """
 
     patterns: dict[str, Any] = {}
@@ -103,6 +106,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     silence: Silence = Silence()
     redact: bool = True
     gpu_by_ordinal: Ordinals = "never"
+    grouping: Grouping = Grouping()
+    storage: StorageId | None = None
 
 
 def check(options: Options, node: Node, report: Report) -> None:

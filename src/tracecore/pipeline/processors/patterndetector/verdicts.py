@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,12 +12,21 @@ from tracecore.incidents.live import Update
 from tracecore.patterns.contract import Suspects
 from tracecore.pipeline.agent.batch import Batch
 
+if TYPE_CHECKING:
+    from tracecore.pipeline.processors.patterndetector.grouping import Summary
+
+#: The name under which what was held back is told.
+HELD_BACK: Final = "verdicts_held_back"
 SCOPE: Final = "tracecore.patterndetector"
 
 
-def batch(emissions: Sequence[Emission], updates: Sequence[Update], now: int) -> Batch:
+def batch(
+    emissions: Sequence[Emission], updates: Sequence[Update], now: int, held_back: Summary | None = None
+) -> Batch:
     """A batch of them, each with the entities it is about as its resource."""
-    told = [(_entities(emission.verdict.suspects(), _job(emission)), _record(emission, now)) for emission in emissions]
+    told = [(entities_of(emission), _record(emission, now)) for emission in emissions]
+    if held_back is not None:
+        told.append(({"service.name": "tracecore"}, _summary(held_back)))
     told += [(_entities(update.incident.suspects, update.incident.job), _incident(update)) for update in updates]
     entries = [
         {
@@ -27,6 +36,34 @@ def batch(emissions: Sequence[Emission], updates: Sequence[Update], now: int) ->
         for entities, record in told
     ]
     return Batch("logs", {"resource_logs": entries}, count=len(entries))
+
+
+def entities_of(emission: Emission) -> dict[str, Any]:
+    """Whom a verdict is about, where it is one."""
+    return _entities(emission.verdict.suspects(), _job(emission))
+
+
+def _summary(held_back: Summary) -> dict[str, Any]:
+    """What was held back, as a verdict of its own, so that every exporter tells it."""
+    return {
+        "body": held_back.headline,
+        "attributes": {
+            "pattern.name": HELD_BACK,
+            "pattern.headline": held_back.headline,
+            "pattern.remediation": "Look at the first verdicts of each group; the latest of the others follow. "
+            "If a log makes them up, quiet that workload.",
+            "pattern.role": "outcome",
+            "verdict.id": f"{HELD_BACK}/{held_back.since}",
+            "verdict.revision": 1,
+            "verdict.status": "active",
+            "verdict.held_back": held_back.count,
+        },
+        "time_unix_nano": held_back.since,
+        "observed_time_unix_nano": held_back.at,
+        "severity_number": 13,
+        "severity_text": "WARN",
+        "event_name": "tracecore.verdict",
+    }
 
 
 def _job(emission: Emission) -> str:
@@ -58,6 +95,7 @@ def _incident(update: Update) -> dict[str, Any]:
         "incident.headline": incident.headline,
         "incident.remediation": incident.advice,
         "incident.class": document["failure"]["class"],
+        "incident.patterns": list(dict.fromkeys(held.verdict.pattern_name for held in update.verdicts)),
         "incident.json": msgspec.json.encode(document).decode(),
     }
     if incident.root is not None:

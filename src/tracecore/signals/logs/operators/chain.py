@@ -15,20 +15,45 @@ from tracecore.signals.logs.operators.moving import Add, Filter, Move, Remove, R
 from tracecore.signals.logs.operators.options import Options, Problem
 from tracecore.signals.logs.operators.parsers import JsonParser, RegexParser, SeverityParser, TimeParser
 from tracecore.signals.logs.operators.recombine import Recombine
+from tracecore.signals.logs.operators.reshaping import (
+    AssignKeys,
+    Copy,
+    Flatten,
+    KeyValueParser,
+    Noop,
+    RegexReplace,
+    Retain,
+    SanitizeUtf8,
+    Unquote,
+)
 
 OPERATORS: Final[dict[str, type[Operator]]] = {
     "add": Add,
+    "assign_keys": AssignKeys,
     "container": Container,
+    "copy": Copy,
     "filter": Filter,
+    "flatten": Flatten,
     "json_parser": JsonParser,
+    "key_value_parser": KeyValueParser,
     "move": Move,
+    "noop": Noop,
     "recombine": Recombine,
     "regex_parser": RegexParser,
+    "regex_replace": RegexReplace,
     "remove": Remove,
+    "retain": Retain,
     "router": Router,
+    "sanitize_utf8": SanitizeUtf8,
     "severity_parser": SeverityParser,
     "time_parser": TimeParser,
+    "unquote": Unquote,
 }
+#: Operators of the Collector that are not here on purpose.
+ELSEWHERE: Final = frozenset(
+    {"csv_parser", "headerless_jarray_parser", "json_array_parser", "file_output", "otelcol", "scope_name_parser",
+     "stdout", "syslog_parser", "trace_parser", "uri_parser"}
+)  # fmt: skip
 
 
 class ChainError(Exception):
@@ -160,6 +185,10 @@ class Chain:
 def _made(values: Mapping[str, Any], number: int, failures: Failures, wrong: list[Problem]) -> Operator | None:
     kind = values.get("type")
     make = OPERATORS.get(kind) if isinstance(kind, str) else None
+    if kind in ELSEWHERE:
+        text = "is not supported here; run it in a Collector in front and send OTLP"
+        wrong.append(((number, "type"), f'the operator "{kind}" {text}'))
+        return None
     if make is None:
         close = difflib.get_close_matches(str(kind), OPERATORS, 1)
         suggestion = f'; did you mean "{close[0]}"?' if close else f"; there are {', '.join(OPERATORS)}"
