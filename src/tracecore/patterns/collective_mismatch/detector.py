@@ -159,6 +159,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
+        #: By sequence the entry that came first: all others are compared with it.
+        self._firsts: dict[int, CollectiveEntry] = {}
         self.mixed: set[int] = set()
         self.misfits: set[int] = set()
 
@@ -171,9 +173,10 @@ class Calls:
             ranks = self.latest.get(seq)
             if ranks is None:
                 self.latest[seq] = {rank: entry}
+                self._firsts[seq] = entry
                 continue
             if seq not in self.mixed:
-                other = next(iter(ranks.values()))
+                other = self._firsts[seq]
                 if entry.signature != other.signature or entry.op != other.op:
                     self.mixed.add(seq)
             known = ranks.get(rank)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tracecore.facts.fact import order
@@ -10,6 +12,7 @@ from tracecore.facts.network import STATES, PortState
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,6 +44,7 @@ PORT = "ib_port_error"
 STUCK = frozenset({"timeout", "exception"})
 
 Trouble: TypeAlias = "NcclError | WatchdogReport"
+_time = attrgetter("time")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -236,26 +240,33 @@ class IbLinkFlap(Pattern[Config]):
                 ports[port].append(state)
             else:
                 ports[port] = [state]
-        troubles: list[Trouble] = sorted((*window.of(NcclError), *window.of(WatchdogReport)), key=lambda t: t.time)
+        troubles: Timeline[Trouble] = Timeline(sorted((*window.of(NcclError), *window.of(WatchdogReport)), key=_time))
         found: list[Verdict] = []
         for port in sorted(ports):
             if len(ports[port]) > self.config.transitions:
                 found += self._flaps(window, ports[port], troubles)
         if not found:
-            found += self._failures(window, troubles)
+            found += self._failures(window, troubles.facts)
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
     def _failures(self, window: Window, troubles: Sequence[Trouble]) -> Iterator[Verdict]:
         """One verdict for each run of port errors that errors of collectives follow."""
-        ports = [fact for fact in troubles if isinstance(fact, NcclError) and fact.error == PORT]
-        after = [fact for fact in troubles if not (isinstance(fact, NcclError) and fact.error == PORT)]
-        while ports:
-            first = ports[0]
-            own = [fact for fact in ports if fact.time - first.time <= self.config.aftermath]
-            ports = ports[len(own) :]
-            trouble = next((fact for fact in after if _follows(fact, first, self.config.aftermath)), None)
-            if trouble is None:
+        runs: list[list[NcclError]] = []
+        for fact in troubles:
+            if isinstance(fact, NcclError) and fact.error == PORT:
+                if not runs or fact.time - runs[-1][0].time > self.config.aftermath:
+                    runs.append([])
+                runs[-1].append(fact)
+        if not runs:
+            return
+        others = [fact for fact in troubles if not (isinstance(fact, NcclError) and fact.error == PORT)]
+        others.sort(key=_place)
+        for own in runs:
+            first = own[0]
+            place = bisect_left(others, _place(first), key=_place)
+            if place == len(others) or others[place].time - first.time > self.config.aftermath:
                 continue
+            trouble = others[place]
             devices = sorted({device for fact in (*own, trouble) if (device := getattr(fact, "device", None))})
             yield PortFailureVerdict(
                 key=(*window.key, "port", ""),
@@ -268,27 +279,22 @@ class IbLinkFlap(Pattern[Config]):
                 devices=tuple(devices[:4]),
             )
 
-    def _flaps(self, window: Window, states: Sequence[PortState], troubles: Sequence[Trouble]) -> Iterator[Verdict]:
+    def _flaps(self, window: Window, states: Sequence[PortState], troubles: Timeline[Trouble]) -> Iterator[Verdict]:
         """One verdict for each episode: changes that follow each other within the window."""
         changes = [(after, after.state < before.state) for before, after in _changes(states)]
-        enough = self.config.transitions - 1
+        enough, near = self.config.transitions - 1, self.config.window
         told: int | None = None
         for place in range(enough, len(changes)):
             decisive, first = changes[place][0], changes[place - enough][0]
-            if told is not None and decisive.time - told <= self.config.window:
+            if told is not None and decisive.time - told <= near:
                 told = decisive.time
                 continue
-            if decisive.time - first.time > self.config.window or not any(
-                down for _, down in changes[place - enough : place + 1]
-            ):
+            if decisive.time - first.time > near or not any(down for _, down in changes[place - enough : place + 1]):
                 continue
             told = decisive.time
-            last, count = decisive, self.config.transitions
-            for later, _ in changes[place + 1 :]:
-                if later.time - first.time > self.config.window:
-                    break
-                last, count = later, count + 1
-            trouble = self._trouble(decisive, troubles)
+            last = bisect_right(changes, first.time + near, place, key=_when) - 1
+            # The first error of a collective near the transition that decided.
+            trouble = troubles.first(decisive.time - near, decisive.time + near)
             yield IbLinkFlapVerdict(
                 key=(*window.key, decisive.device, str(decisive.port)),
                 episode=decisive.source,
@@ -296,26 +302,19 @@ class IbLinkFlap(Pattern[Config]):
                 confidence="partial" if trouble is None else "full",
                 first=first,
                 decisive=decisive,
-                last=last,
-                count=count,
+                last=changes[last][0],
+                count=self.config.transitions + last - place,
                 trouble=trouble,
             )
 
-    def _trouble(self, decisive: PortState, troubles: Sequence[Trouble]) -> Trouble | None:
-        """The first error of a collective near the transition that decided."""
-        for trouble in troubles:
-            if trouble.time > decisive.time + self.config.window:
-                break
-            if trouble.end >= decisive.time - self.config.window:
-                return trouble
-        return None
+
+def _when(change: tuple[PortState, bool]) -> int:
+    return change[0].time
 
 
-def _follows(fact: Trouble, first: NcclError, within: int) -> bool:
-    """Whether this came after that, within some time; lines of one file without times are in order."""
-    if fact.time == first.time and fact.source.path == first.source.path:
-        return fact.source.offset > first.source.offset
-    return fact.end - first.time >= 0 and fact.time - first.time <= within
+def _place(fact: Fact) -> tuple[int, str, int]:
+    """The order of lines: by time, and those of one file without times as they stand in it."""
+    return fact.time, fact.source.path, fact.source.offset
 
 
 def _changes(states: Sequence[PortState]) -> Iterator[tuple[PortState, PortState]]:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
-
-
+#: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
+MOST = 64
 #: What to do about a rank that was busy with something of its own, by what that was.
 _FITTING: Final = {
     "was in validation": "The other ranks wait for it meanwhile: let all ranks take part in validation, make it "
@@ -61,6 +61,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         quiet: their logs are here, and say nothing of a hang.
         origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
         size: members of the group, where known.
+        further: how many later collectives of the group hang as well and have no verdict of their own.
         ended: of those that left nothing, (rank, how it ended in words), where that is known.
         stacks: where those that the others wait for stood, where that was printed.
         earlier: an earlier call that differed between ranks and ended all the same.
@@ -86,6 +87,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     quiet: bool = False
     origin: tuple[str, int] | None = None
     size: int | None = None
+    further: int = 0
     ended: tuple[tuple[int, str], ...] = ()
     stacks: tuple[StackPrinted, ...] = ()
     earlier: str | None = None
@@ -242,6 +244,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if not steps:
             steps.append(self._transport())
         steps += [_wrote(lines) for lines in wrote if lines.doing is None]
+        if self.further:
+            steps.append(f"Another {self.further:,} later collectives of this group hang, too, and are not listed")
         if self.earlier:
             steps.append(f"Check an earlier call of this group, too: {self.earlier}, and all completed")
         return (
@@ -384,6 +388,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             fields["operation"] = self.op
         if self.size is not None:
             fields["group_size"] = self.size
+        if self.further:
+            fields["further_hanging_collectives"] = self.further
         if self.unmeasured:
             fields["not_measured_ranks"] = list(self.unmeasured)
         if self.origin:
@@ -513,7 +519,9 @@ class NcclHang(Pattern[Config]):
                 if verdict is not None and (len(whole) >= enough or verdict.stalled):
                     found.append(verdict)
             stuck = [seq for seq in sorted(cohorts) if len(cohorts[seq]) >= enough]
-            found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck])
+            found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck[:MOST]])
+            if len(stuck) > MOST:
+                found[0] = msgspec.structs.replace(found[0], further=len(stuck) - MOST)
         return list(found)
 
     def _named(self, reports: Sequence[WatchdogReport]) -> bool:
@@ -621,8 +629,13 @@ def _verdict(
 
 def _operation(hanging: Sequence[CollectiveEntry | WatchdogReport], seq: int) -> str | None:
     """What the ranks are in, from a dump where there is one."""
-    ordered = sorted(hanging, key=lambda fact: (fact.seq != seq, not isinstance(fact, CollectiveEntry)))
-    return next((fact.op for fact in ordered if fact.op), None)
+    best: str | None = None
+    least = 4
+    for fact in hanging:
+        distance = 2 * (fact.seq != seq) + (not isinstance(fact, CollectiveEntry))
+        if fact.op and distance < least:
+            best, least = fact.op, distance
+    return best
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:
