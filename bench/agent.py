@@ -7,6 +7,7 @@ charged to its process from the start of the reading to the last line.
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import http.server
 import importlib.util
@@ -431,6 +432,8 @@ class Sink:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
                 if sink.wanted in body:
                     sink.seen, sink.wanted = time.monotonic(), b"\x00\x00never"
                 at = body.find(MARK)

@@ -15,10 +15,17 @@ _fixed64 = struct.Struct("<Q").pack
 _double = struct.Struct("<d").pack
 _fixed32 = struct.Struct("<I").pack
 _U64: Final = (1 << 64) - 1
-_SMALL: Final = tuple(bytes((n,)) for n in range(128))
-#: Attributes have few names: their encoding is remembered.
-_KEYS: dict[str, bytes] = {}
+#: Numbers whose encoding is at hand: the lengths of nearly all lines and records.
+_COMMON: Final = 2048
+_SMALL: Final = tuple(bytes((n,)) if n < 128 else bytes((n & 0x7F | 0x80, n >> 7)) for n in range(_COMMON))
+#: Attributes have few names: what stands before their value is remembered.
 _KEYS_LIMIT: Final = 8192
+_NAME_LIMIT: Final = 128
+#: Lengths of texts for which it is.
+_TEXT_LIMIT: Final = 256
+#: Texts of an attribute whose whole entry is remembered: so many, shorter than this.
+_KNOWN_LIMIT: Final = 64
+_SHORT: Final = 32
 
 
 def encode(signal: str, payload: dict[str, Any]) -> bytes:
@@ -65,7 +72,7 @@ def _scope_logs(entry: dict[str, Any]) -> bytes:
     for record in entry.get("log_records") or ():
         encoded = _record(record)
         size = len(encoded)
-        out += (b"\x12", _SMALL[size] if size < 128 else varint(size), encoded)
+        out += (b"\x12", _SMALL[size] if size < _COMMON else varint(size), encoded)
     if schema := entry.get("schema_url"):
         out.append(_part(b"\x1a", schema.encode()))
     return b"".join(out)
@@ -83,6 +90,51 @@ def _scope(scope: dict[str, Any]) -> bytes:
     return out
 
 
+def parsed_record(
+    body: Any, attributes: dict[str, Any], time: int | None, severity: int, severity_text: str, observed: bytes
+) -> bytes:
+    """A log record with its tag and length, of what operators of a file's lines may set.
+
+    Args:
+        observed: its encoded time of observation, which many share.
+
+    Raises:
+        OtlpError: a value has no place in OTLP.
+    """
+    out: list[bytes] = []
+    if time:
+        out += (b"\x09", _fixed64(time))
+    if severity:
+        out += (b"\x10", varint(severity))
+    if severity_text:
+        out.append(_part(b"\x1a", severity_text.encode()))
+    if type(body) is str:
+        plain = body.encode("utf-8", "replace")
+        length = varint(len(plain))
+        out += (b"\x2a", varint(len(plain) + len(length) + 1), b"\x0a", length, plain)
+    elif body is not None:
+        out.append(_part(b"\x2a", value(body)))
+    if attributes:
+        out.append(_entries(b"\x32", attributes, 0))
+    out.append(observed)
+    encoded = b"".join(out)
+    return b"\x12" + varint(len(encoded)) + encoded
+
+
+def observed_time(time: int) -> bytes:
+    """The encoded time of observation."""
+    return b"\x59" + _fixed64(time) if time else b""
+
+
+def resource_logs(resource: dict[str, Any], scopes: dict[str, list[bytes]]) -> bytes:
+    """A request with records of one resource by the name of their scope, encoded by `parsed_record`."""
+    out = [_part(b"\x0a", _entries(b"\x0a", resource, 0))]
+    for scope, records in scopes.items():
+        name = _part(b"\x0a", scope.encode()) if scope else b""
+        out.append(_part(b"\x12", b"".join((b"\x0a", varint(len(name)), name, *records))))
+    return _part(b"\x0a", b"".join(out))
+
+
 def _record(record: dict[str, Any]) -> bytes:
     get = record.get
     out: list[bytes] = []
@@ -93,7 +145,11 @@ def _record(record: dict[str, Any]) -> bytes:
     if text := get("severity_text"):
         out.append(_part(b"\x1a", text.encode()))
     body = get("body")
-    if body is not None:
+    if type(body) is str:
+        plain = body.encode("utf-8", "replace")
+        length = varint(len(plain))
+        out += (b"\x2a", varint(len(plain) + len(length) + 1), b"\x0a", length, plain)
+    elif body is not None:
         out.append(_part(b"\x2a", value(body)))
     if attributes := get("attributes"):
         out.append(_entries(b"\x32", attributes, 0))
@@ -112,17 +168,72 @@ def _record(record: dict[str, Any]) -> bytes:
     return b"".join(out)
 
 
+class _Key:
+    """The encoded name of an attribute, and what stands before a value of a length or type that is common."""
+
+    __slots__ = ("before_float", "before_text", "known", "name", "tag")
+
+    def __init__(self, tag: bytes, name: str) -> None:
+        self.tag = tag
+        self.name = _part(b"\x0a", name.encode("utf-8", "replace"))
+        self.before_float = self.before(9) + b"\x21"
+        self.before_text: dict[int, bytes] = {}
+        #: Whole entries of texts that came before: levels, names of files.
+        self.known: dict[str, bytes] = {}
+
+    def before(self, size: int) -> bytes:
+        """What stands before an `AnyValue` of so many bytes."""
+        length = varint(size)
+        return self.tag + varint(len(self.name) + 1 + len(length) + size) + self.name + b"\x12" + length
+
+    def text(self, size: int) -> bytes:
+        """What stands before a text of so many bytes."""
+        length = varint(size)
+        found = self.before(1 + len(length) + size) + b"\x0a" + length
+        if size < _TEXT_LIMIT:
+            self.before_text[size] = found
+        return found
+
+
+#: By tag, then by name.
+_KEYS: Final[dict[bytes, dict[str, _Key]]] = {}
+
+
 def _entries(tag: bytes, attributes: dict[str, Any], depth: int) -> bytes:
     out: list[bytes] = []
+    append = out.append
+    keys = _KEYS.get(tag)
+    if keys is None:
+        keys = _KEYS[tag] = {}
     for name, held in attributes.items():
-        key = _KEYS.get(name)
+        key = keys.get(name)
         if key is None:
-            key = _part(b"\x0a", name.encode("utf-8", "replace"))
-            if len(_KEYS) < _KEYS_LIMIT and len(name) <= 128:
-                _KEYS[name] = key
-        encoded = value(held, depth)
-        entry = key + b"\x12" + varint(len(encoded)) + encoded
-        out += (tag, varint(len(entry)), entry)
+            key = _Key(tag, name)
+            if len(keys) < _KEYS_LIMIT and len(name) <= _NAME_LIMIT:
+                keys[name] = key
+        kind = type(held)
+        if kind is str:
+            known = key.known.get(held)
+            if known is not None:
+                append(known)
+                continue
+            try:
+                text = held.encode()
+            except UnicodeEncodeError:  # half of a surrogate pair
+                text = held.encode("utf-8", "replace")
+            size = len(text)
+            before = key.before_text.get(size) or key.text(size)
+            append(before)
+            append(text)
+            if size < _SHORT and len(key.known) < _KNOWN_LIMIT:
+                key.known[held] = before + text
+        elif kind is float:
+            append(key.before_float)
+            append(_double(held))
+        else:
+            encoded = value(held, depth)
+            append(key.before(len(encoded)))
+            append(encoded)
     return b"".join(out)
 
 
@@ -158,7 +269,7 @@ def _part(tag: bytes, encoded: bytes) -> bytes:
 
 def varint(number: int) -> bytes:
     """A number in groups of seven bits, the lowest first."""
-    if 0 <= number < 128:
+    if 0 <= number < _COMMON:
         return _SMALL[number]
     if not 0 <= number <= _U64:
         raise OtlpError(f"{number} does not fit")

@@ -15,7 +15,7 @@ import msgspec
 from tracecore.signals.logs.operators.base import Failures, Operator
 from tracecore.signals.logs.operators.chain import Chain
 from tracecore.signals.logs.operators.container import Container, runtime_time
-from tracecore.signals.logs.operators.entry import SEVERITIES, Entry, OperatorError
+from tracecore.signals.logs.operators.entry import MAX_TIME, SEVERITIES, Entry, OperatorError
 from tracecore.signals.logs.operators.parsers import json_object
 from tracecore.signals.logs.operators.recombine import FLUSH
 from tracecore.signals.logs.selector import Picked, Selector, Selectors
@@ -100,19 +100,37 @@ class Entries:
 
     def __init__(self, path: str, entries: Sequence[Entry]) -> None:
         self.path = path
-        self._entries = [entry.record() for entry in entries]
-        self.count = len(self._entries)
+        self._entries = entries
+        self.count = len(entries)
         self.notes: list[Any] = []
 
     def records(self) -> Iterator[tuple[Attributes, Log]]:
-        for resource, _, log in self._entries:
+        for entry in self._entries:
+            resource, _, log = entry.record()
             yield resource, log
 
     def payload(self) -> dict[str, Any]:
-        return grouped(iter(self._entries))
+        return grouped(entry.record() for entry in self._entries)
 
     def encoded(self) -> bytes:
-        return encoding.logs(self.payload())
+        groups: list[tuple[dict[str, Any], dict[str, list[bytes]]]] = []
+        resource: dict[str, Any] | None = None
+        scope, seen, observed = "", -1, b""
+        records: list[bytes] = []
+        for entry in self._entries:
+            if entry.observed != seen:
+                seen, observed = entry.observed, encoding.observed_time(entry.observed)
+            if entry.resource != resource or entry.scope != scope:
+                resource, scope = entry.resource, entry.scope
+                scopes = next((held for known, held in groups if known == resource), None)
+                if scopes is None:
+                    scopes = {}
+                    groups.append((resource, scopes))
+                records = scopes.setdefault(scope, [])
+            time = entry.time & MAX_TIME if entry.time is not None else None
+            text = entry.severity_text or SEVERITIES[entry.severity]
+            records.append(encoding.parsed_record(entry.body, entry.attributes, time, entry.severity, text, observed))
+        return b"".join(encoding.resource_logs(*group) for group in groups)
 
 
 class Joined:
@@ -161,20 +179,24 @@ class Every:
         self, file: Watched, data: bytes, tokens: Sequence[bytes], starts: Sequence[int], start: int, now: int
     ) -> tuple[list[LogBatch], int | None]:
         chosen = self._select(file, data, tokens, starts)
-        entries: list[Entry] = []
         config = self._config
-        first = file.record
-        for n in range(len(tokens)) if chosen is None else chosen:
-            token = self._trim(tokens[n])
+        numbers: Sequence[int] = range(len(tokens)) if chosen is None else chosen
+        trim, raw, encoding_, first = self._trim, self._raw, self._codec, file.record
+        shared = {**file.attributes, **config.attributes}
+        resource = config.resource
+        numbered, placed = config.include_file_record_number, config.include_file_record_offset
+        entries: list[Entry] = []
+        for n in numbers:
+            token = trim(tokens[n])
             if not token:
                 continue
-            attributes: dict[str, Any] = {**file.attributes, **config.attributes}
-            if config.include_file_record_number:
+            attributes: dict[str, Any] = shared.copy()
+            if numbered:
                 attributes["log.file.record_number"] = first + n + 1
-            if config.include_file_record_offset:
+            if placed:
                 attributes["log.file.record_offset"] = start + starts[n]
-            body: Any = token if self._raw else token.decode(self._codec, "replace")
-            entries.append(Entry(body, attributes, dict(config.resource), now, file, start + starts[n]))
+            body: Any = token if raw else token.decode(encoding_, "replace")
+            entries.append(Entry(body, attributes, resource.copy(), now, file, start + starts[n]))
         found = self.entries(file, entries, now)
         return found, self._hold(file)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import re2
 
 from tracecore.signals.logs.operators.entry import Entry
+from tracecore.signals.logs.operators.linear import Searcher
 
 Function: TypeAlias = Callable[[Entry], Any]
 
@@ -165,9 +166,9 @@ class _Parser:
         function = _BINARY[sign]
         return lambda e: function(left(e), right(e))
 
-    def _regex(self, pattern: str) -> re2._Regexp[str]:
+    def _regex(self, pattern: str) -> Searcher:
         try:
-            return re2.compile(pattern)
+            return Searcher(pattern)
         except re2.error as error:
             raise self._error(f"no regular expression: {error}") from None
 
@@ -269,8 +270,8 @@ def _negated(inner: Function) -> Function:
     return lambda e: not _truth(inner(e))
 
 
-def _matches(left: Function, pattern: re2._Regexp[str]) -> Function:
-    return lambda e: pattern.search(_text(left(e))) is not None
+def _matches(left: Function, pattern: Searcher) -> Function:
+    return lambda e: pattern.found(_text(left(e)))
 
 
 def _member(held: Function, key: Function, optional: bool) -> Function:

@@ -10,6 +10,7 @@ import re2
 
 from tracecore.signals.logs.operators.entry import Field
 from tracecore.signals.logs.operators.expression import Expression, ExpressionError
+from tracecore.signals.logs.operators.linear import Searcher
 
 Path: TypeAlias = tuple[str | int, ...]
 Problem: TypeAlias = tuple[Path, str]
@@ -127,12 +128,12 @@ class Options:
     def expression(self, name: str, text: str) -> Expression | None:
         return self._made(name, lambda: Expression(text))
 
-    def regex(self, name: str) -> re2._Regexp[str] | None:
+    def regex(self, name: str) -> Searcher | None:
         text = self.text(name)
         if not text:
             self.wrong(name, f'"{name}" is missing')
             return None
-        return self._made(name, lambda: re2.compile(text))
+        return self._made(name, lambda: Searcher(text))
 
     def inner(self, name: str) -> Options | None:
         """Options within an option."""

@@ -136,11 +136,8 @@ class Parser(Operator):
         self.severity = self._within(options, "severity", SeverityReader)
         scope = options.inner("scope_name")
         self.scope = scope.needed_field("parse_from") if scope is not None else None
-
-    @property
-    def plain(self) -> bool:
-        """Whether it reads the body into attributes, and nothing else."""
-        return (self.parse_from.text, self.parse_to.text) == (
+        #: Whether it reads the body into attributes, and nothing else.
+        self.plain = (self.parse_from.text, self.parse_to.text) == (
             "body",
             "attributes",
         ) and self.body is self.time is self.severity is self.scope is None
@@ -154,6 +151,9 @@ class Parser(Operator):
         return made
 
     def transform(self, entry: Entry, now: int) -> None:
+        if self.plain:
+            entry.attributes.update(self.parse(entry.body))
+            return
         value = self.parse_from.get(entry)
         if value is MISSING:
             raise OperatorError(f"there is no {self.parse_from.text}")
@@ -199,7 +199,7 @@ class RegexParser(Parser):
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
         self._regex = options.regex("regex")
-        if self._regex is not None and not self._regex.groupindex:
+        if self._regex is not None and not self._regex.names:
             options.wrong("regex", "it has no named groups, such as (?P<name>.*)")
         cache = options.inner("cache")
         if cache is not None:
@@ -209,10 +209,10 @@ class RegexParser(Parser):
     def parse(self, value: Any) -> Any:
         if not isinstance(value, str):
             raise OperatorError(f"{type(value).__name__} cannot be parsed by a regular expression")
-        match = self._regex.search(value) if self._regex is not None else None
-        if match is None:
+        found = self._regex.groups(value) if self._regex is not None else None
+        if found is None:
             raise OperatorError("the regular expression does not match")
-        return {name: found or "" for name, found in match.groupdict().items()}
+        return found
 
 
 class JsonParser(Parser):
@@ -242,8 +242,8 @@ def json_object(text: str, ints: bool = False) -> dict[str, Any]:
     """
     try:
         try:
-            found = msgspec.json.decode(text.encode("utf-8", "replace"))
-        except msgspec.DecodeError:
+            found = _decoded(text)
+        except (msgspec.DecodeError, UnicodeEncodeError):
             if (repaired := _paired(text)) == text:
                 raise
             found = msgspec.json.decode(repaired.encode("utf-8", "replace"))
@@ -253,7 +253,20 @@ def json_object(text: str, ints: bool = False) -> dict[str, Any]:
         return {}
     if not isinstance(found, dict):
         raise OperatorError("no JSON object")
-    return {name: _numbers(value, ints) for name, value in found.items()}
+    if ints:
+        return {name: _numbers(value, True) for name, value in found.items()}
+    # Most values are texts and numbers, which need no call.
+    return {
+        name: value
+        if (kind := type(value)) is str or kind is float
+        else float(value)
+        if kind is int
+        else _numbers(value, False)
+        for name, value in found.items()
+    }
+
+
+_decoded = msgspec.json.Decoder().decode
 
 
 def _paired(text: str) -> str:
@@ -264,6 +277,8 @@ def _paired(text: str) -> str:
 
 def _numbers(value: Any, ints: bool) -> Any:
     kind = type(value)
+    if kind is float:
+        return value
     if kind is int:
         return value if ints and -(1 << 63) <= value < 1 << 63 else float(value)
     if kind is dict:
