@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.gaps import gaps
@@ -161,7 +162,8 @@ def _attempt(
         survived = [
             t
             for t in touches
-            if not _stands(t, attempt) and (ended or _is_anothers(t, attempt) or _recovered(t, attempt))
+            if not _stands(t, attempt)
+            and (ended or _is_anothers(t, attempt) or _recovered(t, attempt) or _was_slow(t, attempt))
         ]
         touches = [t for t in touches if t not in survived]
         unrelated = [t for t in touches if _is_unrelated_kill(t, touches, attempt)]
@@ -248,6 +250,17 @@ def _recovered(t: Touch, attempt: Attempt | None) -> bool:
     if t.name != "ib_link_flap" or "port_errors" not in t.fields or attempt is None:
         return False
     return t.timed and attempt.timed and attempt.progress > t.first + WENT_ON
+
+
+def _was_slow(t: Touch, attempt: Attempt | None) -> bool:
+    """Whether a hang that one process told of, before it had to give up, was followed by a step."""
+    told = [fact for fact in t.evidence if isinstance(fact, WatchdogReport) and fact.reporter is not None]
+    if attempt is None or not told or len(told) < len(t.evidence):
+        return False
+    if t.timed and attempt.timed and attempt.progress > t.last:
+        return True
+    last = {step.source.path: step.source.offset for step in attempt.last_steps.values()}
+    return any(last.get(fact.source.path, -1) > fact.source.offset for fact in told)
 
 
 def _edges(touches: Sequence[Touch]) -> list[Edge]:
