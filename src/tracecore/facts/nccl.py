@@ -59,6 +59,9 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
+        if self.reporter is not None and self.missing:
+            ranks = f"rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing))}"
+            return sentence(self, f"{self.reporter} says that the others wait for {ranks}")
         if self.pg == GLOO:
             parts = ["waited in vain in a collective over gloo"]
             if self.missing:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.gaps import gaps
@@ -158,7 +159,11 @@ def _attempt(
     state = attempt.state if attempt is not None else "unknown"
     if not over:
         ended = state == "finished"
-        survived = [t for t in touches if not _stands(t, attempt) and (ended or _is_anothers(t, attempt))]
+        survived = [
+            t
+            for t in touches
+            if not _stands(t, attempt) and (ended or _is_anothers(t, attempt) or _was_slow(t, attempt))
+        ]
         touches = [t for t in touches if t not in survived]
         how = "the run finished" if ended else "the run went on"
         notes += [f"Overcome, {how}: {t.verdict.headline()}" for t in survived]
@@ -216,6 +221,17 @@ def _is_anothers(t: Touch, attempt: Attempt | None) -> bool:
     if t.name != "host_oom" or attempt is None or attempt.state != "unknown" or t.ranks:
         return False
     return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
+
+
+def _was_slow(t: Touch, attempt: Attempt | None) -> bool:
+    """Whether a hang that one process told of, before it had to give up, was followed by a step."""
+    told = [fact for fact in t.evidence if isinstance(fact, WatchdogReport) and fact.reporter is not None]
+    if attempt is None or not told or len(told) < len(t.evidence):
+        return False
+    if t.timed and attempt.timed and attempt.progress > t.last:
+        return True
+    last = {step.source.path: step.source.offset for step in attempt.last_steps.values()}
+    return any(last.get(fact.source.path, -1) > fact.source.offset for fact in told)
 
 
 def _edges(touches: Sequence[Touch]) -> list[Edge]:

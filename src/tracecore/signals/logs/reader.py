@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
-from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, again, blocks, newlines
+from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
-from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, holds, reports
+from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, reports
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -74,16 +73,9 @@ def read_lines(
     counters = Counters() if counters is None else counters
     assembly = _Assembly(stream, clock, dialect, counters)
     with stream.open() as file:
-        if holds(selector):
-            once_more = again(file)
-            for block in blocks(file, counters, partial(selector.size, block_size)):
-                for answered, picked in selector.take(block, once_more, hold=assembly.idle):
-                    yield from assembly.feed(answered, picked)
-            for answered, picked in selector.rest():
-                yield from assembly.feed(answered, picked)
-        else:
-            for block in blocks(file, counters, block_size):
-                yield from assembly.feed(block, selector(block.data))
+        for block in blocks(file, counters, block_size):
+            picked = selector.take(block) if reports(selector) else selector(block.data)
+            yield from assembly.feed(block, picked)
     if reports(selector):
         yield from assembly.reported(selector.finish())
     yield from assembly.finish()
