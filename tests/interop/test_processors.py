@@ -38,9 +38,11 @@ CASES: dict[str, dict[str, Any]] = {
     "filter/two": {"logs": {"include": {"match_type": "regexp", "record_attributes": [
         {"key": "team", "value": "vis"}, {"key": "rank", "value": "2"}]}}},
     "attributes/service": {"actions": [{"key": "seen", "action": "insert", "value": True}],
-                           "include": {"match_type": "strict", "resources": [{"key": "service.name", "value": "train"}]}},
+                           "include": {"match_type": "strict",
+                                       "resources": [{"key": "service.name", "value": "train"}]}},
     "attributes/pattern": {"actions": [{"key": "seen", "action": "insert", "value": 1}],
-                           "include": {"match_type": "regexp", "resources": [{"key": "service.name", "value": "^[st]"}]},
+                           "include": {"match_type": "regexp",
+                                       "resources": [{"key": "service.name", "value": "^[st]"}]},
                            "exclude": {"match_type": "regexp", "log_bodies": ["level"]}},
     "attributes/without": {"actions": [{"key": "rank", "action": "delete"}],
                            "exclude": {"match_type": "strict", "attributes": [{"key": "rank", "value": 0}]}},
