@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from tracecore.ottl.planner.selection import ends, lined
@@ -13,6 +15,15 @@ Times: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _TENS: Final = 10 ** np.arange(MAX_DIGITS + 1, dtype=np.int64)
+HIDDEN: Final = b"\xff"
+_COLOUR: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_LETTER: Final = 2
+#: Kinds of bytes: digits are 1, letters 2, all others 0.
+_KINDS: Final = bytes(1 if byte in DIGITS else _LETTER * (byte < 128 and chr(byte).isalpha()) for byte in range(256))
+_SMALL: Final = np.uint64(0x2020202020202020)
+_HIGH: Final = np.uint64(0x8080808080808080)
+_UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
+_FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
 _WHO: Final = 0x2545F4914F6CDD1
@@ -34,9 +45,9 @@ class Lines:
             self.ends = np.append(self.ends, len(block))
         self.starts: Array = np.append(0, self.ends[:-1] + 1)
 
-    def undigited(self) -> list[bytes]:
-        """Each line without its digits."""
-        found = self.marked.translate(None, DIGITS).split(b"\n")
+    def without(self, characters: bytes) -> list[bytes]:
+        """Each line without some characters."""
+        found = self.marked.translate(None, characters).split(b"\n")
         del found[len(self.ends) :]
         return found
 
@@ -48,6 +59,54 @@ class Lines:
         """Where the newlines are."""
         places = self.ends if self.marked is self.block else np.flatnonzero(np.frombuffer(self.block, np.uint8) == 10)
         return places[:-1] if len(places) and places[-1] == len(self.block) else places
+
+
+class Mask:
+    """Hides what differs from line to line and means nothing: words that no recipe names, identifiers, colours.
+
+    Args:
+        words: those that recipes name, in small letters.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        named = {form for word in words for form in (word, word + "s")}
+        self._named = np.unique(np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64))
+
+    def __call__(self, text: bytes) -> bytes:
+        """A text of lines in which `HIDDEN` stands for each byte of these; everything else stays in its place."""
+        if b"\x1b" in text:
+            text = _COLOUR.sub(_hidden, text)
+        kind = np.frombuffer(text.translate(_KINDS), np.uint8)
+        change = np.flatnonzero(kind[1:] != kind[:-1]) + 1
+        begin, end = np.append(0, change), np.append(change, len(text))
+        size = end - begin
+        # Runs of digits and of letters; those that touch are one token.
+        said = kind[begin]
+        alike = said > 0
+        token = np.cumsum(alike & ~np.append(False, alike[:-1]))
+        runs = np.bincount(token[alike], minlength=token[-1] + 1)
+        letters = np.flatnonzero(said == _LETTER)
+        if not len(letters):
+            return text
+        words = np.ndarray((len(text) + 1,), np.uint64, text + bytes(8), 0, (1,))[begin[letters]] | _SMALL
+        words &= _FRONTS[np.minimum(size[letters], 8)]
+        hidden = np.zeros(len(begin), np.bool_)
+        place = np.minimum(np.searchsorted(self._named, words), len(self._named) - 1)
+        alone = (runs[token[letters]] == 1) & (size[letters] > 2)
+        hidden[letters[alone & (self._named[place] != words)]] = True
+        # Identifiers: hexadecimal, but no number with an exponent, or letters and digits by turns.
+        decimal = ((_UP_TO_F - words) & _HIGH == _HIGH) & (size[letters] <= 8)
+        foreign = np.bincount(token[letters], ~decimal, len(runs)) > 0
+        plain = np.bincount(token[letters], words != ord("e"), len(runs)) == 0
+        length = np.bincount(token[alike], size[alike], len(runs))
+        identifier = (runs > 3) | ((runs > 1) & ~foreign & ~plain & (length >= 6))
+        hidden |= alike & identifier[token]
+        masked = np.where(np.repeat(hidden, size), np.uint8(HIDDEN[0]), np.frombuffer(text, np.uint8))
+        return masked.tobytes()
+
+
+def _hidden(match: re.Match[bytes]) -> bytes:
+    return HIDDEN * (match.end() - match.start())
 
 
 class Progress(NamedTuple):

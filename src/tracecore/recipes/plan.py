@@ -179,6 +179,7 @@ class LayerPlan:
         if prepared.events is None or prepared.progress is None or stream.format not in SAMPLED_FORMATS:
             return self.every(stream)
         from tracecore.ottl.planner.doubts import Doubts
+        from tracecore.recipes.columns import Mask
         from tracecore.recipes.sampling import Sampler
 
         if self._doubts is None and prepared.searched is not None:
@@ -188,6 +189,7 @@ class LayerPlan:
             self._database("progress", prepared.progress),
             self._database("effects", prepared.effects) if prepared.effects else None,
             self._shapes_of(stream),
+            Mask((*prepared.vocabulary, *_OF_READERS)),
             escaped=stream.format == "docker",
             size=stream.size,
             doubts=self._doubts,
@@ -201,7 +203,7 @@ class LayerPlan:
         ranked = "gen_ai.training.rank" in stream.resource
         key = stream.format, stream.wrapping, stream.single_node, ranked
         if key not in self._shapes:
-            self._shapes[key] = Shapes(self._asking(stream), (*self._prepared.vocabulary, *_OF_READERS))
+            self._shapes[key] = Shapes(self._asking(stream))
         return self._shapes[key]
 
     @property
