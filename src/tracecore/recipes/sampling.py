@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tracecore.ottl.planner.database import Database
-from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.selection import Selector, ends, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Progress, read
 from tracecore.recipes.lanes import Lanes
@@ -55,20 +54,19 @@ class Sampler:
     """A selector that samples progress lines. One for each stream: it remembers what it saw last.
 
     Args:
-        events: the database of all guards but those of progress.
-        progress: the database of those.
+        events: finds lines that are no progress, or more than that.
+        progress: the database of guards of progress.
         effects: the database of what progress lines have besides, where it is known.
         shapes: of the lines of this and other streams.
         mask: hides what means nothing in lines that are not known otherwise.
         escaped: lines are JSON.
         size: of the stream in bytes, where it is known.
-        doubts: which finds of the events are looked at twice.
         live: the stream goes on for ever, and nothing of it is kept back.
     """
 
     def __init__(
         self,
-        events: Database,
+        events: Selector,
         progress: Database,
         effects: Database | None,
         shapes: Shapes,
@@ -76,10 +74,9 @@ class Sampler:
         *,
         escaped: bool = False,
         size: int | None = None,
-        doubts: Doubts | None = None,
         live: bool = False,
     ) -> None:
-        self._events = Selector(events, doubts=doubts)
+        self._events = events
         self._progress = progress
         self._effects = effects
         self._shapes = shapes

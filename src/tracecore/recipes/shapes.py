@@ -262,10 +262,12 @@ class Shapes:
 
     Args:
         ask: what recipes and reader make of a line.
+        often: the same for many lines that are nearly the same.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, often: Ask) -> None:
         self._ask = ask
+        self._often = often
         self._words = _Words()
         #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
         self.keys: dict[bytes, int] = {}
@@ -331,7 +333,7 @@ class Shapes:
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
             return ALONE
-        found = learn(raw, spans, self._ask)
+        found = learn(raw, spans, self._often)
         if isinstance(found, int):
             return found
         known.append(len(self.shapes))
