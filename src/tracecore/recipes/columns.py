@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tracecore.ottl.planner.selection import ends, lined
 from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP, Rows
@@ -163,39 +163,52 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     digit = np.zeros(len(array) + 2, np.bool_)
     np.less(array - np.uint8(48), 10, out=digit[1:-1])
     edges = np.flatnonzero(digit[1:] != digit[:-1])
-    begins, stops = edges[::2], edges[1::2]
-    first = np.searchsorted(begins, np.append(lines.starts, len(array)))
+    begins, stops = np.append(edges[::2], len(array)), np.append(edges[1::2], len(array))
+    first = np.searchsorted(begins[:-1], np.append(lines.starts, len(array)))
     right = (first[line + 1] - first[line]) == rows.counts[variant]
     wrong = line[~right]
     if len(wrong):
         line, variant = line[right], variant[right]
-    run = first[line][:, None] + rows.runs[variant]
-    if not len(begins):
-        run[:] = 0
-        begins = stops = np.zeros(1, np.int64)
-    else:
-        np.minimum(run, len(begins) - 1, out=run)
-    value, length = _values(array, begins[run], stops[run])
-    step = (value * rows.steps[variant]).sum(1)
-    long = (stops[run] - begins[run] > MAX_DIGITS).any(1) | (step >= MAX_STEP) | (step < 0)
+    base = first[line]
+    present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
+    step, who, size = (np.zeros(len(line), np.int64) for _ in range(3))
+    time = np.zeros(len(line))
+    long = np.zeros(len(line), np.bool_)
+    for column in range(int(rows.widths[present].max(initial=0))):
+        run = np.minimum(base + _of(rows.runs, column, variant, present), len(begins) - 1)
+        end = stops[run]
+        length = end - begins[run]
+        long |= length > MAX_DIGITS
+        value = _values(array, end, length)
+        for weights, sums in ((rows.steps, step), (rows.who, who), (rows.exponents, size)):
+            if weights[present, column].any():
+                sums += value * _of(weights, column, variant, present)
+        if rows.times[present, column].any():
+            time += value * _of(rows.times, column, variant, present)
+        if rows.lengths[present, column].any():
+            size += np.searchsorted(_TENS, value, "right") * _of(rows.lengths, column, variant, present)
     shape = rows.shapes[variant]
+    long |= (step >= MAX_STEP) | (step < 0)
     step[stepless[shape]] = -1
-    time = (value * rows.times[variant]).sum(1)
     time[timeless[shape]] = np.nan
-    lane = shape * _KIND + (value * rows.who[variant]).sum(1) * _WHO
-    lane += ((length * rows.lengths[variant]).sum(1) + (value * rows.exponents[variant]).sum(1)) * _SIZE
-    found = Progress(line, variant, step, time, lane)
+    found = Progress(line, variant, step, time, shape * _KIND + who * _WHO + size * _SIZE)
     if long.any():
         wrong, found = np.append(wrong, line[long]), found.some(~long)
     return found, wrong
 
 
-def _values(array: np.ndarray[tuple[int], np.dtype[np.uint8]], begin: Array, end: Array) -> tuple[Array, Array]:
-    """Numbers from places to places, and how many digits they have without zeros before them."""
-    size = np.minimum(end - begin, MAX_DIGITS)
-    value = np.zeros(begin.shape, np.int64)
-    for place in range(int(size.max(initial=0))):
-        inside = place < size
-        digit = array[np.where(inside, end - 1 - place, 0)] - np.int64(48)
-        value += np.where(inside, digit, 0) * _TENS[place]
-    return value, np.searchsorted(_TENS, value, "right")
+def _of(table: Any, column: int, variant: Array, present: Array) -> Any:
+    """What stands in a column for each line; one number where all lines are of one variant."""
+    return table[present[0], column] if len(present) == 1 else table[:, column][variant]
+
+
+def _values(array: np.ndarray[tuple[int], np.dtype[np.uint8]], end: Array, length: Array) -> Array:
+    """Numbers of so many digits that end before some places."""
+    shortest, longest = int(length.min(initial=MAX_DIGITS)), int(length.max(initial=0))
+    value = np.zeros(len(end), np.int64)
+    for place in range(min(longest, MAX_DIGITS)):
+        digit = array[end - (place + 1)] - np.int64(48)
+        if place >= shortest:
+            digit[place >= length] = 0
+        value += digit * _TENS[place]
+    return value

@@ -226,6 +226,7 @@ class Rows:
         self._rows: list[list[list[float]]] = []
         self._shapes: list[int] = []
         self._counts: list[int] = []
+        self._widths: list[int] = []
 
     def add(self, number: int, shape: Shape, count: int) -> int:
         """The number of a variant: that of the shape, and how many numbers a line has."""
@@ -242,6 +243,7 @@ class Rows:
             self._rows.append([column + [0.0] * (WIDTH - len(used)) for column in columns])
             self._shapes.append(number)
             self._counts.append(count)
+            self._widths.append(len(used))
         return found
 
     def columns(self) -> None:
@@ -255,6 +257,7 @@ class Rows:
         self.times = table[:, 2]
         self.shapes = np.array(self._shapes, np.int64)
         self.counts = np.array(self._counts, np.int64)
+        self.widths = np.array(self._widths, np.int64)
 
 
 class Shapes:
