@@ -151,3 +151,39 @@ def test_the_last_lines_are_found_in_a_log_of_all_ranks(tmp_path: Path) -> None:
 def test_steps_like_any_other_are_no_activity() -> None:
     assert activity(["step 1 loss 2.0", "step 2 loss 2.0"]) is None
     assert activity(["Evaluating on 3 shards", "step 2 loss 2.0"]) == "was in validation"
+
+
+STALL = (
+    "[2024-03-11 10:22:01.123456: W horovod/common/stall_inspector.cc:107] One or more tensors were submitted to be "
+    "reduced, gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for more than 60 "
+    "seconds. This may indicate that different ranks are trying to submit different tensors.\n"
+    "Missing ranks:\n2: [grads_14_0]\n3: [grads_14_0]\n"
+)
+JAX = (
+    "E1115 20:51:02.123456 1301 coordination_service.cc:1431] Barrier timed out. Id: ckpt_101. # of tasks that reached "
+    "the barrier: 3/4. The first task at the barrier: /job:jax_worker/replica:0/task:0. Some timed out task names:\n"
+    "/job:jax_worker/replica:0/task:2\n"
+)
+BARRIER = (
+    '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/workspace/train.py", line 31, in <module>\n'
+    "[rank0]:     dist.monitored_barrier()\n[rank0]: RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"), [(STALL, [2, 3]), (JAX, [2]), (BARRIER, [2])], ids=["stall", "jax", "barrier"]
+)
+def test_one_process_speaks_for_all(tmp_path: Path, text: str, ranks: list[int]) -> None:
+    (tmp_path / "out.log").write_text(f"step 10 loss 2.31\nstep 20 loss 2.21\n{text}")
+    document = diagnose([tmp_path]).document()
+    incident = document["incidents"][0]
+    assert (incident["root_cause"]["pattern"], incident["suspects"]["ranks"]) == ("nccl_hang", ranks)
+    (verdict,) = [v for v in document["verdicts"] if v["pattern.name"] == "nccl_hang"]
+    assert (verdict["confidence"], verdict["culprit_ranks"]) == ("partial", ranks)
+
+
+def test_a_stall_that_a_step_followed_was_only_slow(tmp_path: Path) -> None:
+    (tmp_path / "out.log").write_text(
+        f"step 10 loss 2.31\nstep 20 loss 2.21\n{STALL}step 30 loss 2.2\nstep 40 loss 2.1\n"
+    )
+    assert diagnose([tmp_path]).incidents == []

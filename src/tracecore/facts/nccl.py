@@ -59,6 +59,9 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
+        if self.reporter is not None and self.missing:
+            ranks = f"rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing))}"
+            return sentence(self, f"{self.reporter} says that the others wait for {ranks}")
         if self.pg == GLOO:
             parts = ["waited in vain in a collective over gloo"]
             if self.missing:
@@ -88,6 +91,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
         error: the vocabulary of `nccl.error`.
         peer: address or rank of the other side as printed.
         detail: the rest of the line.
+        device: the network adapter, with its port where the line has it.
     """
 
     kind: ClassVar[str] = "nccl_error"
@@ -98,6 +102,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
     error: str
     peer: str | None = None
     detail: str | None = None
+    device: str | None = None
 
     def describe(self) -> str:
         peer = f" with peer {self.peer}" if self.peer else ""

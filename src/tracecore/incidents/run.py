@@ -204,11 +204,15 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
 
 def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
     """Whether no step was made after it. Without times, steps further down the same file say that it was survived."""
-    if not fact.approximate:
-        return fact.end >= progress
     offsets = steps.get(fact.source.path, ())
     # One further step may be another rank's.
-    return not isinstance(fact, _SURVIVABLE) or len(offsets) - bisect_right(offsets, fact.source.offset) < 2
+    went_on = len(offsets) - bisect_right(offsets, fact.source.offset) > 1
+    spoken = isinstance(fact, WatchdogReport) and fact.reporter is not None
+    if went_on and (spoken or (isinstance(fact, NcclError) and fact.error == "horovod_stall")):
+        return False  # they only waited long
+    if not fact.approximate:
+        return fact.end >= progress
+    return not isinstance(fact, _SURVIVABLE) or not went_on
 
 
 def _is_trouble(fact: Fact) -> bool:
@@ -275,7 +279,9 @@ def _take(attempt: Attempt, fact: Fact) -> None:
         attempt.bad.append(fact)
         if isinstance(fact, LauncherFailure) and fact.other_rank is not None:
             attempt.ranks.add(fact.other_rank)
-    elif isinstance(fact, StepStalled) or (isinstance(fact, WatchdogReport) and fact.report == "timeout"):
+    elif isinstance(fact, StepStalled) or (
+        isinstance(fact, WatchdogReport) and fact.report == "timeout" and fact.reporter is None
+    ):
         attempt.stalls.append(fact)
 
 

@@ -66,6 +66,7 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
         from_rank=natural(get("nccl.watchdog.from_rank")),
         missing=_ranks(get("nccl.watchdog.missing_ranks")),
         frame=_waited_at(record),
+        reporter=text(get("nccl.watchdog.reporter"), 64),
         group_rank=number if "rank" not in fields else None,
     )
     said = (word(get("nccl.watchdog.kind")), report.op, report.seq)
@@ -96,6 +97,7 @@ def nccl_error(record: Stamped) -> NcclError | None:
         error=error,
         peer=name(str(peer) if type(peer) is int else peer),
         detail=text(record.get("nccl.error.detail"), 512),
+        device=name(record.get("nccl.error.device")),
     )
 
 

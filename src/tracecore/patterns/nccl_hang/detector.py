@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
 WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
+#: Stands for a rank whose number is not known.
+_UNNAMED: Final = 1 << 30
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
 #: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
@@ -65,6 +67,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         ended: of those that left nothing, (rank, how it ended in words), where that is known.
         stacks: where those that the others wait for stood, where that was printed.
         earlier: an earlier call that differed between ranks and ended all the same.
+        reporter: who says so, where one process speaks for all.
         over: those that are looked for and whose process has ended.
         everybody: every rank of the job is in it, by their own reports.
         others: ranks that left a log and do not complain.
@@ -91,6 +94,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     ended: tuple[tuple[int, str], ...] = ()
     stacks: tuple[StackPrinted, ...] = ()
     earlier: str | None = None
+    reporter: str | None = None
     over: tuple[int, ...] = ()
     everybody: bool = False
     others: tuple[int, ...] = ()
@@ -133,6 +137,11 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
 
     def headline(self) -> str:
+        if self.reporter is not None and self.culprits:
+            waits = named(self.hanging_ranks, capital=True) if self.hanging_ranks else "The other ranks"
+            wait = "waits" if len(self.hanging_ranks) == 1 else "wait"
+            late = "has" if len(self.culprits) == 1 else "have"
+            return f"{waits} {wait} for {named(self.looked_for)}, which {late} not come: {self.reporter} says so"
         behind = any(
             isinstance(fact, CollectiveEntry) and (fact.behind or (fact.seq != self.seq and not self.is_p2p))
             for fact in self.hanging
@@ -197,7 +206,14 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             told = [f"rank {c.rank} {called(c)}{f' at {c.frame}' if c.frame else ''}" for c in calls[:3]]
             what = f": {'; '.join(told)}" if told else ""
             steps.append(f"Compare what each sends with what the other expects, in size, type and order{what}")
-        for culprit in self.culprits[:3] if not self.crossed else ():
+        plain = [c.rank for c in self.culprits if c.why == "never_entered" and not c.frame]
+        alike = len(plain) == len(self.culprits) > 1 and not said and not self.stacks and not self.ended
+        if alike and not self.crossed:
+            steps.append(
+                f"Look at {named(plain)}: `py-spy dump --pid PID` on their hosts shows where they are, while they run; "
+                f"their logs, `dmesg` and the storage they read from show why they do not come"
+            )
+        for culprit in self.culprits[:3] if not self.crossed and not alike else ():
             where = f"; its last call was {culprit.what or 'a collective'} at {culprit.frame}" if culprit.frame else ""
             stack = next((stack for stack in self.stacks if stack.rank == culprit.rank), None)
             if stack is not None and culprit.why == "never_entered":
@@ -457,9 +473,11 @@ class NcclHang(Pattern[Config]):
         job = f"{job}#{fact.attempt}" if fact.attempt else job
         if fact.rank is None:
             # Who speaks is known by its number in the group: the group's members tell which rank that is.
-            if not isinstance(fact, WatchdogReport) or fact.group_rank is None or not fact.pg:
+            if not isinstance(fact, WatchdogReport):
                 return ()
-            return ((job, fact.pg),)
+            if fact.reporter is not None and fact.missing:
+                return ((job, fact.pg or ""),)
+            return ((job, fact.pg),) if fact.group_rank is not None and fact.pg else ()
         if type(fact) is CollectiveEntry and fact.is_p2p:
             return ((job, fact.pg), (job, ""))
         if isinstance(fact, CollectiveEntry | GroupProgress):
@@ -495,6 +513,10 @@ class NcclHang(Pattern[Config]):
         enough = self.config.min_ranks
         stalled = any(fact.stalled for fact in window.of(GroupProgress))
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
+        spokesman = _spokesman(cohorts)
+        if few and spokesman is not None:
+            window.keep(None)
+            return [_verdict(window, 0, cohorts[0], Known.of(window), False, spokesman.reporter)]
         if few and not stalled:
             window.keep(idle or None)
             return []
@@ -573,13 +595,19 @@ class NcclHang(Pattern[Config]):
         for report in reports:
             if report.report not in ("timeout", "exception"):
                 continue
+            if report.reporter is not None and report.missing and report.rank is None:
+                cohorts.setdefault(0, {}).setdefault(_UNNAMED, report)
+                continue
             if report.rank is None:
                 # Its number in the group stands for it, below all ranks.
                 if report.group_rank is not None and report.seq is not None and not _is_pairwise(report):
                     cohorts.setdefault(report.seq, {}).setdefault(-1 - report.group_rank, report)
                 continue
             if report.pg == GLOO or (report.seq is None and report.missing):
-                cohorts.setdefault(0, {}).setdefault(report.rank, report)
+                said = cohorts.setdefault(0, {})
+                before = said.setdefault(report.rank, report)
+                if report.missing and not getattr(before, "missing", ()):
+                    said[report.rank] = report  # who is missing says more than that one waited
                 continue
             if report.seq is None:
                 continue
@@ -590,8 +618,19 @@ class NcclHang(Pattern[Config]):
         return cohorts, pairwise
 
 
+def _spokesman(cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]]) -> WatchdogReport | None:
+    """Who says for all whom they wait for."""
+    said = [fact for fact in cohorts.get(0, {}).values() if isinstance(fact, WatchdogReport)]
+    return next((report for report in said if report.reporter is not None and report.missing), None)
+
+
 def _verdict(
-    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: Known, pairwise: bool
+    window: Window,
+    seq: int,
+    cohort: dict[int, CollectiveEntry | WatchdogReport],
+    known: Known,
+    pairwise: bool,
+    reporter: str | None = None,
 ) -> NcclHangVerdict:
     hanging = tuple([cohort[rank] for rank in sorted(cohort)])
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
@@ -600,14 +639,19 @@ def _verdict(
         unmeasured = tuple(sorted(known.absent - cohort.keys() - {c.rank for c in culprits}))
     first: CollectiveEntry | None = None
     time = hanging[0].time
-    pg_desc = None
+    pg_desc = op = None
+    best = -1
     for fact in hanging:
         if fact.time > time:
             time = fact.time
         pg_desc = pg_desc or fact.pg_desc
         if first is None and isinstance(fact, CollectiveEntry):
             first = fact
-    partial = not culprits and (bool(unmeasured) or first is None)
+        # What the ranks are in: who waits further on is in something else, and a dump knows best.
+        fits = 2 * (fact.seq == seq) + isinstance(fact, CollectiveEntry)
+        if fits > best and fact.op is not None:
+            op, best = fact.op, fits
+    partial = reporter is not None or (not culprits and (bool(unmeasured) or first is None))
     return NcclHangVerdict(
         key=window.key,
         episode=f"p2p:{seq}" if pairwise else str(seq),
@@ -616,7 +660,7 @@ def _verdict(
         pg=window.key[1],
         pg_desc=pg_desc,
         seq=seq,
-        op=None if pairwise else _operation(hanging, seq),
+        op=None if pairwise else op,
         is_p2p=pairwise,
         hanging=hanging,
         culprits=culprits,
@@ -624,18 +668,8 @@ def _verdict(
         origin=origin,
         size=known.size,
         earlier=known.earlier,
+        reporter=reporter,
     )
-
-
-def _operation(hanging: Sequence[CollectiveEntry | WatchdogReport], seq: int) -> str | None:
-    """What the ranks are in, from a dump where there is one."""
-    best: str | None = None
-    least = 4
-    for fact in hanging:
-        distance = 2 * (fact.seq != seq) + (not isinstance(fact, CollectiveEntry))
-        if fact.op and distance < least:
-            best, least = fact.op, distance
-    return best
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:

@@ -26,6 +26,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.fold import Fold
 from tracecore.facts.projection import TRIGGERS, project
 from tracecore.facts.silence import SilenceBridge
+from tracecore.facts.thinning import INTERVAL, FactThinner
 from tracecore.incidents.live import LiveIncidents, Update
 from tracecore.patterns import catalogue
 from tracecore.pipeline.agent.batch import Ack
@@ -124,6 +125,7 @@ class Detection:
         self._dumps: DumpFacts | None = None
         self._sent: list[Fact] = []
         self._pulse = Pulse()
+        self._thinner = FactThinner(min(INTERVAL, options.progress.stall_after // 4))
         #: Sources of what was read, and when, whose facts have not left yet.
         self._waiting: list[tuple[int, Ack]] = []
         self._live: LiveIncidents | None = None
@@ -445,8 +447,10 @@ class Detection:
         instant = self._begin(now, last=last)
         if instant is None and self._ahead is not None:
             return [], ()
-        facts = [] if instant is None else self._gathered(instant, now, last=last)
-        facts += self._pulse.beats(now)
+        found = [] if instant is None else self._gathered(instant, now, last=last)
+        facts = [*self._thinner.take(found, instant or now), *self._pulse.beats(now)]
+        if last:
+            facts += self._thinner.finish()
         return facts, self._judged(now, last=last)
 
     def evaluate(self, now: int, *, last: bool = False) -> tuple[list[Emission], list[Update], tuple[Ack, ...]]:
@@ -467,8 +471,10 @@ class Detection:
             self._live.take(facts, instant)
             self._live.hear(heard, instant)
             updates = [u for found in self._live.advance(instant) if (u := self._anew(found, incident_told(found)))]
-        news = [e for found in heard if (e := self._anew(found, verdict_told(found)))]
-        said, self.held_back = self._groups.take(news, now, last=last)
+        said: list[Emission] = []
+        if self._options.tell != "incidents":
+            news = [e for found in heard if (e := self._anew(found, verdict_told(found)))]
+            said, self.held_back = self._groups.take(news, now, last=last)
         self._numbers.update(self._blocks)
         for emission in said:
             log.info(
@@ -480,7 +486,7 @@ class Detection:
             )
         for update in updates:
             log.info("%s revision %d %s: %s", update.id, update.revision, update.state, update.incident.headline)
-        return said if self._options.tell != "incidents" else [], updates, self._judged(now, last=last)
+        return said, updates, self._judged(now, last=last)
 
     def _begin(self, now: int, *, last: bool) -> int | None:
         """The instant to judge at; None where there is nothing to judge."""
