@@ -88,7 +88,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         fact = self.failure
         if isinstance(fact, ExceptionRaised):
             # The first of a chain is why; one further up that says with whom it tried to speak tells more.
-            outer = not fact.root_type or ("://" in (fact.message or "") and "://" not in (fact.root_message or ""))
+            outer = not fact.root_type or (_names_host(fact.message) and not _names_host(fact.root_message))
             kind, message = (fact.type, fact.message) if outer else (fact.root_type, fact.root_message)
             return kind or fact.type, message or ""
         if isinstance(fact, CudaError):
@@ -259,6 +259,11 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             "tracecore.process.signal": self.signal,
             "k8s.node.name": self.failure.node,
         }
+
+
+def _names_host(message: str | None) -> bool:
+    """Whether a message says with whom it could not speak: `https://…`, `HTTPSConnectionPool(host='…'`."""
+    return message is not None and ("://" in message or "host='" in message)
 
 
 def _count(number: int, what: str) -> str:
