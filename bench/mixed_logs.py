@@ -127,7 +127,12 @@ def _kept(layout: str, lines: list[str], size: int) -> Iterator[bytes]:
             if number % CUT == 5:
                 kept = f"{time} stdout P {text[:40]}\n{time} stdout F {text[40:]}\n"
         elif layout == "docker":
-            kept = json.dumps({"log": text + "\n", "stream": "stdout", "time": time}, separators=(",", ":")) + "\n"
+            kept = (
+                json.dumps(
+                    {"log": text + "\n", "stream": "stdout", "time": time}, separators=(",", ":"), ensure_ascii=False
+                )
+                + "\n"
+            )
         else:
             kept = f"{text}\n"
         data = kept.encode()

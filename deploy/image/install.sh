@@ -23,7 +23,7 @@ packages)
 tracecore)
   PATH="$tools/bin:$PATH" "$tools/bin/hatchling" build -t wheel -d "$tools/dist"
   "$place/bin/python3" -m pip install --quiet --no-cache-dir --disable-pip-version-check --no-deps --no-index \
-    "$tools"/dist/tracecore-*.whl
+    "$tools"/dist/tracecore_diagnosis-*.whl
   "$place/bin/python3" -m pip check
   "$place/bin/python3" -m pip uninstall --quiet --yes setuptools pip
   "$place/bin/python3" -m compileall -q "$place/lib"

@@ -1,4 +1,4 @@
-"""Plays incidents on a machine that does not exist, for the agents that the chart deploys, and prints their verdicts.
+"""Plays failures on a machine that does not exist, for the agents that the chart deploys, and prints their incidents.
 
 python examples/end-to-end/play.py memory-error
 python examples/end-to-end/play.py --list
@@ -25,17 +25,19 @@ SLACK = 60.0
 
 
 def show(document: dict[str, Any], seconds: float) -> None:
-    """A verdict as it came, for people."""
+    """An incident as it came, for people."""
+    incident = document["incident"]
     again = f", revision {document['revision']}" if document["revision"] > 1 else ""
-    print(f"\n  {document['pattern']} ({document['role']}, {document['status']}{again}) after {seconds:.1f} s")
+    what = document["pattern"] or "cause not known"
+    print(f"\n  {document['id']} ({what}, {document['status']}{again}) after {seconds:.1f} s")
     print(textwrap.fill(document["headline"], 110, initial_indent="  ", subsequent_indent="  "))
     print(textwrap.fill("→ " + document["remediation"], 110, initial_indent="  ", subsequent_indent="    "))
-    for entry in document["verdict"]["evidence_trail"]:
-        print(f"    {entry['timestamp']}  {entry['kind']:<20} {entry['description'][:110]}")
+    others = ", ".join(document["patterns"][1:])
+    print(f"    class {incident['failure']['class']}" + (f"; explains {others}" if others else ""))
 
 
 def play(incident: Incident, place: Path, *, fast: bool) -> bool:
-    """Play one; whether its verdict came."""
+    """Play one; whether its incident came."""
     print(f"{incident.name}: {incident.story}")
     print("  starting the agents, then a healthy job …", flush=True)
     with Local(place, fast=fast) as stage:
@@ -45,7 +47,7 @@ def play(incident: Incident, place: Path, *, fast: bool) -> bool:
         time.sleep(2)  # for what more becomes known of it
         for delivery in list(stage.webhook.deliveries):
             show(delivery.document, delivery.time - began)
-    print("" if came else f"\n  no verdict of {incident.pattern}: see the logs in {place}")
+    print("" if came else f"\n  no incident of {incident.pattern}: see the logs in {place}")
     return came
 
 

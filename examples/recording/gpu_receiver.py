@@ -1,6 +1,6 @@
 """Ask the GPUs of this machine as the `gpu` receiver does, and write down every answer of the driver.
 
-    pip install tracecore[gpu]
+    pip install '.[gpu]'
     python examples/recording/gpu_receiver.py > recorded.json
 
 The file has the calls into NVIDIA's library with what it gave back, byte by byte (`tests/data/nvml` has such files, and

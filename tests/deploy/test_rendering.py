@@ -40,6 +40,7 @@ TOGGLES: dict[str, list[dict[str, Any]]] = {
         {"kernel": {"source": "file"}},
         {"kernel": {"source": "kmsg", "kmsg": {"resource": "smarter-devices/kmsg"}}},
         {"kernel": {"journald": {"hostPath": "/run/log/journal", "units": ["kubelet.service"]}}},
+        {"kernel": {"journald": {"mayBeAbsent": True}}},
     ],
     "dumps": [{"dumps": {"enabled": on}} for on in (True, False)],
     "metrics": [
@@ -76,6 +77,13 @@ TOGGLES: dict[str, list[dict[str, Any]]] = {
     "around": [
         {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}},
         {"networkPolicy": {"enabled": False}, "priorityClass": {"create": False}, "clusterName": "one"},
+        {"serviceMonitor": {"enabled": True}, "probes": {"liveness": {"periodSeconds": 60}}},
+    ],
+    "tls": [{}, {"tls": {"secretName": "agents-tls"}}],
+    "cluster": [
+        {},
+        {"cluster": {"persistence": {"enabled": True}, "podDisruptionBudget": {"enabled": True}}},
+        {"cluster": {"existingClaim": "mine", "persistence": {"enabled": True}}},
     ],
 }
 
@@ -140,7 +148,8 @@ def valid(text: str, place: Path) -> Configuration:
         configuration, warnings = read([place], ENVIRONMENT)
     except ConfigurationError as error:
         pytest.fail("\n".join(map(str, error.problems)) + "\n" + text)
-    assert not warnings
+    # Certificates are in the pod, not here.
+    assert all("there is no file /etc/tracecore-tls/" in str(warning) for warning in warnings)
     return configuration
 
 
@@ -234,7 +243,8 @@ def _fits(configuration: Configuration, pod: dict[str, Any]) -> None:
             for pattern in component.source["include"]:
                 assert any(pattern.startswith(path + "/") for path in mounts), pattern
         if id in ("journald", "ncclfr"):
-            assert component.options.directory in mounts
+            directory = component.options.directory
+            assert directory in mounts or str(Path(directory).parent) in mounts
         if id in ("k8sobjects", "prometheus"):
             assert pod["automountServiceAccountToken"] is True
     if "k8sattributes" in configuration.of("processor"):
@@ -269,6 +279,92 @@ def _wired(objects: list[dict[str, Any]]) -> None:
     for text in configurations(objects).values():
         target = (yaml.safe_load(text)["exporters"].get("otlp/cluster") or {}).get("endpoint", "").partition(":")[0]
         assert not target or target in by_kind["Service"]
+
+
+def of(objects: list[dict[str, Any]], kind: str, end: str = "") -> dict[str, Any]:
+    """The one object of a kind whose name ends like this."""
+    (found,) = [one for one in objects if one["kind"] == kind and one["metadata"]["name"].endswith(end)]
+    return found
+
+
+def test_agents_speak_tls_to_each_other(render: Any, tmp_path: Path) -> None:
+    objects = render({"tls": {"secretName": "agents-tls"}})
+    texts = configurations(objects)
+    node, cluster = (valid(texts[name], tmp_path / name) for name in ("agent.yaml", "cluster.yaml"))
+    tls = node.of("exporter")["otlp/cluster"].options.tls
+    assert not tls.insecure
+    assert tls.ca_file == "/etc/tracecore-tls/ca.crt"
+    assert cluster.of("receiver")["otlp"].options.protocols.grpc.tls.client_ca_file == tls.ca_file
+    for kind in ("DaemonSet", "Deployment"):
+        pod = of(objects, kind)["spec"]["template"]["spec"]
+        assert {"name": "agents-tls", "secret": {"secretName": "agents-tls", "defaultMode": 0o440}} in pod["volumes"]
+    # Nothing is sent to the cluster's agent where every node judges for itself.
+    alone = render({"tls": {"secretName": "agents-tls"}, "detection": {"scope": "node"}})
+    assert "agents-tls" not in json.dumps(alone)
+
+
+def test_the_cluster_agent_keeps_its_state_and_its_place(render: Any) -> None:
+    values = {"persistence": {"enabled": True, "size": "5Gi", "storageClass": "fast"}}
+    objects = render({"cluster": {**values, "podDisruptionBudget": {"enabled": True, "maxUnavailable": 0}}})
+    claim = of(objects, "PersistentVolumeClaim")
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+    assert claim["spec"]["storageClassName"] == "fast"
+    deployment = of(objects, "Deployment")
+    volumes = {volume["name"]: volume for volume in deployment["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["state"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    budget = of(objects, "PodDisruptionBudget")
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert budget["spec"]["maxUnavailable"] == 0
+    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    mine = render({"cluster": {**values, "existingClaim": "mine"}})
+    assert not [one for one in mine if one["kind"] == "PersistentVolumeClaim"]
+
+
+def test_more_containers_objects_probes_and_monitors(render: Any) -> None:
+    side = {"name": "side", "image": "proxy:1"}
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    own = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "own"}}
+    text = "apiVersion: v1\nkind: Secret\nmetadata:\n  name: '{{ .Release.Name }}-made'\n"
+    objects = render(
+        {
+            "agent": {"extraContainers": [side]},
+            "cluster": {"extraContainers": [side], "topologySpreadConstraints": [spread]},
+            "probes": {"liveness": {"periodSeconds": 60}},
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "extraManifests": [own, text],
+        }
+    )
+    for kind in ("DaemonSet", "Deployment"):
+        pod = of(objects, kind)["spec"]["template"]["spec"]
+        assert [one["name"] for one in pod["containers"]] == ["tracecore", "side"]
+        assert pod["containers"][0]["livenessProbe"]["periodSeconds"] == 60
+        assert pod["containers"][0]["livenessProbe"]["failureThreshold"] == 6
+    assert of(objects, "Deployment")["spec"]["template"]["spec"]["topologySpreadConstraints"] == [spread]
+    assert {one["metadata"]["name"] for one in objects if one["kind"] == "Secret"} == {"own", "probe-made"}
+    monitor, service = of(objects, "ServiceMonitor"), of(objects, "Service", "-metrics")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert service["spec"]["ports"][0]["name"] == monitor["spec"]["endpoints"][0]["port"]
+    template = of(objects, "DaemonSet")["spec"]["template"]
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+
+
+def test_a_node_without_a_journal_still_gets_its_pod(render: Any) -> None:
+    def journal(values: dict[str, Any]) -> str:
+        pod = of(render({"kernel": {"journald": values}}), "DaemonSet")["spec"]["template"]["spec"]
+        (path,) = [volume["hostPath"]["path"] for volume in pod["volumes"] if volume["name"] == "kernel"]
+        return str(path)
+
+    assert journal({}) == "/var/log/journal"
+    assert journal({"mayBeAbsent": True}) == "/var/log"
+
+
+def test_outputs_may_have_certificates_of_their_own(render: Any, tmp_path: Path) -> None:
+    tls = {"ca_file": "/etc/tracecore-tls/own-ca.crt"}
+    outputs = {"otlphttp": {**OTLP["otlphttp"], "tls": tls}, "alertmanager": {**ALERTS["alertmanager"], "tls": tls}}
+    configuration = valid(configurations(render({"outputs": outputs}))["cluster.yaml"], tmp_path / "cluster.yaml")
+    for id in ("otlphttp", "webhook/alertmanager"):
+        assert configuration.of("exporter")[id].options.tls.ca_file == tls["ca_file"]
 
 
 def test_a_changed_configuration_is_a_new_pod(render: Any) -> None:

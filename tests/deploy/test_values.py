@@ -64,6 +64,13 @@ def test_every_default_is_described_and_every_description_has_a_default(
     described = {name for name in names(schema, "") if not name.startswith("global")}
     missing = described - keys(values, "", described)
     optional = {f"agent.seLinuxOptions.{name}" for name in ("user", "role", "type", "level")}
+    files = ("ca_file", "cert_file", "key_file", "server_name_override", "insecure_skip_verify", "min_version")
+    optional |= {f"outputs.{output}.tls.{name}" for output in ("alertmanager", "webhook", "otlphttp") for name in files}
+    times = ("initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold", "successThreshold")
+    given = {"startup": ("periodSeconds", "failureThreshold")}
+    usual = ("periodSeconds", "timeoutSeconds", "failureThreshold")
+    for probe in ("startup", "liveness", "readiness"):
+        optional |= {f"probes.{probe}.{name}" for name in times if name not in given.get(probe, usual)}
     assert missing == optional | {"agent.updateStrategy.rollingUpdate.maxSurge"}
 
 
@@ -98,6 +105,11 @@ def test_every_default_is_described_and_every_description_has_a_default(
         ("outputs.log.enabled", False),
         ("image.digest", "sha256:123"),
         ("image.tag", 1.0),
+        ("agent.extraContainers", [{"name": "tracecore", "image": "x"}]),
+        ("cluster.persistence.size", "2 gigabytes"),
+        ("cluster.podDisruptionBudget.maxUnavailable", 2),
+        ("probes.liveness.path", "/"),
+        ("outputs.otlphttp.tls", {"ca": "inline"}),
         ("drainSeconds", 0),
         ("drainSeconds", "20s"),
         ("metrics.scrape.interval", "15"),

@@ -186,7 +186,7 @@ def test_links_are_not_followed_and_the_archive_is_private(tmp_path: Path) -> No
 
 def test_dry_run_says_what_it_would_do_and_does_nothing(tmp_path: Path) -> None:
     output = tmp_path / "out.tar.gz"
-    result = CliRunner().invoke(root, ["collect", "--dry-run", "--pod", "ml/train-0", "-o", str(output)])
+    result = CliRunner().invoke(root, ["collect", "--dry-run", "--pod", "ml/train-0", "--output", str(output)])
     assert result.exit_code == 0
     assert "kubectl logs train-0 -n ml" in result.stdout
     assert not output.exists()
@@ -203,6 +203,6 @@ def test_dumps_are_looked_for_where_the_job_was_told_to_put_them() -> None:
     [["--pod", "a", "--job", "b"], ["--pod", "--all"], ["--since", "yesterday"], ["--logs", "/no/such/place"]],
 )
 def test_bad_usage(arguments: list[str], tmp_path: Path) -> None:
-    result = CliRunner().invoke(root, ["collect", *arguments, "-o", str(tmp_path / "x.tar.gz")])
+    result = CliRunner().invoke(root, ["collect", *arguments, "--output", str(tmp_path / "x.tar.gz")])
     assert result.exit_code == 2
     assert not (tmp_path / "x.tar.gz").exists()

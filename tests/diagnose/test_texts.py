@@ -53,7 +53,9 @@ def wrong(label: dict[str, Any], said: Diagnosis) -> list[str]:
     nothing = first is None if not patterns else bool({"?", "-"} & set(patterns))
     if not (nothing if root is None else root in patterns):
         found.append(f"root {root or 'none'}, not one of {patterns}")
-    if failure not in label["class"] and not (failure == "none" and "-" in patterns):
+    # The table of failure classes settles it: memory of a host or a cgroup is infrastructure.
+    classes = {*label["class"], *(("infrastructure",) if root == "host_oom" else ())}
+    if failure not in classes and not (failure == "none" and "-" in patterns):
         found.append(f"class {failure}, not one of {label['class']}")
     headline = first.headline if first is not None else ""
     found += [f"the headline lacks {word!r}" for word in label.get("says", ()) if word.lower() not in headline.lower()]

@@ -28,7 +28,7 @@ def test_no_page_asks_for_more() -> None:
     for path in sorted((ROOT / "docs").rglob("*.md")):
         for line in path.read_text().splitlines():
             if re.search(r"\b(?:list|watch)\b", line) and re.search(r"\bget,? (?:and |or )?(?:list|watch)\b", line):
-                assert path.name == "install-kubernetes.md", f"{path.name}: {line}"
+                assert path.name in ("install-kubernetes.md", "requirements.md"), f"{path.name}: {line}"
 
 
 def test_the_chart_grants_what_is_needed_and_nothing_that_writes() -> None:

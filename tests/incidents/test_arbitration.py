@@ -39,7 +39,7 @@ def test_a_crash_explains_the_hang_of_those_that_waited_for_it() -> None:
     assert roots(finding) == ["worker_crash"]
     incident = finding.incidents[0]
     assert [e.id for e in incident.symptoms] == [hang.id]
-    assert incident.edges[0].reason == "rank 3 was gone, and the others waited for it in their next collective"
+    assert incident.edges[0].reason == "rank 3 had failed, and the others waited for it in their next collective"
     assert incident.suspects.ranks == (3,)
 
 

@@ -202,6 +202,10 @@ def collectives() -> Iterator[Case]:
     crash = ("worker_crash",)
     mismatch = ("collective_mismatch",)
     differ = "ranks called different collectives, so none of them can end"
+    same = "it is the same difference, as the watchdogs tell it"
+    yield from pairs(mismatch, mismatch, same, (about(90),), (watchdog(20, 1),))
+    yield from pairs(mismatch, mismatch, None, (watchdog(20, 1),), (about(90),))
+    yield from pairs(mismatch, mismatch, None, (watchdog(20, 1),), (watchdog(21, 2),))
 
     def at(group: str, number: int) -> dict[str, Any]:
         return {"nccl__fr__pg_id": group, "nccl__fr__collective_seq_id": number}
@@ -248,7 +252,7 @@ def collectives() -> Iterator[Case]:
 def the_others_wait() -> Iterator[Case]:
     waiting = {"hanging_ranks": [0, 1, 2]}
     told = (watchdog(40, 0), watchdog(41, 1))
-    gone = "rank 3 was gone, and the others waited for it in their next collective"
+    gone = "rank 3 had failed, and the others waited for it in their next collective"
     hung = ("nccl_hang",)
     both = {"ranks": ((3,), (3,)), "effect_fields": waiting}
     yield from pairs(FATAL, hung, gone, (about(10, rank=3),), told, **both)

@@ -246,7 +246,7 @@ def test_each_file_is_sampled_by_itself_and_shapes_are_learned_once() -> None:
     first = len(one(block) or ())
     assert 0 < first < 300
     assert len(one(block.replace(b"step 1", b"step 9")) or ()) < first, "what was seen is remembered"
-    assert len(other(block) or ()) == first, "of another file nothing was seen"
+    assert first - 1 <= len(other(block) or ()) <= first, "of another file nothing but the shape was seen"
 
 
 CONFIG = """

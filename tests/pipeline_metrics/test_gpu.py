@@ -91,7 +91,7 @@ Load = Callable[..., Library]
 
 @pytest.fixture
 def pynvml() -> Any:
-    return pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install tracecore[gpu]")
+    return pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed: pip install nvidia-ml-py")
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import pairwise
 
 import msgspec
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,8 +18,6 @@ from tracecore.facts.progress import stalls
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress
 from tracecore.recipes import sampling
-from tracecore.recipes.columns import Starts, as_steps, steps
-from tracecore.recipes.excerpt import SECONDS
 from tracecore.recipes.lanes import SKEW
 from tracecore.recipes.plan import plan
 from tracecore.signals.logs.reader import read
@@ -45,8 +42,6 @@ FORMATS: dict[str, Callable[[int, int, str], str]] = {
 @pytest.fixture(autouse=True)
 def _short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs of tests are short: without this all of them would be beginning and end."""
-    monkeypatch.setattr(sampling, "BEGINNING", 100)
-    monkeypatch.setattr(sampling, "END", 100)
     monkeypatch.setattr(sampling, "RECENT", 10_000)
 
 
@@ -133,8 +128,8 @@ def test_sampling_changes_no_conclusion(log: tuple[bytes, int, str], size: int) 
     data, end, _ = log
     layer = plan("stdout")
     every = _facts(data, "cri", layer.every, size)
-    _same(_facts(data, "cri", layer.selector, size), every, end)
-    spanning = sorted(_facts(data, "cri", partial(layer.selector, spans=True), size), key=_place)
+    _same(_facts(data, "cri", partial(layer.selector, live=True), size), every, end)
+    spanning = sorted(_facts(data, "cri", layer.selector, size), key=_place)
     _same(spanning, sorted(every, key=_place), end)
     _followed(spanning, every)
 
@@ -169,11 +164,11 @@ def _same(sampled: list[Fact], every: list[Fact], end: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "megatron", "nanogpt"])
-@pytest.mark.parametrize(("spans", "most"), [(False, 300), (True, 40)])
-def test_most_progress_lines_are_never_parsed(kind: str, spans: bool, most: int) -> None:
+@pytest.mark.parametrize(("live", "most"), [(True, 3000), (False, 60)])
+def test_most_progress_lines_are_never_parsed(kind: str, live: bool, most: int) -> None:
     lines = [f"{_stamp(number * 10)} stdout F {FORMATS[kind](0, number, '1.5')}\n" for number in range(1, 30_000)]
     data = "".join(lines).encode()
-    sampled = _facts(data, "cri", partial(plan("stdout").selector, spans=spans), 100_000)
+    sampled = _facts(data, "cri", partial(plan("stdout").selector, live=live), 100_000)
     assert len(sampled) < most
     assert [f.step for f in sampled if isinstance(f, Progress)][-1] == 29_999
     assert not stalls(sampled, START * 10**9 + 300_000 * 10**6)
@@ -186,7 +181,7 @@ def test_a_loss_that_becomes_ten_times_as_large_is_not_left_out(digits: str) -> 
         f"{_stamp(at * 20)} stdout F [rank0]: step {1000 + at} | loss {digits.format(loss)} | grad 0.5\n"
         for at, loss in enumerate(losses)
     ]
-    facts = _facts("".join(lines).encode(), "cri", partial(plan("stdout").selector, spans=True), 50_000)
+    facts = _facts("".join(lines).encode(), "cri", plan("stdout").selector, 50_000)
     reports = [fact for fact in facts if isinstance(fact, Progress)]
     assert len(reports) < 120
     first = {fact.loss: fact.step for fact in sorted(reports, key=_place, reverse=True)}
@@ -196,12 +191,11 @@ def test_a_loss_that_becomes_ten_times_as_large_is_not_left_out(digits: str) -> 
 
 def test_a_line_stands_for_those_that_follow_it_across_blocks() -> None:
     lines = [f"{_stamp(at * 100)} stdout F [rank0]: step {1000 + at} | loss 1.5\n" for at in range(4_000)]
-    facts = _facts("".join(lines).encode(), "cri", partial(plan("stdout").selector, spans=True), 10_000)
+    facts = _facts("".join(lines).encode(), "cri", plan("stdout").selector, 10_000)
     reports = sorted((fact for fact in facts if isinstance(fact, Progress)), key=_place)
     assert [fact.source.line for fact in reports] == [fact.step - 999 for fact in reports if fact.step is not None]
     for one, following in pairwise(reports):
-        # Where stretches are read, nobody knows more exactly when the lines in between were written.
-        assert one.end <= following.time <= one.end + (SECONDS + 1) * 10**9
+        assert one.end <= following.time <= one.end + 10**9
 
 
 def test_steps_change_their_width_within_a_block() -> None:
@@ -212,25 +206,6 @@ def test_steps_change_their_width_within_a_block() -> None:
     sampled = _facts(data, "cri", plan("stdout").selector)
     assert (0, 1199, 1100) in _rewinds(sampled)
     assert len(sampled) < 60
-
-
-@given(
-    st.binary(max_size=300).map(lambda raw: raw.replace(b"a", b"\n").replace(b"b", b"\r"))
-    | st.text("abc \n\t", max_size=300).map(str.encode)
-)
-def test_starts_of_lines(data: bytes) -> None:
-    def ends(at: int) -> bool:
-        return data[at] == 10 or (data[at] == 13 and data[at + 1 : at + 2] != b"\n")
-
-    found = [0, *(at + 1 for at in range(len(data)) if ends(at))]
-    starts = Starts()(data)
-    assert starts.tolist() == (found if found[-1] == len(data) else [*found, len(data)])
-    assert starts.dtype == np.int64
-
-
-@given(st.lists(st.integers(0, 9_999_999), min_size=1))
-def test_steps_are_numbers_and_back(numbers: list[int]) -> None:
-    assert steps(as_steps(np.array(numbers, np.int64))).tolist() == numbers
 
 
 @pytest.mark.parametrize("apart", [0, 1])
@@ -244,8 +219,12 @@ def test_ranks_that_do_not_say_who_they_are_repeat_steps(apart: int) -> None:
     lines += [line(9600 * 50 + 120_000 + at * 1000, 1300) for at in range(200)]
     data = "".join(lines).encode()
     every = _facts(data, "cri", plan("stdout").every, 60_000)
-    sampled = _facts(data, "cri", partial(plan("stdout").selector, spans=True), 60_000)
+    sampled = _facts(data, "cri", plan("stdout").selector, 60_000)
     assert len(sampled) < 400
     end = START * 10**9 + 900_000 * 10**6
     said, known = stalls(sampled, end), stalls(every, end)
-    assert [(s.step, s.no_progress_s) for s in said] == [(s.step, s.no_progress_s) for s in known]
+    # Of steps that ranks make a little apart the highest is named, whoever spoke last.
+    assert [(s.no_progress_s, s.step - apart <= t.step <= s.step) for s, t in zip(said, known, strict=True)] == [
+        (120.0, True),
+        (300.0, True),
+    ]

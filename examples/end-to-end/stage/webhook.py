@@ -1,4 +1,4 @@
-"""Where verdicts arrive."""
+"""Where incidents arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Delivery(NamedTuple):
 
 
 class Webhook:
-    """Takes what the agent's `webhook` exporter posts: one document for each verdict and each revision of one."""
+    """Takes what the agent's `webhook` exporter posts: one document for each revision of an incident."""
 
     def __init__(self) -> None:
         inbox = self
@@ -37,16 +37,16 @@ class Webhook:
         self.deliveries: list[Delivery] = []
         self._serving = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._serving.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._serving.server_address[1]}/verdicts"
+        self.url = f"http://127.0.0.1:{self._serving.server_address[1]}/incidents"
         self._thread = threading.Thread(target=self._serving.serve_forever, args=(0.1,), daemon=True)
         self._thread.start()
 
     def of(self, pattern: str) -> list[Delivery]:
-        """What was said of a pattern, in order."""
-        return [one for one in list(self.deliveries) if one.document["pattern"] == pattern]
+        """The incidents of which a pattern is the root or a part, in order."""
+        return [one for one in list(self.deliveries) if pattern in one.document["patterns"]]
 
     def standing(self) -> dict[str, dict[str, Any]]:
-        """The last revision of every verdict, by its id; one that was taken back has the status `cleared`."""
+        """The last revision of every incident, by its id."""
         return {one.document["id"]: one.document for one in list(self.deliveries)}
 
     def close(self) -> None:

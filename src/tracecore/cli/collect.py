@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracecore.cli.output import format_option, print_json, quiet_option
+from tracecore.facts.wording import counted
+from tracecore.signals.naming import printable
+
 if TYPE_CHECKING:
     from tracecore.pipeline.collection import Got, Item
 
@@ -18,13 +22,15 @@ Recorder dumps, Kubernetes events, Slurm accounting. What is missing is listed.
 
 Secrets (tokens, keys, URLs with credentials) are taken out; --no-redact leaves them in.
 
-Example: tracecore collect --pod ml/train-0 --logs ./logs -o bundle.tar.gz
+Example: tracecore collect --pod ml/train-0 --logs ./logs --output bundle.tar.gz
 """,
 )
 @click.option(
-    "-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("tracecore-bundle.tar.gz"),
+    "--output", "archive", type=click.Path(dir_okay=False, path_type=Path), default=Path("tracecore-bundle.tar.gz"),
     show_default=True, help="The archive to write.",
 )  # fmt: skip
+@format_option()
+@quiet_option
 @click.option("--logs", "paths", multiple=True, type=click.Path(exists=True), help="A file or directory to add.")
 @click.option("--dumps", multiple=True, metavar="PATTERN", help="Flight Recorder dumps, beside the usual places.")
 @click.option("--pod", metavar="[NAMESPACE/]NAME", help="Logs, events and state of this pod.")
@@ -34,7 +40,9 @@ Example: tracecore collect --pod ml/train-0 --logs ./logs -o bundle.tar.gz
 @click.option("--redact/--no-redact", default=True, show_default=True, help="Take secrets out.")
 @click.option("--dry-run", is_flag=True, help="Say what would be collected, and collect nothing.")
 def command(
-    output: Path,
+    archive: Path,
+    output: str,
+    quiet: bool,
     paths: tuple[str, ...],
     dumps: tuple[str, ...],
     pod: str | None,
@@ -45,7 +53,7 @@ def command(
     dry_run: bool,
 ) -> int:
     """Collect, and say of each thing what became of it."""
-    from tracecore.pipeline.collection import Wish, collect, items
+    from tracecore.pipeline.collection import Wish, collect, items, summary
 
     if pod and job:
         raise click.UsageError("--pod and --job exclude each other: a job's pods are found by its name")
@@ -66,19 +74,24 @@ def command(
     )
     wanted = items(wish)
     if dry_run:
+        if output == "json":
+            print_json([{"name": item.name, "what": item.what, "how": _how(item)} for item in wanted])
+            return 0
         for item in wanted:
             click.echo(f"{item.name:<28} {_how(item)}")
         return 0
     try:
-        results = collect(wanted, output, redact=redact, told=_tell)
+        results = collect(wanted, archive, redact=redact, told=None if quiet else _tell)
     except OSError as error:
-        raise click.ClickException(f"cannot write {output}: {error.strerror}") from None
+        raise click.ClickException(f"cannot write {archive}: {error.strerror}") from None
     got = [result for result in results if not result.missing]
     secrets = sum(result.redacted for result in results)
-    click.echo(
-        f"wrote {output}: {len(got)} files, {secrets} secrets taken out" if redact else f"wrote {output}", err=True
-    )
-    click.echo(f"next: tracecore diagnose {output}", err=True)
+    if output == "json":
+        print_json(summary(results, redact) | {"archive": str(archive)})
+    if not quiet:
+        out = f", {counted(secrets, 'secret')} taken out" if redact else ""
+        click.echo(f"wrote {archive}: {counted(len(got), 'file')}{out}", err=True)
+        click.echo(f"next: tracecore diagnose {archive}", err=True)
     return 0 if got else 1
 
 
@@ -92,6 +105,6 @@ def _tell(got: Got) -> None:
     if got.missing:
         click.echo(f"missing  {got.what}: {got.missing}", err=True)
     else:
-        redacted = f", {got.redacted} secrets taken out" if got.redacted else ""
+        redacted = f", {counted(got.redacted, 'secret')} taken out" if got.redacted else ""
         cut = ", cut" if got.cut else ""
-        click.echo(f"got      {got.name} ({got.bytes:,} bytes{redacted}{cut})", err=True)
+        click.echo(f"got      {printable(got.name)} ({counted(got.bytes, 'byte')}{redacted}{cut})", err=True)

@@ -7,10 +7,12 @@ from typing import Any
 
 import click
 
+from tracecore.cli.output import json_option
+
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Everything, as JSON on standard output.")
+@json_option("Everything, as JSON on standard output.")
 @click.option("--schema", is_flag=True, help="The JSON Schema of a whole configuration, for editors.")
 def command(name: str | None, as_json: bool, schema: bool) -> int:
     """List receivers, processors, exporters and extensions, or the options of one.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 import click
+
+from tracecore.cli.output import can_redraw, format_option, is_plain, shown_path, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,10 +34,7 @@ Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
 """,
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True, allow_dash=True))
-@click.option(
-    "--format", "output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True,
-    help="What to print on standard output.",
-)  # fmt: skip
+@format_option("html")
 @click.option("--report", type=click.Path(dir_okay=False, writable=True), help="Also write one HTML page to FILE.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes to read with.")
 @click.option(
@@ -45,6 +43,7 @@ Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
 )  # fmt: skip
 @click.option("--redact/--no-redact", default=True, show_default=True, help="Take secrets out of what is quoted.")
 @click.option("--exit-code", is_flag=True, help="Exit with 10 when an incident was found.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the answer alone: no evidence, no progress, no messages.")
 def command(
     paths: tuple[str, ...],
     output: str,
@@ -53,12 +52,13 @@ def command(
     gpu_by_ordinal: Ordinals,
     redact: bool,
     exit_code: bool,
+    quiet: bool,
 ) -> int:
     """Diagnose, print, and say by the exit status how it went."""
     gc.set_threshold(RARELY)
     from tracecore.pipeline.offline import diagnose
 
-    bar = _Bar() if sys.stderr.isatty() else None
+    bar = _Bar() if can_redraw(sys.stderr) and not quiet else None
     try:
         progress = bar.tell if bar else None
         diagnosis = diagnose(paths, jobs=jobs, progress=progress, ordinals=gpu_by_ordinal, redact=redact)
@@ -69,7 +69,7 @@ def command(
         raise click.Abort from None
     if bar:
         bar.clear()
-    _print(diagnosis, output)
+    _print(diagnosis, output, quiet)
     if report is not None:
         from tracecore.incidents.page import page
         from tracecore.signals import private
@@ -79,13 +79,14 @@ def command(
                 file.write(page(diagnosis).encode())
         except OSError as error:
             raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
-        click.echo(f"wrote {report}", err=True)
+        if not quiet:
+            click.echo(f"wrote {shown_path(report)}", err=True)
     if diagnosis.status == "nothing_read":
         return 1
     return FOUND if exit_code and diagnosis.incidents else 0
 
 
-def _print(diagnosis: Diagnosis, output: str) -> None:
+def _print(diagnosis: Diagnosis, output: str, quiet: bool) -> None:
     if output == "json":
         import msgspec
 
@@ -97,8 +98,8 @@ def _print(diagnosis: Diagnosis, output: str) -> None:
     else:
         from tracecore.incidents.text import plain, report
 
-        coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        click.echo(report(diagnosis, _paint if coloured else plain), nl=False)
+        paint = plain if is_plain(sys.stdout) else _paint
+        click.echo(report(diagnosis, paint, width=width(), brief=quiet), nl=False)
 
 
 def _paint(text: str, meaning: str) -> str:

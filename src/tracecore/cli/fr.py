@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tracecore.cli.output import can_redraw, format_option, quiet_option, width
+from tracecore.facts.wording import counted
 from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from tracecore.signals.flight_recorder.state import GroupState, Joined, Member
 
 SCHEMA: Final = "tracecore/fr/v1"
-_WIDTH: Final = 80
 _ROWS: Final = 12
 
 
@@ -36,21 +37,23 @@ Example: tracecore fr /tmp/nccl_trace_rank_*
 """,
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True))
-@click.option("--format", "output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@format_option()
+@quiet_option
 @click.option("--jobs", type=click.IntRange(1, 256), default=None, help="Processes to read with.  [default: all cores]")
-def command(paths: tuple[str, ...], output: str, jobs: int | None) -> int:
+def command(paths: tuple[str, ...], output: str, quiet: bool, jobs: int | None) -> int:
     """Read, join, judge, print."""
     from tracecore.signals.flight_recorder.reading import find, load, sets_of
 
     files = find(paths)
-    loaded = load(files, jobs or os.cpu_count() or 1, progress=_progress(len(files)))
+    loaded = load(files, jobs or os.cpu_count() or 1, progress=None if quiet else _progress(len(files)))
     analyses = [_analyse(dumps) for dumps in sets_of(loaded.dumps)]
     if output == "json":
         _print_json(loaded, analyses)
     else:
         from tracecore.incidents.excerpt import harmless
 
-        click.echo(harmless("\n".join(_text(loaded, analyses))))
+        text = harmless("\n".join(_text(loaded, analyses)))
+        click.echo(text)
     return 0 if loaded.dumps else 1
 
 
@@ -77,7 +80,7 @@ def _is_behind(emission: Emission) -> bool:
 
 def _progress(total: int) -> Callable[[int], None] | None:
     """Says how far reading is, on a terminal, once it has taken a second."""
-    if not sys.stderr.isatty():
+    if not can_redraw(sys.stderr):
         return None
     begin = time.monotonic()
 
@@ -192,8 +195,9 @@ def _called(group: GroupState, joined: Joined) -> str:
 def _table(group: GroupState, joined: Joined) -> Iterator[str]:
     inferred = ", members inferred" if group.inferred else ""
     state = f"stuck at seq {group.stuck}" if group.stuck is not None else "not stuck in a collective"
-    title = f"Group {_called(group, joined).removeprefix('group ')} ({len(group.members)} ranks{inferred}): {state}"
-    yield click.style(title, bold=True)
+    name = _called(group, joined).removeprefix("group ")
+    title = f"Group {name} ({counted(len(group.members), 'rank')}{inferred}): {state}"
+    yield from (click.style(line, bold=True) for line in textwrap.wrap(title, width(), subsequent_indent="  "))
     rows = _rows(group, joined)
     for status, ranks, operation, frame in rows[:_ROWS]:
         colour = "red" if status in ("missing", "differs") else None
@@ -201,7 +205,7 @@ def _table(group: GroupState, joined: Joined) -> Iterator[str]:
         if frame:
             yield from _wrap(f"{' ' * 12}at {frame}", " " * 15)
     if len(rows) > _ROWS:
-        yield f"  … and {len(rows) - _ROWS} more rows; --format json has all"
+        yield f"  … and {len(rows) - _ROWS} more; -o json has all"
     if group.absent:
         yield from _wrap(f"  no dump   {_short(group.absent)}", " " * 12)
 
@@ -290,9 +294,12 @@ def _skipped(skipped: Sequence[Skipped]) -> Iterator[str]:
     for item in shown[:_ROWS]:
         yield from _wrap(f"Skipped {printable(item.path)}: {item.reason.replace('_', ' ')}, {item.detail}", "        ")
     if len(shown) > _ROWS:
-        yield f"… and {len(shown) - _ROWS} more files; --format json has all"
+        yield f"… and {counted(len(shown) - _ROWS, 'more file')}; -o json has all"
     if duplicates:
-        yield f"{duplicates} further dumps of ranks already read (the other format) were not needed."
+        yield (
+            f"{counted(duplicates, 'further dump')} of ranks already read (the other format) "
+            f"{'was' if duplicates == 1 else 'were'} not needed."
+        )
 
 
 def _short(ranks: Sequence[int]) -> str:
@@ -311,7 +318,9 @@ def _short(ranks: Sequence[int]) -> str:
 
 def _wrap(text: str, indent: str, head: str = "", **style: Any) -> Iterator[str]:
     """Lines of at most 80 columns; `head` begins the first of them, styled."""
-    lines = textwrap.wrap(head + text, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        head + text, width(), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     if lines and head:
         lines[0] = click.style(lines[0][: len(head)], **style) + lines[0][len(head) :]
     yield from lines

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tracecore.cli.output import Group
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,11 +27,12 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "collect": ("tracecore.cli.collect", "Gather a support bundle on this node."),
     "run": ("tracecore.cli.run", "Run the agent."),
     "validate": ("tracecore.cli.validate", "Check an agent configuration."),
+    "completion": ("tracecore.cli.completion", "Print the completion script of bash, zsh or fish."),
     "components": ("tracecore.cli.components", "Receivers, processors, exporters, extensions, with their options."),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that imports a sub-command when it is used, and lists it without importing it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

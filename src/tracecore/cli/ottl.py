@@ -10,6 +10,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from tracecore.cli.output import Group
+
 if TYPE_CHECKING:
     from tracecore.ottl.processor import Processor
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 256 << 20
 
 
-@click.group(name="ottl")
+@click.group(name="ottl", cls=Group)
 def command() -> None:
     """Try OTTL statements on a record.
 

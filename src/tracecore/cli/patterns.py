@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracecore.cli.output import Group, json_option
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Pattern
 
 
-@click.group()
+@click.group(cls=Group)
 def command() -> None:
     """The catalogue: what can be found, how it is decided, and the proof that it is.
 
@@ -25,7 +27,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="A list of objects on stdout.")
+@json_option("A list of objects on stdout.")
 def list_(as_json: bool) -> None:
     """Every pattern, in the order in which they are looked for.
 
@@ -92,7 +94,7 @@ def show(name: str, settings: Sequence[str]) -> None:
 @click.option(
     "--update", is_flag=True, help="Write goldens as they are now; look at the difference before you commit it."
 )
-@click.option("--json", "as_json", is_flag=True, help="One object for each case on stdout.")
+@json_option("One object for each case on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Say which cases passed, too.")
 def test(names: Sequence[str], update: bool, as_json: bool, verbose: bool) -> int:
     """Run the cases of one pattern, or of all, against their goldens.
@@ -116,7 +118,7 @@ def test(names: Sequence[str], update: bool, as_json: bool, verbose: bool) -> in
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="[NAME|FOLDER]...")
-@click.option("--json", "as_json", is_flag=True, help="One object for each finding on stdout.")
+@json_option("One object for each finding on stdout.")
 def lint(names: Sequence[str], as_json: bool) -> int:
     """Check what holds for every pattern: ids, schemas, falsifiers, runbooks, cases, attributes, settings.
 

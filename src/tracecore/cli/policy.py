@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracecore.cli.output import Group, json_option
+from tracecore.facts.wording import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.actions.policy import Policy
 
 
-@click.group("policy")
+@click.group("policy", cls=Group)
 def command() -> None:
     """Show and test retry policies.
 
@@ -21,7 +24,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON on stdout.")
+@json_option("As JSON on stdout.")
 def list_(as_json: bool) -> None:
     """The policies that ship with tracecore."""
     import msgspec
@@ -39,7 +42,7 @@ def list_(as_json: bool) -> None:
 
 @command.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="As JSON on stdout.")
+@json_option("As JSON on stdout.")
 def show(name: str, as_json: bool) -> None:
     """What a policy does: NAME of one that ships with tracecore, or a file."""
     import msgspec
@@ -86,7 +89,7 @@ def test(names: Sequence[str]) -> int:
         if not policy.cases:
             click.echo(f"{policy.path}: has no cases", err=True)
             failed = True
-        click.echo(f"{policy.name}: {len(policy.cases)} cases, {len(wrong)} complaints")
+        click.echo(f"{policy.name}: {counted(len(policy.cases), 'case')}, {counted(len(wrong), 'complaint')}")
     return 1 if failed else 0
 
 

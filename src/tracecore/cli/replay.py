@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tracecore.cli.output import json_option
 from tracecore.cli.patterns import report, tried
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 @click.option(
     "--update", is_flag=True, help="Write goldens as they are now; look at the difference before you commit it."
 )
-@click.option("--json", "as_json", is_flag=True, help="One object for each case on stdout.")
+@json_option("One object for each case on stdout.")
 @click.option("-v", "--verbose", is_flag=True, help="Say which cases passed, too.")
 def command(paths: Sequence[Path], name: str | None, update: bool, as_json: bool, verbose: bool) -> int:
     """Run case files (or all case files under a folder) and compare with their goldens.

@@ -56,7 +56,7 @@ Example: tracecore supervise --stall-timeout 15m -- torchrun --nproc-per-node 8 
 @click.option("--flight-recorder/--no-flight-recorder", default=True, show_default=True,
               help="Have PyTorch record collectives for the diagnosis.")  # fmt: skip
 @click.option("--keep", type=click.IntRange(1), default=20, show_default=True, help="Attempts whose output is kept.")
-@click.option("--quiet", is_flag=True, help="Say nothing ourselves.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing ourselves.")
 @click.option("--dry-run", is_flag=True, help="Print as JSON what would be done; run nothing.")
 def command(
     words: tuple[str, ...],

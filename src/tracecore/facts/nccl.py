@@ -30,6 +30,8 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         from_rank: the rank whose signal made this one dump.
         missing: ranks that did not come, where the line names them.
         frame: the line of the program at which it waited, where a traceback tells.
+        group_rank: its number in its group, where that is all that the line tells of who speaks.
+        reporter: who speaks, where one process speaks for all (Horovod, JAX, a barrier, a launcher).
     """
 
     kind: ClassVar[str] = "nccl_watchdog"
@@ -52,9 +54,14 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     from_rank: int | None = None
     missing: tuple[int, ...] = ()
     frame: str | None = None
+    group_rank: int | None = None
+    reporter: str | None = None
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]
+        if self.reporter is not None and self.missing:
+            ranks = f"rank{'s' if len(self.missing) > 1 else ''} {', '.join(map(str, self.missing))}"
+            return sentence(self, f"{self.reporter} says that the others wait for {ranks}")
         if self.pg == GLOO:
             parts = ["waited in vain in a collective over gloo"]
             if self.missing:

@@ -239,7 +239,8 @@ def _advances(state: _State, fact: Fact) -> bool:
     if fact.step is None:
         # A report without a step is a sign of life in a stream that never says its step.
         return state.step is None and (fact.loss is not None or fact.iter_time_s is not None)
-    return fact.step != state.step
+    # A report that stands for others stands for steps that were made after it.
+    return fact.step != state.step or fact.end > fact.time
 
 
 def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:

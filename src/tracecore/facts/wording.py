@@ -16,13 +16,16 @@ ANNOUNCES = (":", "...", "{", "(")
 
 
 def seconds(value: float) -> str:
-    """`95 s`, `2.5 s`, `12 min 5 s`, `3 h 20 min`."""
+    """`95 s`, `2.5 s`, `12 min 5 s`, `3 h 20 min`, `4 d 2 h`."""
     if value < 120:
         return f"{value:.0f} s" if value == int(value) else f"{value:.1f} s"
     minutes, rest = divmod(round(value), 60)
     if minutes < 120:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
+    if hours >= 72:
+        days, hours = divmod(hours, 24)
+        return f"{days:,} d {hours} h" if hours else f"{days:,} d"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Alternative, Edge, Incident, origin
 from tracecore.incidents.insufficient import reported, unexplained
 from tracecore.incidents.touch import Touch, touch
-from tracecore.patterns.contract import Rest, Suspects, Verdict
+from tracecore.patterns.contract import LastLines, Rest, Suspects, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +37,8 @@ WENT_ON: Final = 60 * SECOND
 HISTORY: Final = 24 * 3600 * SECOND
 
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
+#: Failures in which a rank does not go on: what it wrote last is worth reading.
+HANGS: Final = frozenset({"nccl_hang", "collective_mismatch", "checkpointer_hang", "dataloader_hang"})
 _ROLES: Final = {"cause": 0, "symptom": 1, "outcome": 2}
 
 
@@ -156,7 +159,11 @@ def _attempt(
     state = attempt.state if attempt is not None else "unknown"
     if not over:
         ended = state == "finished"
-        survived = [t for t in touches if not _stands(t, attempt) and (ended or _is_anothers(t, attempt))]
+        survived = [
+            t
+            for t in touches
+            if not _stands(t, attempt) and (ended or _is_anothers(t, attempt) or _was_slow(t, attempt))
+        ]
         touches = [t for t in touches if t not in survived]
         how = "the run finished" if ended else "the run went on"
         notes += [f"Overcome, {how}: {t.verdict.headline()}" for t in survived]
@@ -171,9 +178,9 @@ def _attempt(
     episode = 0
     for root in roots:
         if root.name in precedence.CONDITIONS:
-            incidents.append(_incident(root, touches, edges, attempt, layers))
+            incidents.append(_incident(root, touches, edges, attempt, layers, run))
         elif primary is None or _another_episode(primary, root, attempt):
-            incidents.append(_incident(root, touches, edges, attempt, layers))
+            incidents.append(_incident(root, touches, edges, attempt, layers, run))
             incidents[-1].slot = str(episode)
             primary, episode = root, episode + 1
         else:
@@ -214,6 +221,17 @@ def _is_anothers(t: Touch, attempt: Attempt | None) -> bool:
     if t.name != "host_oom" or attempt is None or attempt.state != "unknown" or t.ranks:
         return False
     return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
+
+
+def _was_slow(t: Touch, attempt: Attempt | None) -> bool:
+    """Whether a hang that one process told of, before it had to give up, was followed by a step."""
+    told = [fact for fact in t.evidence if isinstance(fact, WatchdogReport) and fact.reporter is not None]
+    if attempt is None or not told or len(told) < len(t.evidence):
+        return False
+    if t.timed and attempt.timed and attempt.progress > t.last:
+        return True
+    last = {step.source.path: step.source.offset for step in attempt.last_steps.values()}
+    return any(last.get(fact.source.path, -1) > fact.source.offset for fact in told)
 
 
 def _edges(touches: Sequence[Touch]) -> list[Edge]:
@@ -298,7 +316,12 @@ def _why_not(root: Touch, primary: Touch) -> str:
 
 
 def _incident(
-    root: Touch, touches: Sequence[Touch], edges: Sequence[Edge], attempt: Attempt | None, layers: Mapping[str, int]
+    root: Touch,
+    touches: Sequence[Touch],
+    edges: Sequence[Edge],
+    attempt: Attempt | None,
+    layers: Mapping[str, int],
+    run: Run,
 ) -> Incident:
     by_id = {t.id: t for t in touches}
     reached: dict[str, None] = {}
@@ -315,7 +338,9 @@ def _incident(
     symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
     whole = [root, *symptoms]
     timed = [t for t in whole if t.timed] or whole
-    said = root.verdict.beside(_rest(symptoms, attempt))
+    said = root.verdict.beside(_rest(root, symptoms, attempt, run))
+    suspects = _suspects(root, said, symptoms, attempt)
+    hangs = any(t.name in HANGS for t in whole)
     return Incident(
         status="diagnosed",
         headline=said.headline(),
@@ -325,7 +350,8 @@ def _incident(
         edges=sorted(used, key=lambda e: (e.effect, e.cause)),
         alternatives=[],
         gaps=gaps(layers, root.name, root.verdict.missing_layers()),
-        suspects=_suspects(root, said, symptoms, attempt),
+        suspects=suspects,
+        last_lines=_last_lines(suspects.ranks, attempt, run) if hangs else (),
         job=root.job,
         attempt=root.attempt,
         origin=origin(attempt, root.evidence),
@@ -337,7 +363,18 @@ def _incident(
     )
 
 
-def _rest(symptoms: Sequence[Touch], attempt: Attempt | None) -> Rest:
+def _last_lines(ranks: Sequence[int], attempt: Attempt | None, run: Run) -> tuple[LastLines, ...]:
+    return tuple(lines for rank in ranks[:3] if (lines := run.last_lines(rank, attempt)) is not None)
+
+
+def _transport(root: Touch, run: Run) -> tuple[str, ...]:
+    """What was measured of the transport before the ranks gave up: what they lose afterwards, they lose by that."""
+    given_up = precedence.gave_up(root)
+    known = [fact for fact in run.transport if fact.approximate or fact.time <= given_up]
+    return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
+
+
+def _rest(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None, run: Run) -> Rest:
     """What is known beside the root: whom its symptoms wait for, who left a log, how ranks ended."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
     ended = attempt.ended if attempt is not None else {}
@@ -347,6 +384,9 @@ def _rest(symptoms: Sequence[Touch], attempt: Attempt | None) -> Rest:
         awaited=tuple(sorted(awaited)),
         ended={rank: status.how for rank, status in ended.items() if not status.alive},
         stacks=attempt.stacks if attempt is not None else {},
+        reports=attempt.reports if attempt is not None else {},
+        transport=_transport(root, run),
+        last_lines=lambda rank: run.last_lines(rank, attempt),
     )
 
 

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import msgspec
 import re2
 
+from tracecore.incidents.activity import activity
+from tracecore.patterns.contract import LastLines
 from tracecore.signals.bundle import archive
-from tracecore.signals.logs.dialects import WRAPPINGS
+from tracecore.signals.logs.reader import dialect
 from tracecore.signals.redaction import redacted
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tracecore.incidents.run import Attempt
     from tracecore.signals.bundle.discovery import Bundle
     from tracecore.signals.record import Source
+    from tracecore.signals.stream import Stream
 
 #: Bytes read for one quotation, and lines shown of it.
 _BYTES: Final = 16 * 1024
@@ -21,6 +27,16 @@ _LINES: Final = 8
 _WIDTH: Final = 400
 #: Bytes passed over to reach a quotation in a file that cannot be entered in the middle.
 _REACH: Final = 256 << 20
+
+#: Bytes at the end of a log in which a rank's last lines are looked for.
+_TAIL: Final = 256 * 1024
+#: Lines that a rank does not write itself: its watchdog, NCCL, the end of the process.
+_CHATTER: Final = re2.compile(
+    r"\w+\.(?:cpp|hpp|cc):\d+\]|NCCL (?:WARN|INFO|version)|frame #\d+:|^#\d+ |^Exception raised from|terminate called"
+    r"|what\(\):|^\[W\d{4} |Stack trace of the failed collective|C\+\+ CapturedTraceback"
+)
+#: A line of the watchdog that begins where a bar had not ended its line.
+_UNDER_A_BAR: Final = re2.compile(r"\[rank\d+\]:\[[EFIW]\d{4} .*")
 
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _BETWEEN: Final = ("The above exception", "During handling of the above")
@@ -47,8 +63,8 @@ class Excerpt(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """`file:line` of the first line shown."""
-        return f"{self.path}:{self.lines[0][0] if self.lines else self.first}"
+        """`file:line` where the record begins, as advice cites it."""
+        return f"{self.path}:{self.first}"
 
 
 def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | None:
@@ -86,27 +102,67 @@ def _fitting(line: str) -> str:
     return line.rstrip() if len(line) <= _WIDTH else f"{line[: _WIDTH // 2]} … {line[-_WIDTH // 2 :].rstrip()}"
 
 
-def last_words(bundle: Bundle, rank: int, most: int = 3) -> Excerpt | None:
-    """The last lines of a rank's own log, or of its own in a log that srun labelled; None where there is none."""
+def last_words(bundle: Bundle, rank: int, most: int = 3, pods: Collection[str] = ()) -> Excerpt | None:
+    """The last lines that the program of a rank wrote: in its own log, or its own in a log of several.
+
+    What PyTorch's watchdog and NCCL print when a rank is ended is left out: it says nothing of what the rank did.
+
+    Args:
+        pods: where only this rank runs, as `namespace/name`.
+    """
     own = [stream for stream in bundle.streams if stream.layer == "stdout" and stream.size]
-    named = [stream for stream in own if stream.resource.get("gen_ai.training.rank") == rank]
-    stream = next(iter(named or [stream for stream in own if stream.wrapping == "srun"]), None)
-    if stream is None or stream.size is None or stream.size > _REACH:
+    named = [stream for stream in own if stream.resource.get("gen_ai.training.rank") == rank or _pod(stream) in pods]
+    for stream in sorted(named, key=lambda stream: -_written(stream)) or own:
+        told = _last_of(bundle, stream, None if named else rank)
+        if told:
+            return Excerpt(stream.path, tuple(told[-most:]), told[-most:][0][0])
+    return None
+
+
+def quoted(bundle: Bundle, rank: int, attempt: Attempt | None) -> LastLines | None:
+    """The last lines of a rank's log, and what it was doing where they say so."""
+    places = attempt.places if attempt is not None else {}
+    own = [place for place, ranks in places.items() if ranks == {rank}]
+    found = last_words(bundle, rank, pods=own)
+    if found is None:
         return None
-    begin = max(0, stream.size - _BYTES)
+    return LastLines(rank, found.path, found.lines, activity([text for _, text in found.lines]))
+
+
+def _pod(stream: Stream) -> str:
+    namespace, name = (stream.resource.get(f"k8s.{part}.name") for part in ("namespace", "pod"))
+    return f"{namespace}/{name}" if isinstance(namespace, str) and isinstance(name, str) else ""
+
+
+def _written(stream: Stream) -> int:
+    """Of several logs of one rank, an attempt's number: the last one is looked at first."""
+    attempt = stream.resource.get("tracecore.attempt")
+    return attempt if isinstance(attempt, int) else 0
+
+
+def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int, str]]:
+    """The program's lines near the end of this log; where a rank is given, those labelled with it."""
+    if stream.size is None or stream.size > _REACH:
+        return []
+    begin = max(0, stream.size - _TAIL)
     try:
         with stream.open() as file:
             number = 1 + _enter(file, 0, begin)
-            raw = _exactly(file, _BYTES)
+            raw = _exactly(file, _TAIL)
     except archive.ERRORS:
-        return None
-    label = WRAPPINGS["srun"]
+        return []
+    unwrap = dialect(stream)
     told = []
     for place, line in enumerate(raw.split(b"\n")[1 if begin else 0 :], number + (1 if begin else 0)):
-        whose = label.match(line) if not named else None
-        if line.strip() and (named or (whose is not None and int(whose.group(1)) == rank)):
-            told.append((place, _fitting(_shown(line, bundle).rpartition("\n")[2])))
-    return Excerpt(stream.path, tuple(told[-most:]), told[-most:][0][0]) if told else None
+        said = unwrap(line)
+        if rank is not None and said.rank != rank:
+            continue
+        # Of a bar that is drawn over and over, the last state is what a person would have seen.
+        states = _shown(said.text, bundle).split("\n")
+        own = [cut for state in states if (cut := _UNDER_A_BAR.sub("", state).rstrip()) and not _CHATTER.search(cut)]
+        if own:
+            told.append((place, _fitting(own[-1])))
+    return told
 
 
 def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
@@ -125,7 +181,8 @@ def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
         for place, (_, line) in enumerate(lines)
         if line[column : column + 1].strip() and _TRACEBACK not in line and not line[column:].startswith(_BETWEEN)
     ]
-    kept: dict[int, None] = {}
+    kept: dict[int, None] = {0: None} if _TRACEBACK in lines[0][1] else {}
+    most += len(kept)
     # The last exception is what ended it, the first is where it began; then the frames above them.
     for distance in (0, 2, 1):
         for place in dict.fromkeys((*raised[-1:], *raised[:1], *raised)):

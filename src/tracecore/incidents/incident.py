@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.facts.fact import order
 from tracecore.incidents.fingerprint import fingerprint
-from tracecore.patterns.contract import Suspects, rfc3339
+from tracecore.patterns.contract import LastLines, Suspects, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,6 +61,7 @@ class Incident(msgspec.Struct, kw_only=True):
         timed: these times were read, not inferred.
         evidence: facts to show where there is no root.
         advice: what to do, in a sentence or two.
+        last_lines: what the suspects of a hang wrote last.
         failure: class, suggestion and retry decision, filled in by whoever classifies.
     """
 
@@ -81,6 +82,7 @@ class Incident(msgspec.Struct, kw_only=True):
     last: int = 0
     timed: bool = True
     evidence: tuple[Fact, ...] = ()
+    last_lines: tuple[LastLines, ...] = ()
     failure: dict[str, Any] | None = None
 
     @property
@@ -123,6 +125,8 @@ class Incident(msgspec.Struct, kw_only=True):
             "attempt": self.attempt,
             "fingerprint": self.fingerprint,
         }
+        if self.last_lines:
+            document["last_lines"] = [_quoted(lines) for lines in self.last_lines]
         if self.job:
             document["job"] = self.job
         if not self.timed:
@@ -138,3 +142,11 @@ def origin(attempt: Attempt | None, evidence: Sequence[Fact]) -> str:
     if first is None:
         return ""
     return first.uid if first.approximate else f"{first.node or ''}@{first.time}"
+
+
+def _quoted(lines: LastLines) -> dict[str, Any]:
+    document: dict[str, Any] = {"rank": lines.rank, "file": lines.path, "line": lines.lines[0][0]}
+    document["text"] = [text for _, text in lines.lines]
+    if lines.doing:
+        document["doing"] = lines.doing
+    return document

@@ -39,6 +39,8 @@ FINAL_CAUSES: Final = frozenset(name for rule in precedence.RULES for name in ru
     name for rule in precedence.RULES for name in rule.effects
 )
 
+#: Verdicts that an update carries in full, the root first; the others are named.
+MAX_VERDICTS: Final = 8
 #: Before the name of a node on which no job is known.
 _LONE: Final = "\x00node "
 
@@ -86,6 +88,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
             "revision": self.revision,
             "updated_at": rfc3339(self.at),
             "reason": self.reason,
+            "verdicts": [emission.document() for emission in self.verdicts[:MAX_VERDICTS]],
         }
 
 

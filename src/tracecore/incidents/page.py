@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tracecore.facts.wording import counted, size
 from tracecore.incidents.coverage import limits_reached, unread_files
 from tracecore.incidents.excerpt import harmless
-from tracecore.incidents.text import DECISIONS, all_clear, decisive, unexplained_end, where
+from tracecore.incidents.text import all_clear, class_and_decision, decisive, last_lines, where
 from tracecore.incidents.timeline import Moment, timeline
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     yield '<dl class="answer">'
     yield f"<dt>Where</dt><dd>{_text(where(incident))}</dd>"
     yield f"<dt>Do</dt><dd>{_text(incident.advice)}</dd>"
-    failure = incident.failure or {}
-    retry = failure.get("retry") or {}
-    decision = f"; {DECISIONS.get(retry['decision'], retry['decision'])}" if retry.get("decision") else ""
-    reason = f" ({retry.get('reason')})" if retry.get("reason") else ""
-    yield f"<dt>Class</dt><dd>{_text(str(failure.get('class', 'unknown')) + decision + reason)}</dd>"
+    yield f"<dt>Class</dt><dd>{_text(class_and_decision(incident.failure or {}))}</dd>"
     name = incident.root.verdict.pattern_name if incident.root else "not enough evidence"
     sure = f", confidence {incident.root.verdict.confidence}" if incident.root else ""
     yield f"<dt>Pattern</dt><dd>{_text(name + sure)}</dd></dl>"
@@ -124,9 +120,9 @@ def _evidence(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
     if not quoted:
         return
     yield "<h2>Evidence</h2>"
-    if (last := unexplained_end(diagnosis, incident)) is not None:
-        lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in last.lines)
-        yield f'<p>its last lines</p><p class="place">{_text(last.place)}</p><pre>{lines}</pre>'
+    for place, own in last_lines(diagnosis, incident):
+        lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in own)
+        yield f'<p class="place">{_text(place)}</p><pre>{lines}</pre>'
     for fact, found in quoted:
         yield f"<p>{_text(fact.describe())}</p>"
         yield f'<p class="place">{_text(found.place if found is not None else fact.source.place)}</p>'

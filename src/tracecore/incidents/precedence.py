@@ -95,13 +95,13 @@ def _not_waiting(cause: Touch, effect: Touch) -> bool:
     waiting = set(effect.fields.get("hanging_ranks") or ())
     if cause.ranks and cause.ranks <= waiting:
         return False
-    if not (cause.timed and effect.timed) or cause.first <= _gave_up(effect) + SLACK:
+    if not (cause.timed and effect.timed) or cause.first <= gave_up(effect) + SLACK:
         return True
     # Later, only an error of its own of the very rank that did not come still says why it did not.
     return bool(cause.ranks & effect.ranks) and not _signal(cause)
 
 
-def _gave_up(hang: Touch) -> int:
+def gave_up(hang: Touch) -> int:
     """When the waiting ranks were told that they hang; the far future where nobody told them."""
     reports = [f.time for f in hang.evidence if f.kind == "nccl_watchdog" and not f.approximate]
     return min(reports, default=1 << 62)
@@ -119,6 +119,10 @@ def _same_group(cause: Touch, effect: Touch) -> bool:
         return True
     mine, its = cause.fields.get("nccl.fr.collective_seq_id"), effect.fields.get("nccl.fr.collective_seq_id")
     return not isinstance(mine, int) or not isinstance(its, int) or mine <= its
+
+
+def _told_by_watchdogs(mismatch: Touch) -> bool:
+    return any(fact.kind == "nccl_watchdog" for fact in mismatch.evidence)
 
 
 def _cascade(cause: Touch, effect: Touch) -> bool:
@@ -294,6 +298,14 @@ RULES: Final[tuple[Rule, ...]] = (
     # The program disagrees with itself.
     Rule(
         causes=("collective_mismatch",),
+        effects=("collective_mismatch",),
+        bonds=("job",),
+        reason="it is the same difference, as the watchdogs tell it",
+        test=lambda cause, effect: _told_by_watchdogs(effect) and not _told_by_watchdogs(cause),
+        before=False,
+    ),
+    Rule(
+        causes=("collective_mismatch",),
         effects=("nccl_hang",),
         bonds=("job",),
         reason="ranks called different collectives, so none of them can end",
@@ -325,7 +337,7 @@ RULES: Final[tuple[Rule, ...]] = (
         causes=FATAL,
         effects=("nccl_hang",),
         bonds=("job",),
-        reason="{cause} was gone, and the others waited for it in their next collective",
+        reason="{cause} had failed, and the others waited for it in their next collective",
         test=_not_waiting,
         before=False,
     ),

@@ -12,11 +12,12 @@ import msgspec
 
 from tracecore.facts.collective import GroupProgress
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import AerError, GpuLost, Xid
+from tracecore.facts.gpu import AerError, GpuLost, NvlinkRate, Sxid, Xid
 from tracecore.facts.host import SlurmState
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted, WorkloadEvent
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured, MemoryKillReport, OomKill
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
+from tracecore.facts.network import LinkState, NicError, PortState
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -27,9 +28,10 @@ from tracecore.facts.process import (
     StackPrinted,
 )
 from tracecore.facts.training import CheckpointPhase, NonFinite, Progress, RunFinished, StepStalled
+from tracecore.patterns.contract import LastLines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
 #: finished: it says so, or every process ended well; failed: something ended badly; unended: processes were alive
 #: when last looked at; unknown: nothing tells.
@@ -48,6 +50,10 @@ _TROUBLES = (
 _SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError)
 #: Of these, so many are kept.
 _TROUBLE = 1_000
+#: Of the reports of one rank's watchdog, so many are kept.
+_REPORTS = 32
+#: What tells of the links, ports and connections between ranks.
+_TRANSPORT = (LinkState, PortState, NcclError, NicError, NvlinkRate, Sxid)
 
 
 class Attempt(msgspec.Struct, kw_only=True):
@@ -68,6 +74,7 @@ class Attempt(msgspec.Struct, kw_only=True):
         exceptions: what was printed as a traceback, survived or not.
         stacks: the last stack of each rank that was printed, where no step followed it.
         lost: ranks that lost a connection to another one.
+        reports: what the watchdog of each rank said of collectives that did not end.
         unseen: ranks that must exist and left nothing to read.
         places: ranks seen in each pod and on each node, by its name.
     """
@@ -89,6 +96,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     exceptions: list[ExceptionRaised] = msgspec.field(default_factory=list)
     stacks: dict[int, StackPrinted] = msgspec.field(default_factory=dict)
     lost: dict[int, NcclError] = msgspec.field(default_factory=dict)
+    reports: dict[int, list[WatchdogReport]] = msgspec.field(default_factory=dict)
     unseen: set[int] = msgspec.field(default_factory=set)
     places: dict[str, set[int]] = msgspec.field(default_factory=dict)
 
@@ -116,17 +124,25 @@ class Attempt(msgspec.Struct, kw_only=True):
         return "finished" if self.finished else "unknown"
 
 
+def _unquoted(rank: int, attempt: Attempt | None) -> LastLines | None:
+    return None
+
+
 class Run(msgspec.Struct, kw_only=True):
     """All attempts of all jobs of a bundle, by job, then number.
 
     Args:
         end: end of the recording.
         trouble: what speaks of a failure by itself, from any layer, and was not followed by a step, oldest first.
+        transport: what was measured of the links, ports and connections between ranks, oldest first.
+        last_lines: gives the last lines of a rank's log, where the logs are at hand.
     """
 
     attempts: dict[tuple[str, int], Attempt]
     end: int
     trouble: list[Fact] = msgspec.field(default_factory=list)
+    transport: list[Fact] = msgspec.field(default_factory=list)
+    last_lines: Callable[[int, Attempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
         return sorted({job for job, _ in self.attempts})
@@ -182,16 +198,21 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
     for offsets in steps.values():
         offsets.sort()
     trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
-    return Run(attempts=attempts, end=end, trouble=trouble[:_TROUBLE])
+    transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
+    return Run(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
 
 
 def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
     """Whether no step was made after it. Without times, steps further down the same file say that it was survived."""
-    if not fact.approximate:
-        return fact.end >= progress
     offsets = steps.get(fact.source.path, ())
     # One further step may be another rank's.
-    return not isinstance(fact, _SURVIVABLE) or len(offsets) - bisect_right(offsets, fact.source.offset) < 2
+    went_on = len(offsets) - bisect_right(offsets, fact.source.offset) > 1
+    spoken = isinstance(fact, WatchdogReport) and fact.reporter is not None
+    if went_on and (spoken or (isinstance(fact, NcclError) and fact.error == "horovod_stall")):
+        return False  # they only waited long
+    if not fact.approximate:
+        return fact.end >= progress
+    return not isinstance(fact, _SURVIVABLE) or not went_on
 
 
 def _is_trouble(fact: Fact) -> bool:
@@ -216,6 +237,10 @@ def _is_trouble(fact: Fact) -> bool:
 
 
 def _take(attempt: Attempt, fact: Fact) -> None:
+    if isinstance(fact, WatchdogReport) and fact.rank is not None and fact.seq is not None:
+        said = attempt.reports.setdefault(fact.rank, [])
+        if fact.report in ("timeout", "exception") and len(said) < _REPORTS:
+            said.append(fact)
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
@@ -254,7 +279,9 @@ def _take(attempt: Attempt, fact: Fact) -> None:
         attempt.bad.append(fact)
         if isinstance(fact, LauncherFailure) and fact.other_rank is not None:
             attempt.ranks.add(fact.other_rank)
-    elif isinstance(fact, StepStalled) or (isinstance(fact, WatchdogReport) and fact.report == "timeout"):
+    elif isinstance(fact, StepStalled) or (
+        isinstance(fact, WatchdogReport) and fact.report == "timeout" and fact.reporter is None
+    ):
         attempt.stalls.append(fact)
 
 

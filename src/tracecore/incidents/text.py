@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from tracecore.facts.process import ExitStatus, LauncherFailure
 from tracecore.facts.wording import counted, size
@@ -14,7 +14,8 @@ from tracecore.incidents.excerpt import Excerpt, excerpt, harmless, last_words
 from tracecore.incidents.timeline import Moment, runs, timeline, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
     from tracecore.facts.fact import Fact
     from tracecore.incidents.diagnosis import Diagnosis
@@ -39,36 +40,51 @@ def plain(text: str, meaning: str) -> str:
     return text
 
 
-def report(diagnosis: Diagnosis, paint: Paint = plain) -> str:
-    """The whole report, lines of at most 80 columns but for quotations' paths."""
-    return "\n".join(_report(diagnosis, paint)) + "\n"
+class Screen(NamedTuple):
+    """Where a report is shown."""
+
+    paint: Paint = plain
+    width: int = WIDTH
 
 
-def _report(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+def report(diagnosis: Diagnosis, paint: Paint = plain, *, width: int = WIDTH, brief: bool = False) -> str:
+    """The whole report, lines of at most so many columns but for quotations' paths.
+
+    Args:
+        brief: the answer alone.
+    """
+    return "\n".join(_report(diagnosis, Screen(paint, width), brief)) + "\n"
+
+
+def _report(diagnosis: Diagnosis, screen: Screen, brief: bool) -> Iterator[str]:
     incidents = diagnosis.incidents
     if not incidents:
-        yield from _wrap(all_clear(diagnosis), "", "")
+        yield from _wrap(screen, all_clear(diagnosis), "", "")
     for number, incident in enumerate(incidents):
         if number:
             yield ""
         if len(incidents) > 1:
-            yield paint(f"Incident {number + 1} of {len(incidents)}{_attempt(diagnosis, incident)}", "strong")
+            yield screen.paint(f"Incident {number + 1} of {len(incidents)}{_attempt(diagnosis, incident)}", "strong")
         same = next((k for k, other in enumerate(incidents[:number]) if _alike(other, incident)), None)
-        yield from _answer(incident, paint)
+        yield from _answer(incident, screen)
         if same is not None:
             yield f"       The same failure as incident {same + 1}, in another attempt."
             continue
-        yield from _evidence(diagnosis, incident, paint)
-        yield from _timeline(diagnosis, incident, paint)
-        yield from _explains(diagnosis, incident, paint)
-        yield from _gaps(incident, paint)
+        if brief:
+            continue
+        yield from _evidence(diagnosis, incident, screen)
+        yield from _timeline(diagnosis, incident, screen)
+        yield from _explains(diagnosis, incident, screen)
+        yield from _gaps(incident, screen)
+    if brief:
+        return
     if diagnosis.notes:
         yield ""
-        yield paint("Notes", "strong")
+        yield screen.paint("Notes", "strong")
         for note in diagnosis.notes:
-            yield from _wrap(harmless(note), "  ", "  ")
+            yield from _wrap(screen, harmless(note), "  ", "  ")
     yield ""
-    yield from _coverage(diagnosis, paint)
+    yield from _coverage(diagnosis, screen)
 
 
 def _attempt(diagnosis: Diagnosis, incident: Incident) -> str:
@@ -100,19 +116,24 @@ def all_clear(diagnosis: Diagnosis) -> str:
     return f"No incident found in what was read.{who}{but}"
 
 
-def _answer(incident: Incident, paint: Paint) -> Iterator[str]:
+def _answer(incident: Incident, screen: Screen) -> Iterator[str]:
     insufficient = incident.status == "insufficient_evidence"
-    yield from _wrap(harmless(incident.headline), " " * 7, "What   ", paint, "strong" if insufficient else "bad")
-    yield from _wrap(harmless(where(incident)), " " * 7, "Where  ", paint, "strong")
-    yield from _wrap(harmless(incident.advice), " " * 7, "Do     ", paint, "strong")
+    yield from _wrap(screen, harmless(incident.headline), " " * 7, "What   ", "strong" if insufficient else "bad")
+    yield from _wrap(screen, harmless(where(incident)), " " * 7, "Where  ", "strong")
+    yield from _wrap(screen, harmless(incident.advice), " " * 7, "Do     ", "strong")
     failure = incident.failure or {}
     if failure.get("class"):
-        retry = failure.get("retry") or {}
-        words = words_of = str(failure["class"])
-        if retry.get("decision"):
-            words += f"; {DECISIONS.get(retry['decision'], retry['decision'])}"
-            words += f" ({str(retry['reason']).removeprefix(f'{words_of}: ')})" if retry.get("reason") else ""
-        yield from _wrap(words, " " * 7, "Class  ", paint, "strong")
+        yield from _wrap(screen, class_and_decision(failure), " " * 7, "Class  ", "strong")
+
+
+def class_and_decision(failure: Mapping[str, Any]) -> str:
+    """The failure class and what to do about it: `code; do not retry (the cause is in the code, …)`."""
+    retry = failure.get("retry") or {}
+    words = str(failure.get("class", "unknown"))
+    if decision := retry.get("decision"):
+        words += f"; {DECISIONS.get(decision, decision)}"
+        words += f" ({retry['reason']})" if retry.get("reason") else ""
+    return words
 
 
 def where(incident: Incident) -> str:
@@ -157,6 +178,15 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
     return [(fact, excerpt(diagnosis.bundle, fact.source)) for fact in chosen]
 
 
+def last_lines(diagnosis: Diagnosis, incident: Incident) -> Iterator[tuple[str, tuple[tuple[int, str], ...]]]:
+    """What the suspects wrote last, each with its place in words."""
+    for own in incident.last_lines:
+        doing = f" (it {own.doing})" if own.doing else ""
+        yield f"{own.path}:{own.lines[0][0]}, the last lines of rank {own.rank}{doing}", own.lines
+    if not incident.last_lines and (last := unexplained_end(diagnosis, incident)) is not None:
+        yield f"{last.place}, its last lines", last.lines
+
+
 def unexplained_end(diagnosis: Diagnosis, incident: Incident) -> Excerpt | None:
     """What the only suspect wrote last, where others saw it end and nothing of its own says why."""
     ranks = incident.suspects.ranks
@@ -175,31 +205,31 @@ def _same_words(one: Fact, other: Fact) -> bool:
     return type(one) is type(other) and words(one) == words(other)
 
 
-def _evidence(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:
+def _evidence(diagnosis: Diagnosis, incident: Incident, screen: Screen) -> Iterator[str]:
     quoted = decisive(diagnosis, incident)
     if not quoted:
         return
     yield ""
-    yield paint("Evidence", "strong")
-    if (last := unexplained_end(diagnosis, incident)) is not None:
-        yield f"  {harmless(last.place)}, its last lines"
-        for _, line in last.lines:
-            yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], WIDTH - 6))
+    yield screen.paint("Evidence", "strong")
+    for place, lines in last_lines(diagnosis, incident):
+        yield f"  {harmless(place)}"
+        for _, line in lines:
+            yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], screen.width - 6))
     for fact, found in quoted:
         if found is None:
             yield f"  {harmless(fact.source.place)}"
-            yield from _wrap(harmless(fact.describe()), "    ", "    ")
+            yield from _wrap(screen, harmless(fact.describe()), "    ", "    ")
             continue
         yield f"  {harmless(found.place)}"
-        before = found.lines[0][0] if found.lines else 0
+        before = found.first
         for number, line in found.lines:
             if number > before + 1:
                 yield "    | …"
             before = number
-            yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], WIDTH - 6))
+            yield from (f"    | {piece}".rstrip() for piece in _pieces(line[:_QUOTE], screen.width - 6))
     rest = len(incident.evidence) - len(quoted)
     if rest > 0:
-        yield paint(f"  and {rest} more in --format json", "faint")
+        yield screen.paint(f"  and {rest} more in -o json", "faint")
 
 
 def _pieces(line: str, width: int) -> Iterator[str]:
@@ -212,27 +242,37 @@ def _pieces(line: str, width: int) -> Iterator[str]:
     yield line
 
 
-def _timeline(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:
+def _timeline(diagnosis: Diagnosis, incident: Incident, screen: Screen) -> Iterator[str]:
     rows = timeline(diagnosis, incident)
     if len(rows) < 2:
         return
     yield ""
-    if any(row.timed for row in rows):
+    days = sorted({_day(row.time) for row in rows if row.timed})
+    if days:
         zone = datetime.fromtimestamp(rows[0].time // _SECOND).astimezone().strftime("%Z")
+        zone = f"{days[0]}, {zone}" if len(days) == 1 else zone
         about = "; ~ means the log has no time here" if any(not row.timed for row in rows) else ""
-        yield paint("Timeline", "strong") + f" ({zone}{about})"
+        yield from _wrap(screen, f"({zone}{about})", "  ", "Timeline ", "strong")
     else:
-        yield paint("Order", "strong") + " (these logs have no times)"
+        yield from _wrap(screen, "(these logs have no times)", "  ", "Order ", "strong")
+    day = ""
     for row in rows:
+        if len(days) > 1 and row.timed and _day(row.time) != day:
+            day = _day(row.time)
+            yield f"  {day}"
         head = f"  {_moment(row)}  {row.who:<12} "
         mark = "bad" if row.role == "cause" else ""
         lines = textwrap.wrap(
-            harmless(row.text), WIDTH, initial_indent=head, subsequent_indent=" " * 17, max_lines=3, placeholder=" …",
-            break_on_hyphens=False,
+            harmless(row.text), screen.width, initial_indent=head, subsequent_indent=" " * 17, max_lines=3,
+            placeholder=" …", break_on_hyphens=False,
         )  # fmt: skip
         if mark and lines:
-            lines[0] = head + paint(lines[0][len(head) :], mark)
+            lines[0] = head + screen.paint(lines[0][len(head) :], mark)
         yield from lines
+
+
+def _day(time: int) -> str:
+    return datetime.fromtimestamp(time // _SECOND).strftime("%Y-%m-%d")
 
 
 def _moment(row: Moment) -> str:
@@ -240,56 +280,57 @@ def _moment(row: Moment) -> str:
     return f" {clock}" if row.timed else "~" + " " * 10
 
 
-def _explains(diagnosis: Diagnosis, incident: Incident, paint: Paint) -> Iterator[str]:
+def _explains(diagnosis: Diagnosis, incident: Incident, screen: Screen) -> Iterator[str]:
     verdicts = {emission.id: emission for emission in diagnosis.verdicts}
     if incident.symptoms:
         yield ""
-        yield paint("Explains", "strong")
+        yield screen.paint("Explains", "strong")
         for emission in incident.symptoms:
             why = next((edge.reason for edge in incident.edges if edge.effect == emission.id), "")
             text = f"{emission.verdict.pattern_name}: {emission.verdict.headline()}"
-            yield from _wrap(harmless(text), "    ", "  ")
+            yield from _wrap(screen, harmless(text), "    ", "  ")
             if why:
-                yield from _wrap(f"because {harmless(why)}", "    ", "    ")
+                yield from _wrap(screen, f"because {harmless(why)}", "    ", "    ")
     if incident.alternatives:
         yield ""
-        yield paint("Also considered", "strong")
+        yield screen.paint("Also considered", "strong")
         for other in incident.alternatives:
             headline = verdicts[other.verdict].verdict.headline() if other.verdict in verdicts else other.pattern
-            yield from _wrap(harmless(f"{other.pattern}: {headline}"), "    ", "  ")
-            yield from _wrap(f"not the root: {harmless(other.reason)}", "    ", "    ")
+            yield from _wrap(screen, harmless(f"{other.pattern}: {headline}"), "    ", "  ")
+            yield from _wrap(screen, f"not the root: {harmless(other.reason)}", "    ", "    ")
 
 
-def _gaps(incident: Incident, paint: Paint) -> Iterator[str]:
+def _gaps(incident: Incident, screen: Screen) -> Iterator[str]:
     if incident.gaps:
         yield ""
-        yield paint("Not measured", "strong")
+        yield screen.paint("Not measured", "strong")
         for gap in incident.gaps:
-            yield from _wrap(gap.enable, " " * 4, f"  {gap.layer}: ")
+            yield from _wrap(screen, gap.enable, " " * 4, f"  {gap.layer}: ")
 
 
-def _coverage(diagnosis: Diagnosis, paint: Paint) -> Iterator[str]:
+def _coverage(diagnosis: Diagnosis, screen: Screen) -> Iterator[str]:
     coverage = diagnosis.coverage
     layers = ", ".join(f"{count} {name}" for name, count in coverage["layers"].items() if count)
     text = f"Read {counted(coverage['files_read'], 'file')}, {size(coverage['bytes_read'])}"
-    yield from _wrap(f"{text} ({layers})." if layers else f"{text}.", "", "")
+    yield from _wrap(screen, f"{text} ({layers})." if layers else f"{text}.", "", "")
     for sentence in limits_reached(coverage):
-        yield from _wrap(f"Limit reached: {sentence}.", "  ", "")
+        yield from _wrap(screen, f"Limit reached: {sentence}.", "  ", "")
     skipped = unread_files(coverage)
     for item in skipped[:_SKIPPED]:
         what, reason = "Not read", item["reason"]
         if reason.startswith(PART):
             what, reason = "Read in part", reason.removeprefix(PART)
-        yield from _wrap(harmless(f"{what}: {item['path']}: {reason}"), "  ", "")
+        yield from _wrap(screen, harmless(f"{what}: {item['path']}: {reason}"), "  ", "")
     if len(skipped) > _SKIPPED:
-        yield f"and {counted(len(skipped) - _SKIPPED, 'more file')} not read; --format json lists them"
+        yield f"and {counted(len(skipped) - _SKIPPED, 'more file')} not read; -o json lists them"
 
 
-def _wrap(text: str, indent: str, head: str, paint: Paint = plain, meaning: str = "") -> Sequence[str]:
-    """Lines of at most 80 columns; `head` begins the first of them, painted."""
+def _wrap(screen: Screen, text: str, indent: str, head: str, meaning: str = "") -> Sequence[str]:
+    """Lines that fit; `head` begins the first of them, painted."""
     lines = textwrap.wrap(
-        text, WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text, screen.width, initial_indent=head, subsequent_indent=indent, break_long_words=False,
+        break_on_hyphens=False,
     ) or [head.rstrip()]  # fmt: skip
     if meaning and head.strip():
-        lines[0] = paint(head.rstrip(), meaning) + lines[0][len(head.rstrip()) :]
+        lines[0] = screen.paint(head.rstrip(), meaning) + lines[0][len(head.rstrip()) :]
     return lines

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import msgspec
 
 from tracecore.facts.fact import Fact
+from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.signals.record import Source
 
@@ -188,6 +189,25 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return attributes
 
 
+class LastLines(msgspec.Struct, frozen=True):
+    """The last lines that the program of a rank wrote.
+
+    Args:
+        path: the file.
+        lines: (line number, text).
+        doing: what the rank was doing, where they say so (`was in validation`).
+    """
+
+    rank: int
+    path: str
+    lines: tuple[tuple[int, str], ...]
+    doing: str | None = None
+
+
+def _unquoted(rank: int) -> LastLines | None:
+    return None
+
+
 class Rest(msgspec.Struct, frozen=True):
     """What an incident knows beside one verdict.
 
@@ -197,6 +217,9 @@ class Rest(msgspec.Struct, frozen=True):
         awaited: those that a hang which the verdict explains waits for.
         ended: how each rank ended, in words, where that is known.
         stacks: where each rank stood, where that was printed and no step followed.
+        reports: what the watchdog of each rank said of collectives that did not end.
+        transport: what was measured of the links, ports and connections between the ranks, in words.
+        last_lines: gives the last lines of a rank's log.
     """
 
     ranks: frozenset[int] = frozenset()
@@ -204,6 +227,9 @@ class Rest(msgspec.Struct, frozen=True):
     awaited: tuple[int, ...] = ()
     ended: Mapping[int, str] = msgspec.field(default_factory=dict)
     stacks: Mapping[int, StackPrinted] = msgspec.field(default_factory=dict)
+    reports: Mapping[int, Sequence[WatchdogReport]] = msgspec.field(default_factory=dict)
+    transport: tuple[str, ...] = ()
+    last_lines: Callable[[int], LastLines | None] = _unquoted
 
 
 class Suspects(msgspec.Struct, frozen=True, gc=False):

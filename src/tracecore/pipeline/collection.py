@@ -197,15 +197,19 @@ def collect(
     return results
 
 
-def _manifest(results: Sequence[Got], redact: bool) -> bytes:
-    document: dict[str, Any] = {
+def summary(results: Sequence[Got], redact: bool) -> dict[str, Any]:
+    """What was collected and what is missing, as the archive's manifest says it."""
+    return {
         "tracecore_bundle": 1,
         "host": socket.gethostname(),
         "redacted": redact,
         "items": [msgspec.to_builtins(got) for got in results if not got.missing],
         "missing": [{"name": got.name, "what": got.what, "reason": got.missing} for got in results if got.missing],
     }
-    return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
+
+
+def _manifest(results: Sequence[Got], redact: bool) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(summary(results, redact)), indent=1) + b"\n"
 
 
 def _item(item: Item, tar: tarfile.TarFile, redact: bool, timeout: float) -> Iterator[Got]:

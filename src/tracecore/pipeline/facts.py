@@ -69,7 +69,7 @@ def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
     Args:
         all_lines: look at every line. For a small bundle that is sooner done than planned.
     """
-    return SelectAll() if all_lines else plan(stream.layer).selector(stream, spans=True)
+    return SelectAll() if all_lines else plan(stream.layer).selector(stream)
 
 
 def facts_of(

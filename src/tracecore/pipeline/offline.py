@@ -10,20 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tracecore.engine.emission import standing
-from tracecore.engine.engine import Engine
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
 from tracecore.facts.process import ExitStatus
-from tracecore.incidents import run as runs
-from tracecore.incidents.arbitration import arbitrate
+from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
 from tracecore.pipeline import dumps, metrics
 from tracecore.pipeline import facts as reading
 from tracecore.pipeline.failure import failure_of
 from tracecore.signals.bundle.discovery import Bundle, discover
+from tracecore.signals.stamps import is_plausible
 from tracecore.signals.stream import Clock
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def diagnose(
     recorded = dumps.gather(bundle, jobs)
     scraped = metrics.gather(bundle)
     known = max(recorded.end, scraped.end)
-    if known and (known > bundle.clock.latest or not bundle.clock.exact):
+    if is_plausible(known) and (known > bundle.clock.latest or not bundle.clock.exact):
         bundle.clock = Clock(known, True)
     total = sum(stream.size or 0 for stream in bundle.streams)
     part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
@@ -78,11 +77,16 @@ def diagnose(
     facts = fold((*told, *measured, *recorded.facts))
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
-    engine = Engine(patterns, strict=False)
-    verdicts = standing(engine.replay(facts, until=end + _watched(facts)))
-    verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
-    run = runs.look(facts, end, _ranks(bundle))
-    finding = arbitrate(verdicts, run, bundle.layers())
+    concluded = conclude(
+        patterns,
+        facts,
+        end=end,
+        until=end + _watched(facts),
+        layers=bundle.layers(),
+        ranks=_ranks(bundle),
+        last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
+    )
+    verdicts, run, finding, engine = concluded.verdicts, concluded.run, concluded.finding, concluded.engine
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
         incident.failure = failure_of(incident, attempt, bundle)

@@ -99,8 +99,10 @@ class _Lane:
         if self.last is not None:
             after.append(self.last.time)
         standing = []
-        for fact, until in zip(ordered, after, strict=True):
-            alone = id(fact) in self.ending or until <= fact.end
+        for before, fact, until in zip((None, *ordered), ordered, after, strict=False):
+            # A step that stood still until now is no progress: it stands for nobody.
+            stood = before is not None and (before.step, before.phase) == (fact.step, fact.phase)
+            alone = id(fact) in self.ending or until <= fact.end or (stood and fact.step is not None)
             standing.append(fact if alone else msgspec.structs.replace(fact, last_time=until, count=fact.count + 1))
         return [*standing, *self.late, *self.tail]
 

@@ -1,325 +1,281 @@
-"""Lanes of progress: lines of one kind by one writer, and what is remembered of them from block to block."""
+"""Thinning: which progress lines are handed on, so that nothing that is concluded from them changes.
+
+A lane are the lines of one shape by one writer whose values are about as large. In a lane only moves matter: lines
+whose step is larger than any before, or smaller by more than ranks are apart that share a log. Handed on are
+
+- both moves around a pause, so that a stall begins and ends where it did, however many lines repeat the last step;
+- both moves around a step that goes back;
+- one in each interval, so that a run that goes on is seen to go on;
+- the first of a lane, and those before and after something that is no progress.
+
+A line that is handed on may stand for the moves that follow it, up to the last before the next one that is: then it
+is kept back until that is known, by blocks that may be long gone (`Report`).
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tracecore.recipes.columns import NO_STEP, Array, Flags, Lines, Words, as_steps, seconds, steps
+from tracecore.recipes.columns import Array, Flags, Progress
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.selector import Report
 
 MAX_LANES: Final = 16_384
 #: Ranks that share a log and do not say who they are may be so many steps apart.
 SKEW: Final = 2
-#: So many lines of one step without times stand still.
-MANY: Final = 64
+#: Steps back, and lines out of order, of one lane that are handed on for each block: a lane with more has no order.
+MAX_BACK: Final = 16
+#: Moves after something that is no progress.
+AFTER: Final = 6
+#: Moves at the end of a stream that are handed on for each lane, fewer of each where there are many.
+TAIL: Final = 32
+LEAST_TAIL: Final = 4
+MOST_TAIL: Final = 16
 
-#: Bits of a clock that hold its single seconds.
-_SECONDS: Final = np.uint64(8)
-
-
-class Ordered(NamedTuple):
-    """Lines of a block, lane by lane.
-
-    Args:
-        number: which lines.
-        pick: whether they are handed on.
-        still: whether the next one has the same step.
-        spans: (lane, its first place here, its last, whether its first line does not simply follow the last one
-            of an earlier block).
-    """
-
-    number: Array
-    pick: Flags
-    still: Flags
-    spans: list[tuple[int, int, int, bool]]
+_LIFT: Final = 1 << 42
+_NEW: Final = -(1 << 41)
 
 
-class Compared(NamedTuple):
-    """Lines lane by lane, each with the one before it.
+class Thinned(NamedTuple):
+    """The moves of a block, lane by lane; each lane begins with its last move of an earlier block.
 
     Args:
-        lines: in this order.
-        order: their places in the order of the block; None where there is only one lane.
-        inner: which lines but the last are followed by one of their lane; None where there is only one.
-        at: lines that the next one does not simply follow, so that there may be something to find out.
-        then: the seconds of these, and of those after them.
-        now: likewise.
-        edges: those of them after which there is a pause, or a smaller step.
-        still: those of them after which the step is the same, and has been or will be for longer than a moment.
-        stood: whether there is one for which that can be said of this block alone.
-        spans: (lane, its first place, its last).
-        ends: (step, second) of these first and last places.
+        place: of each move among the progress lines of the block; -1 for those of an earlier one.
+        rows: how many lines of its lane come before it in this block.
+        kept: which are handed on.
+        edge: which do not simply follow the one before.
+        lanes: (its first move here, one past its last, how many lines it has).
+        lasts: the last line of each lane, move or not.
     """
 
-    lines: Lines
-    order: Array | None
-    inner: Flags | None
-    at: Array
-    then: Array
-    now: Array
-    edges: Array
-    still: Array
-    stood: bool
-    spans: list[tuple[int, int, int]]
-    ends: list[tuple[tuple[int, int], tuple[int, int]]]
-
-    def steady(self, stretch: Array, expected: frozenset[int]) -> bool:
-        """Whether certain lanes, and no others, go on in all stretches of a block: then so they do between them.
-
-        Args:
-            stretch: which one each line is in, in the order of the block.
-            expected: the lanes.
-        """
-        if len(self.edges) or self.stood or {who for who, _, _ in self.spans} != expected:
-            return False
-        if self.order is not None:
-            stretch = stretch[self.order]
-        seen = stretch[1:] != stretch[:-1]
-        if self.inner is not None:
-            seen |= ~self.inner
-        return int(np.count_nonzero(seen)) + 1 == len(expected) * (int(stretch.max()) + 1)
+    place: Array
+    rows: Array
+    kept: Flags
+    edge: Flags
+    lanes: list[tuple[Lane, int, int, int]]
+    lasts: Array
 
 
-def compare(lines: Lines, limit: int) -> Compared:
-    """Lane by lane, where something may have happened.
+class Lane:
+    """What is remembered of a lane from block to block."""
 
-    Args:
-        lines: in the order of the block.
-        limit: seconds of a pause.
-    """
-    order: Array | None = None
-    if not isinstance(lines.lane, int):
-        order = _by_lane(lines.lane)
-        lines = lines.some(order)
-    return _compared(lines, order, limit)
-
-
-def _compared(lines: Lines, order: Array | None, limit: int, *, level: bool = False) -> Compared:
-    """The same for lines in their order; `level` where their steps have been evened out."""
-    number, step, clock, lane = lines
-    size = len(number)
-    # As a rule steps rise within the same ten seconds, and only where they do not there is something to find out.
-    coarse = clock >> _SECONDS if limit > 10 else clock
-    stays = (step[1:] <= step[:-1]) & (step[1:] != NO_STEP)
-    at = (stays | (clock[1:] < clock[:-1]) | (coarse[1:] != coarse[:-1])).nonzero()[0]
-    firsts, lasts = [0], [size - 1]
-    inner: Flags | None = None
-    if not isinstance(lane, int):
-        inner = lane[1:] == lane[:-1]
-        at = at[inner[at]]
-        ends = (~inner).nonzero()[0]
-        firsts, lasts = [0, *(ends + 1).tolist()], [*ends.tolist(), size - 1]
-    count = len(at)
-    places = np.concatenate((at, at + 1, firsts, lasts))
-    said, times = steps(step[places]), seconds(clock[places])
-    then, now = times[:count], times[count : 2 * count]
-    rises, pauses = said[count : 2 * count] - said[:count], now - then
-    if not level and ((rises < 0) & (rises >= -SKEW)).any():
-        return _compared(lines._replace(step=_level(lines)), order, limit, level=True)
-    whose = [lane] if isinstance(lane, int) else lane[firsts].tolist()
-    rows = list(zip(said[2 * count :].tolist(), times[2 * count :].tolist(), strict=True))
-    edges = at[(pauses >= limit) | (pauses < 0) | (rises < 0)]
-    same = (rises == 0) & (step[at] != NO_STEP)
-    still, stood = _lasting(at[same], then[same], now[same], limit, edges, firsts, lasts)
-    return Compared(
-        lines,
-        order,
-        inner,
-        at,
-        then,
-        now,
-        edges,
-        still,
-        stood,
-        list(zip(whose, firsts, lasts, strict=True)),
-        list(zip(rows[: len(firsts)], rows[len(firsts) :], strict=True)),
-    )
-
-
-def _level(lines: Lines) -> Words:
-    """Steps of lines lane by lane without those that are a little behind the largest so far."""
-    said = steps(lines.step)
-    new = said[1:] < said[:-1] - SKEW
-    if not isinstance(lines.lane, int):
-        new |= lines.lane[1:] != lines.lane[:-1]
-    # Each stretch without a large step back is lifted above the one before it, and put down again.
-    lift = np.append(0, np.cumsum(new)) << 32
-    number: Array = np.maximum.accumulate(said + lift) - lift
-    level = as_steps(number)
-    level[lines.step == NO_STEP] = NO_STEP
-    return level
-
-
-def _lasting(
-    same: Array, then: Array, now: Array, limit: int, edges: Array, firsts: list[int], lasts: list[int]
-) -> tuple[Array, bool]:
-    """Of lines that the next one has the same step as, those where it stays so for long, and whether there are any.
-
-    Ranks that share a log and do not say who they are repeat every step. That is no step that stands still, unless it
-    does so for a while, or until nothing comes; where a block begins or ends, nobody knows yet.
-
-    Args:
-        same: these lines.
-        then: their seconds, and those of the lines after them.
-        now: likewise.
-        limit: seconds of a pause.
-        edges: lines after which there is one, or a smaller step.
-        firsts: the first line of each lane.
-        lasts: the last.
-    """
-    if not len(same):
-        return same, False
-    first = np.flatnonzero(np.diff(same, prepend=-2) != 1)
-    last = np.append(first[1:], len(same)) - 1
-    count = last - first + 1
-    begin, end = same[first], same[last] + 1
-    long = (now[last] - then[first] >= limit) | np.isin(end, edges) | ((then[first] < 0) & (count >= MANY))
-    kept = long | np.isin(begin, firsts) | np.isin(end, lasts)
-    return same[np.repeat(kept, count)], bool(long.any())
-
-
-class Lanes:
-    """The last line of each lane: step, second, and whether its step stood still."""
+    __slots__ = ("count", "last", "owed", "refilled", "report", "step", "tail", "time", "tokens")
 
     def __init__(self) -> None:
-        self._last: dict[int, tuple[int, int, bool]] = {}
-
-    def stands(self, who: int) -> bool:
-        """Whether the step of a lane's last line stood still."""
-        return self._last[who][2]
-
-    def order(
-        self, compared: Compared, limit: int, intervals: Sequence[int], enough: int, whole: Flags | None
-    ) -> Ordered:
-        """Lane by lane, which lines have to be handed on for what they say.
-
-        Args:
-            compared: the lines of a block.
-            limit: seconds of a pause, as they were compared with.
-            intervals: one of them is the time between lines that are handed on without a reason.
-            enough: so many of those in a block are enough.
-            whole: lines that are handed on in any case.
-        """
-        size = len(compared.lines.number)
-        pick = np.zeros(size, np.bool_) if whole is None else whole
-        if whole is not None and compared.order is not None:
-            pick = whole[compared.order]
-        still = np.zeros(size - 1, np.bool_)
-        pick[compared.edges] = True
-        pick[compared.edges + 1] = True
-        if len(compared.still):
-            still[compared.still] = True
-            begins, over = still.copy(), ~still
-            begins[1:] &= over[:-1]
-            over[1:] &= still[:-1]
-            over[:1] = False
-            pick[:-1] |= begins | over
-            pick[1:] |= over if compared.inner is None else over & compared.inner
-        for every in intervals:
-            ticks = compared.at[compared.now // every != compared.then // every] + 1
-            if len(ticks) <= enough:
-                break
-        pick[ticks] = True
-        if len(self._last) > MAX_LANES:
-            self._last.clear()
-        spans: list[tuple[int, int, int, bool]] = []
-        for (who, first, final), (one, other) in zip(compared.spans, compared.ends, strict=True):
-            (first_step, begin), (final_step, end) = one, other
-            before = self._last.get(who)
-            stood = bool(still[final - 1]) if final > first else False
-            broken = False
-            if before is None:
-                pick[first] = True
-            else:
-                stands = first_step == before[0] >= 0
-                back = first_step < before[0] - SKEW
-                broken = not 0 <= begin - before[1] < limit or back or before[2] != stands
-                if broken or begin // every != before[1] // every:
-                    pick[first] = True
-                stood = stood or (stands and final == first)
-            self._last[who] = (final_step, end, stood)
-            spans.append((who, first, final, broken))
-        return Ordered(compared.lines.number, pick, still, spans)
-
-
-def _by_lane(lane: Array) -> Array:
-    """The order of lines lane by lane."""
-    least, most = int(lane.min()), int(lane.max())
-    # Small numbers are sorted by counting.
-    return np.argsort((lane - least).astype(np.uint16) if most - least < 65_536 else lane, kind="stable")
-
-
-class Standing:
-    """What is kept back of a lane: a line, how many followed it, and the last of these."""
-
-    __slots__ = ("alone", "count", "owed", "report", "tail")
-
-    def __init__(self) -> None:
+        #: Of the last move.
+        self.step = _NEW
+        self.time = float("nan")
+        #: A line that stands for those that follow it, how many lines these are, and the last move among them.
         self.report: Report | None = None
-        #: Those that follow it have the same step: that is no progress, and nobody stands for it.
-        self.alone = False
         self.count = 0
-        self.tail: deque[Report] = deque()
-        #: So many of the next lines follow something that is no progress.
+        self.last: Report | None = None
+        self.tail: deque[Report] = deque(maxlen=MOST_TAIL)
+        #: So many of the next moves follow something that is no progress.
         self.owed = 0
+        #: Lines that may be handed on for no other reason than that they are recent.
+        self.tokens = 1e9
+        self.refilled = float("nan")
 
-    def follow(
-        self,
-        first: int,
-        final: int,
-        picked: Sequence[tuple[int, bool]],
-        row: Callable[[int], Report],
-        keep: int,
-        lead: int,
-        reports: list[Report],
-    ) -> None:
-        """Takes the lines of a block from `first` to `final`, of which some are handed on for themselves.
+    def closed(self, last: Report) -> Report:
+        """The line that stands for others, up to the last of them."""
+        assert self.report is not None
+        if last.offset <= self.report.offset:
+            return self.report
+        return self.report._replace(until=last.raw, lines=max(self.count, 1))
 
-        Args:
-            picked: these, and whether the step stands still after them.
-            keep: so many of the last lines are remembered.
-            lead: so many lines before one that is handed on are handed on as well; 1 for none.
-        """
-        counted = first
-        for place, alone in picked:
-            if self.report is not None:
-                self.count += place - counted
-                if lead == 1:
-                    reports.append(self._until(row(place - 1) if place > first else self.tail[-1]))
-                else:
-                    before = [row(number) for number in range(max(place - lead, first), place)]
-                    reports += self._with([*self.tail, *before][-lead:])
-            self.report, self.alone, self.count, counted = row(place), alone, 0, place
-        self.count += final + 1 - counted
-        if len(self.tail) > keep or self.tail.maxlen != keep:
-            self.tail = deque(self.tail, keep)
-        self.tail.extend(row(place) for place in range(max(final - keep + 1, first), final + 1))
-
-    def _until(self, last: Report, others: int = 0) -> Report:
-        """The line that stands for others, up to the last; so many of them are handed on for themselves."""
-        report = self.report
-        assert report is not None
-        lines = self.count - others
-        return report if self.count <= 1 or self.alone else report._replace(until=last.raw, lines=max(lines, 1))
-
-    def closed(self) -> list[Report]:
+    def over(self) -> list[Report]:
         """The line that stands for others, and the last of these for itself."""
-        if self.report is None:
+        if self.report is None or self.last is None:
             return []
-        last = self.tail[-1]
-        found = [self._until(last)] if self.count <= 1 else [self._until(last, 1), last]
-        self.report, self.count = None, 0
-        return found
+        report, self.report = self.closed(self.last), None
+        self.count = 0
+        if report.until is None:
+            return [report]
+        return [report._replace(lines=max(report.lines - 1, 1)), self.last]
 
     def ended(self) -> list[Report]:
         """The same with all that is known of the last ones."""
-        return [] if self.report is None else self._with(self.tail)
+        if self.report is None:
+            return []
+        rows = [row for row in self.tail if row.offset > self.report.offset]
+        if not rows:
+            return self.over()
+        return [self.closed(rows[0])._replace(lines=max(self.count - len(rows), 1)), *rows]
 
-    def _with(self, rows: Iterable[Report]) -> list[Report]:
-        """The line that stands for others, and those of the last ones that follow it, for themselves."""
-        assert self.report is not None
-        last = [row for row in rows if row.offset > self.report.offset]
-        return [self._until(last[0], len(last)), *last] if last else [self.report]
+
+class Lanes:
+    """The lanes of a stream."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, Lane] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def thin(
+        self, found: Progress, limit: float, intervals: Sequence[int], enough: int, events: Array, lead: int = 1
+    ) -> Thinned:
+        """Which progress lines of a block are handed on.
+
+        Args:
+            found: the lines; at least one.
+            limit: seconds of a pause.
+            intervals: the first of them that gives no more than `enough` lines is the time between those that are
+                handed on in any case, else the last.
+            events: lines that are no progress.
+            lead: so many moves before the last of these are handed on.
+        """
+        order = np.argsort(found.lane, kind="stable")
+        names = found.lane[order]
+        first = np.append(0, np.flatnonzero(names[1:] != names[:-1]) + 1)
+        lanes = [self.lane(name) for name in names[first].tolist()]
+        # Before the lines of each lane stands its last move of an earlier block.
+        begins = np.zeros(len(order) + len(first), np.bool_)
+        begins[first + np.arange(len(first))] = True
+        step = np.insert(found.step[order], first, [lane.step for lane in lanes])
+        time = np.insert(found.time[order], first, [lane.time for lane in lanes])
+        moves, level, back = _moves(step, begins)
+        ordinal = np.cumsum(begins) - 1
+        row = moves - ordinal[moves] - 1
+        place = np.where(begins[moves], -1, order[row])
+        follows = ~begins[moves[1:]]
+        now, then = time[moves[1:]], time[moves[:-1]]
+        timed = follows & np.isfinite(now) & np.isfinite(then)
+        passed = np.where(timed, now - then, 0.0)
+        turned = _few(follows & (back[moves[1:]] | (passed < -1)), ordinal[moves[1:]])
+        edge = np.append(False, turned | (passed >= limit))
+        edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
+        kept = edge.copy()
+        kept[:-1] |= edge[1:]
+        for every in intervals:
+            ticks = 1 + np.flatnonzero(timed & (np.floor(now / every) != np.floor(then / every)))
+            if len(ticks) <= enough:
+                break
+        kept[ticks] = True
+        starts = np.flatnonzero(begins[moves])
+        stops = np.append(starts[1:], len(moves))
+        self._beside(kept, found.line[place], starts.tolist(), stops.tolist(), lanes, events, lead)
+        kept[starts] = False
+        ends = np.append(first[1:], len(order))
+        finals = ends + np.arange(len(first))
+        # Where a lane ends, its steps are as high as they were.
+        for lane, final, move in zip(lanes, finals.tolist(), (stops - 1).tolist(), strict=True):
+            lane.step, lane.time = int(level[final]), float(time[moves[move]])
+        sizes = (ends - first).tolist()
+        parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
+        return Thinned(place, row - first[ordinal[moves]], kept, edge, parts, order[ends - 1])
+
+    def _beside(
+        self, kept: Flags, line: Array, starts: list[int], stops: list[int], lanes: list[Lane], events: Array, lead: int
+    ) -> None:
+        """Keeps moves before and after what is no progress; some of them may be in the next block."""
+        if len(events):
+            for lane in self._lanes.values():
+                lane.owed = AFTER
+        elif not any(lane.owed for lane in lanes):
+            return
+        for lane, start, stop in zip(lanes, starts, stops, strict=True):
+            first = start + 1
+            if not len(events):
+                kept[first : min(first + lane.owed, stop)] = True
+                lane.owed = max(lane.owed - (stop - first), 0)
+                continue
+            after = first + np.searchsorted(line[first:stop], events)
+            # The line itself may say a step, too: then the next one is no move.
+            kept[after[after < stop]] = True
+            kept[after[after + 1 < stop] + 1] = True
+            kept[after[after > first] - 1] = True
+            kept[max(int(after[-1]) - lead, first) : min(int(after[-1]) + AFTER, stop)] = True
+            lane.owed = max(int(after[-1]) + AFTER - stop, 0)
+
+    def follow(self, thinned: Thinned, row: Callable[[int], Report], keep: int) -> list[Report]:
+        """Lines that stand for others, of this block and of those before; what is not known yet is kept back.
+
+        Args:
+            row: a progress line by its place.
+            keep: so many of the last moves of a lane are remembered.
+        """
+        reports: list[Report] = []
+        places = thinned.place.tolist()
+        kept = np.flatnonzero(thinned.kept).tolist()
+        for lane, start, stop, size in thinned.lanes:
+            counted = 0
+            for move in kept[bisect_left(kept, start) : bisect_left(kept, stop)]:
+                here = row(places[move])
+                if lane.report is not None:
+                    lane.count += int(thinned.rows[move]) - counted
+                    if move == start + 1 and thinned.edge[move]:
+                        reports += lane.over()
+                    else:
+                        before = row(places[move - 1]) if move > start + 1 else lane.last
+                        assert before is not None
+                        reports.append(lane.closed(before))
+                lane.report, lane.count, counted = here, 0, int(thinned.rows[move])
+            lane.count += size - counted
+            if stop > start + 1:
+                lane.tail.extend(row(place) for place in places[max(stop - keep, start + 1) : stop])
+                lane.last = lane.tail[-1]
+                if lane.report is None:
+                    lane.report = row(places[start + 1])
+                    lane.count = size - int(thinned.rows[start + 1])
+        if len(self._lanes) > MAX_LANES:
+            reports += self.close()
+        return sorted(reports, key=_offset)
+
+    def tail(self) -> int:
+        """How many of the last moves of each lane are handed on."""
+        return min(max(TAIL // max(len(self._lanes), 1), LEAST_TAIL), MOST_TAIL)
+
+    def close(self, recent: int | None = None) -> list[Report]:
+        """What is kept back; nothing is remembered then.
+
+        Args:
+            recent: of lanes that went on after this place of the stream, all that is known of the last lines.
+        """
+        lanes, self._lanes = self._lanes, {}
+        reports: list[Report] = []
+        for lane in lanes.values():
+            late = recent is not None and lane.last is not None and lane.last.offset > recent
+            reports += lane.ended() if late else lane.over()
+        return sorted(reports, key=_offset)
+
+    def lane(self, name: int) -> Lane:
+        """A lane by its name."""
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._lanes[name] = Lane()
+        return lane
+
+
+def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:
+    """Which lines are moves, how high steps were at each, and which of them go back.
+
+    Args:
+        step: lane by lane.
+        begins: where a lane begins.
+    """
+    back = np.zeros(len(step), np.bool_)
+    back[1:] = ~begins[1:] & (step[1:] >= 0) & (step[1:] < step[:-1] - SKEW)
+    # Each stretch without a step back is lifted above the one before it, and put down again.
+    lift = np.cumsum(begins | back) * _LIFT
+    level: Array = np.maximum.accumulate(step + lift) - lift
+    move = begins | back | (step == -1)
+    move[1:] |= level[1:] > level[:-1]
+    return np.flatnonzero(move), level, back
+
+
+def _few(flags: Flags, lane: Array) -> Flags:
+    """Those of the first of each lane."""
+    where = np.flatnonzero(flags)
+    if len(where) <= MAX_BACK:
+        return flags
+    nth = np.arange(len(where)) - np.searchsorted(lane[where], lane[where])
+    flags[where[nth >= MAX_BACK]] = False
+    return flags
+
+
+def _offset(report: Report) -> int:
+    return report.offset

@@ -18,7 +18,6 @@ from tracecore.signals.logs.selector import ALWAYS, Picked
 from tracecore.signals.stream import Stream
 
 if TYPE_CHECKING:
-    from tracecore.recipes.sampling import Shapes
     from tracecore.signals.logs.dialects import Dialect
     from tracecore.signals.logs.selector import Selector
 
@@ -55,13 +54,10 @@ class LiveSelectors:
     """
 
     def __init__(self, layer: str, *, container: bool, ranks: bool = False) -> None:
-        from tracecore.recipes.sampling import Shapes
-
         self._plan: LayerPlan = fresh(layer)
         self._layer = layer
         self._container = container
         self._ranks = ranks
-        self._shapes: Shapes = Shapes()
         self._every = self._plan.every(_stream(layer, container))
         self._files: OrderedDict[int, Selector] = OrderedDict()
         warm(self._plan)
@@ -77,7 +73,7 @@ class LiveSelectors:
         found = self._files.get(file)
         if found is None:
             found = self._files[file] = LiveSelector(
-                self._plan, self._layer, self._shapes, self._every, container=self._container, ranks=self._ranks
+                self._plan, self._layer, self._every, container=self._container, ranks=self._ranks
             )
             if len(self._files) > MAX_FILES:
                 self._files.popitem(last=False)
@@ -93,13 +89,11 @@ class LiveSelector:
         every: picks all lines that can get a stamp.
     """
 
-    def __init__(
-        self, plan: LayerPlan, layer: str, shapes: Shapes, every: Selector, *, container: bool, ranks: bool
-    ) -> None:
+    def __init__(self, plan: LayerPlan, layer: str, every: Selector, *, container: bool, ranks: bool) -> None:
         stream = _stream(layer, container)
         self._plan = plan
         self._stream = stream
-        self._select: Selector = plan.selector(stream, shapes)
+        self._select: Selector = plan.selector(stream, live=True)
         self._every = every
         self._docker: Selector | None = None
         self._container = container

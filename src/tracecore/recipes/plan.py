@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tracecore import recipes
-from tracecore.ottl.planner.database import Database, Search, compiled
+from tracecore.ottl.planner.database import Database, Search, compiled, search
 from tracecore.ottl.planner.plan import Outline, Plan, outline
 from tracecore.recipes import prepared as kept
 
@@ -17,31 +18,41 @@ if TYPE_CHECKING:
 
     from tracecore.ottl.planner.doubts import Doubts
     from tracecore.ottl.planner.plan import PlannedGroup
-    from tracecore.recipes.sampling import Shapes
-    from tracecore.recipes.templates import Ask, Lessons
+    from tracecore.recipes.shapes import Ask, Shapes
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
     from tracecore.signals.stream import Stream
 
 #: Formats whose lines are JSON.
 ESCAPED = ("docker", "journal_json")
-#: Formats whose progress lines are sampled; the last one only with spans.
+#: Formats whose progress lines are sampled.
 SAMPLED_FORMATS = ("text", "cri", "docker")
 
 
-#: Processors whose records are sampled (see `sampling`), and the attributes whose statements are events all the same.
+#: Processors whose records are sampled (see `sampling`).
 SAMPLED = ("transform/progress",)
-EDGES = ("gen_ai.training.phase",)
-#: One of these says that a line is a progress line.
-_PROGRESS = (
-    "gen_ai.training.step",
-    "tracecore.training.loss",
-    "tracecore.training.grad_norm",
-    "tracecore.training.iter_time_s",
-    "tracecore.training.data_time_s",
+#: What is sampled says nothing but these.
+_PROGRESS = frozenset(
+    {
+        *("gen_ai.training.step", "gen_ai.training.phase", "gen_ai.training.rank", "tracecore.training.total_steps"),
+        *("tracecore.training.loss", "tracecore.training.grad_norm", "tracecore.training.learning_rate"),
+        *("tracecore.training.epoch", "tracecore.training.iter_time_s", "tracecore.training.data_time_s"),
+    }
 )
 #: Of these, it matters how large they are.
 _VALUES = ("tracecore.training.loss", "tracecore.training.grad_norm")
+#: These say whose line it is.
+_WHO = ("gen_ai.training.rank", "process.pid", "network.local.address", "k8s.pod.name", "k8s.container.name")
+#: Words by which readers know who wrote a line, and when.
+_OF_READERS = (
+    *("rank", "pid", "pod", "stdout", "stderr", "time", "timestamp", "asctime", "datetime", "date", "utc", "gmt"),
+    *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"),
+)
+
+#: An expression in a statement, what in it is no text, and a word.
+_LITERAL = re.compile(r'\((?:body|cache\["\w+"\]), "((?:[^"\\]|\\.)*)"')
+_SYNTAX = re.compile(r"\(\?P<\w+>|\(\?[a-zA-Z]+[:)]|\\[a-zA-Z]")
+_WORD = re.compile(r"[A-Za-z]{3,}")
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -58,6 +69,9 @@ class Prepared(msgspec.Struct, frozen=True):
         progress: for raw lines, those.
         searched: what `events` searches for.
         event_patterns: the guards it was made from.
+        effects: for raw lines, what progress lines must have besides; empty where that is not known.
+        progress_groups: groups of statements about progress.
+        vocabulary: words that the recipes of progress name.
     """
 
     outline: Outline
@@ -70,6 +84,9 @@ class Prepared(msgspec.Struct, frozen=True):
     progress: bytes | None
     searched: Search | None
     event_patterns: tuple[str, ...]
+    effects: bytes
+    progress_groups: tuple[int, ...]
+    vocabulary: tuple[str, ...]
 
 
 def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
@@ -82,7 +99,6 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
     of_events = _patterns(group for group in groups if group.processor not in sampled)
     of_progress = _patterns(group for group in groups if group.processor in sampled)
     every, events, progress = ([names[n] for n in found] for found in (_patterns(groups), of_events, of_progress))
-    events += _edges(group for group in groups if group.processor in sampled)
     # A statement without a guard may do something to any line.
     guarded = not any(group.fresh is None and None in group.guards for group in groups)
     wanted, dumped = _of_lines(events) if guarded and progress else (None, None)
@@ -97,6 +113,9 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
         progress=_of_lines(progress, always=False)[1] if guarded and progress else None,
         searched=wanted,
         event_patterns=tuple(events),
+        effects=_second_look([group for group in groups if group.processor in sampled]),
+        progress_groups=tuple(number for number, group in enumerate(groups) if group.processor in sampled),
+        vocabulary=_vocabulary(group for group in groups if group.processor in sampled),
     )
 
 
@@ -106,6 +125,15 @@ def _of_lines(patterns: Sequence[str], *, always: bool = True) -> tuple[Search, 
 
     searched, database = compiled(line_search(patterns, always=always), once=False)
     return searched, None if searched.open else database.dump()
+
+
+def _second_look(groups: Sequence[PlannedGroup]) -> bytes:
+    """The database of what it takes so that one of these groups sets anything; empty where that is not known."""
+    if any(group.effects is None for group in groups):
+        return b""
+    wanted = search(sorted({p for group in groups for p in group.effects or ()}), lines=True, literals=False)
+    usable, database = compiled(wanted, once=False)
+    return b"" if usable.open else database.dump()
 
 
 class _Either:
@@ -135,47 +163,46 @@ class LayerPlan:
         self._plan = Plan(prepared.outline, prepared.text)
         self._databases: dict[str, Database] = {}
         self._doubts: Doubts | None = None
-        self._shapes: Shapes | None = None
-        #: Of lines of each format.
-        self._lessons: dict[str, Lessons] = {}
+        self._shapes: dict[tuple[object, ...], Shapes] = {}
 
     def run(self, signal: LogSignal) -> None:
         """Stamp a record, in place."""
         self._plan.run(signal)
 
-    def selector(self, stream: Stream, shapes: Shapes | None = None, *, spans: bool = False) -> Selector:
+    def selector(self, stream: Stream, *, live: bool = False) -> Selector:
         """A new selector for the lines of a stream that can get a stamp; progress lines are sampled.
 
         Args:
-            shapes: shared by streams that go on for ever; None for one that has an end.
-            spans: a progress line may stand for those that follow it; for readers that know `Report`.
+            live: the stream goes on for ever, and nothing of it may be kept back.
         """
         prepared = self._prepared
-        formats = SAMPLED_FORMATS if spans else SAMPLED_FORMATS[:2]
-        if prepared.events is not None and prepared.progress is not None and stream.format in formats:
-            from tracecore.ottl.planner.doubts import Doubts
-            from tracecore.recipes.sampling import Sampler, Shapes
-            from tracecore.recipes.templates import Lessons
+        if prepared.events is None or prepared.progress is None or stream.format not in SAMPLED_FORMATS:
+            return self.every(stream)
+        from tracecore.ottl.planner.doubts import Doubts
+        from tracecore.recipes.sampling import Sampler
 
-            events = self._database("events", prepared.events)
-            progress = self._database("progress", prepared.progress)
-            if self._doubts is None and prepared.searched is not None:
-                self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
-            if self._shapes is None:
-                self._shapes = Shapes()
-            return Sampler(
-                events,
-                progress,
-                self._asking(stream),
-                self._lessons.setdefault(stream.format, Lessons()),
-                form=stream.format,
-                size=stream.size,
-                doubts=self._doubts,
-                shapes=shapes or self._shapes,
-                live=shapes is not None,
-                spans=spans,
-            )
-        return self.every(stream)
+        if self._doubts is None and prepared.searched is not None:
+            self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
+        return Sampler(
+            self._database("events", prepared.events),
+            self._database("progress", prepared.progress),
+            self._database("effects", prepared.effects) if prepared.effects else None,
+            self._shapes_of(stream),
+            escaped=stream.format == "docker",
+            size=stream.size,
+            doubts=self._doubts,
+            live=live,
+        )
+
+    def _shapes_of(self, stream: Stream) -> Shapes:
+        """What is known of lines of this kind of stream."""
+        from tracecore.recipes.shapes import Shapes
+
+        ranked = "gen_ai.training.rank" in stream.resource
+        key = stream.format, stream.wrapping, stream.single_node, ranked
+        if key not in self._shapes:
+            self._shapes[key] = Shapes(self._asking(stream), (*self._prepared.vocabulary, *_OF_READERS))
+        return self._shapes[key]
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -207,11 +234,12 @@ class LayerPlan:
 
     def _asking(self, stream: Stream) -> Ask:
         """What the reader of a stream and the recipes make of one of its lines."""
-        from tracecore.recipes.templates import Said
+        from tracecore.recipes.shapes import Said
         from tracecore.signals import stamps
         from tracecore.signals.logs import reader
 
         dialect = reader.dialect(stream)
+        run = self._plan.only(self._prepared.progress_groups)
         resource: Attributes = {**stream.resource, "tracecore.layer": stream.layer}
 
         def ask(raw: bytes) -> Said:
@@ -219,19 +247,26 @@ class LayerPlan:
             attributes: Attributes = dict(line.attributes or {})
             if line.rank is not None:
                 attributes["gen_ai.training.rank"] = line.rank
+            before = set(attributes)
             body = line.text.decode("utf-8", "replace")
             signal: LogSignal = {
                 "resource": {"attributes": dict(resource)},
                 "log": {"body": body, "attributes": attributes, "time_unix_nano": 0},
             }
-            self._plan.run(signal)
+            run(signal)
             step = attributes.get("gen_ai.training.step")
-            who = (line.lane, attributes.get("gen_ai.training.rank"), attributes.get("process.pid"))
-            progress = not line.partial and any(attributes.get(name) is not None for name in _PROGRESS)
+            who = (line.lane, line.host, *map(attributes.get, _WHO))
+            stamped = attributes.keys() - before
             stamp = line.stamp or stamps.find(line.text)
-            values = tuple(attributes.get(name) for name in _VALUES)
-            time = None if stamp is None else stamp.nanos
-            return Said(progress, step if isinstance(step, int) else None, who, stamp is not None, values, time)
+            return Said(
+                bool(stamped) and not line.partial,
+                stamped <= _PROGRESS,
+                step if isinstance(step, int) else None,
+                who,
+                (attributes.get("gen_ai.training.phase"), frozenset(attributes)),
+                None if stamp is None else stamp.nanos / 10**9,
+                tuple(value if isinstance(value, float) else None for value in map(attributes.get, _VALUES)),
+            )
 
         return ask
 
@@ -245,16 +280,13 @@ def _patterns(groups: Iterable[PlannedGroup]) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def _edges(groups: Iterable[PlannedGroup]) -> tuple[str, ...]:
-    """Guards of statements that stamp one of `EDGES`."""
-    from tracecore.ottl.parser import parse
-    from tracecore.ottl.planner.guards import guard
-
+def _vocabulary(groups: Iterable[PlannedGroup]) -> tuple[str, ...]:
+    """Words that the expressions of statements name, in small letters."""
     found: set[str] = set()
     for group in groups:
-        for text in group.statements:
-            if any(f'set(attributes["{name}"]' in text for name in EDGES):
-                found.update(guard(parse(text).where) or ())
+        for text in (*group.conditions, *group.statements):
+            for literal in _LITERAL.findall(text):
+                found.update(word.lower() for word in _WORD.findall(_SYNTAX.sub(" ", literal)))
     return tuple(sorted(found))
 
 

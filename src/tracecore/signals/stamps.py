@@ -18,6 +18,11 @@ SECOND = 1_000_000_000
 DAY = 86_400 * SECOND
 #: How much of a line is looked at.
 REACH = 200
+#: No log is older or newer: such a time is a default (Go's year 1, the epoch), an expiry date or a clock never set.
+EARLIEST = 631_152_000 * SECOND  # 1990
+LATEST = 4_102_444_800 * SECOND  # 2100
+#: Times of one file that are farther apart than this are not all of when its lines were written.
+APART = 400 * DAY
 
 Missing: TypeAlias = Literal["", "year", "date"]
 
@@ -118,11 +123,16 @@ def find(text: bytes) -> Stamp | None:
     head = text[:REACH]
     try:
         stamp = _find_common(head)
-        if stamp is not None:
-            return stamp
-        return _find(head) if _any.search(head) else None
+        if stamp is None and _any.search(head):
+            stamp = _find(head)
+        return stamp if stamp is None or stamp.missing or is_plausible(stamp.nanos) else None
     except (ValueError, OverflowError):  # 2026-13-45: digits, but no date
         return None
+
+
+def is_plausible(time: int) -> bool:
+    """Whether a log can be of this time."""
+    return EARLIEST <= time < LATEST
 
 
 #: Start of the minute a stamp's first part names, in seconds since the epoch: lines come in thousands a minute.

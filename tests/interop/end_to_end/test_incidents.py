@@ -1,4 +1,4 @@
-"""Incidents as raw signals before the agents of the chart: the right verdict, once, in time, about the right thing."""
+"""Incidents as raw signals before the agents of the chart: one incident, once, in time, about the right thing."""
 
 from __future__ import annotations
 
@@ -56,8 +56,7 @@ def watch(incident: Incident, opening: Opening, timing: Callable[[str], None], *
         began = incident.play(stage)
 
         def whole() -> bool:
-            told = stage.webhook.of(incident.pattern)
-            return any(one.document["verdict"]["confidence"] == incident.confidence for one in told)
+            return any(_is_whole(one.document, incident) for one in stage.webhook.of(incident.pattern))
 
         came = until(whole, bound + BUSY)
         logs = f"{stage.webhook.deliveries}\n{stage.agent.log}\n{stage.cluster.log}"
@@ -69,8 +68,7 @@ def watch(incident: Incident, opening: Opening, timing: Callable[[str], None], *
         assert rotations > 0 or stage.training is None
         assert "Traceback" not in stage.agent.log + stage.cluster.log, logs
     first = stage.webhook.of(incident.pattern)[0]
-    full = next(d for d in deliveries if d.document["pattern"] == incident.pattern
-                and d.document["verdict"]["confidence"] == incident.confidence)  # fmt: skip
+    full = next(d for d in deliveries if _is_whole(d.document, incident))
     timing(
         f"{incident.name:<14} {incident.pattern:<20} {first.time - began:6.1f} s, {incident.confidence} "
         f"{full.time - began:6.1f} s (bound {bound:g} s{'' if fast else ', production'})"
@@ -79,17 +77,28 @@ def watch(incident: Incident, opening: Opening, timing: Callable[[str], None], *
     by_id: dict[str, list[dict[str, object]]] = {}
     for delivery in deliveries:
         by_id.setdefault(delivery.document["id"], []).append(delivery.document)
-    patterns = [str(documents[0]["pattern"]) for documents in by_id.values()]
-    assert sorted(patterns) == sorted(set(patterns)), logs
+    assert len(by_id) == 1, logs
     for documents in by_id.values():
         assert [one["revision"] for one in documents] == list(range(1, len(documents) + 1)), documents
-        assert {one["status"] for one in documents} == {"active"}, documents
+        assert documents[-1]["status"] == "diagnosed", documents
     # It names who it is about, once everything is known.
-    verdict = stage.webhook.of(incident.pattern)[-1].document["verdict"]
+    last = stage.webhook.of(incident.pattern)[-1].document
+    verdict = _verdict(last, incident.pattern)
+    assert verdict is not None
     assert {name: verdict.get(name) for name in says} == dict(says)
     # Nothing else is told but what belongs to it.
-    assert set(patterns) - {incident.pattern} <= set(incident.others), logs
+    assert set(last["patterns"]) - {incident.pattern} <= set(incident.others), logs
     assert full.time - began <= bound + BUSY
+
+
+def _verdict(document: dict[str, Any], pattern: str) -> dict[str, Any] | None:
+    found = (one for one in document["incident"]["verdicts"] if one["pattern.name"] == pattern)
+    return next(found, None)
+
+
+def _is_whole(document: dict[str, Any], incident: Incident) -> bool:
+    verdict = _verdict(document, incident.pattern)
+    return verdict is not None and verdict["confidence"] == incident.confidence
 
 
 def test_a_kill_that_the_api_tells_before_the_kernel_is_one_in_the_end(opening: Opening) -> None:
@@ -102,8 +111,8 @@ def test_a_kill_that_the_api_tells_before_the_kernel_is_one_in_the_end(opening: 
         kernel_kills(stage, 1)
 
         def standing() -> list[dict[str, Any]]:
-            last = [one for one in stage.webhook.standing().values() if one["pattern"] == "host_oom"]
-            return [one["verdict"] for one in last if one["status"] == "active"]
+            last = [one for one in stage.webhook.standing().values() if one["status"] == "diagnosed"]
+            return [found for one in last if (found := _verdict(one, "host_oom")) is not None]
 
         def whole() -> bool:
             return any(one.get("kernelevents.oom.victim_pid") == 48211 for one in standing())
@@ -136,6 +145,9 @@ def test_a_newcomer_runs_the_example(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"hbm_ecc \(cause, active.*\) after \d+\.\d s\n +GPU 0000:5d:00\.0 on node-7 has", done.stdout)
+    assert re.search(
+        r"incident-[0-9a-f]{12} \(hbm_ecc, diagnosed.*\) after \d+\.\d s\n +GPU 0000:5d:00\.0 on node-7 has",
+        done.stdout,
+    )
     listed = subprocess.run([*command[:2], "--list"], capture_output=True, text=True, check=True, timeout=60).stdout
     assert [line.split()[0] for line in listed.splitlines()] == [one.name for one in INCIDENTS]

@@ -53,12 +53,20 @@ webhook/alertmanager:
   labels:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with .alertmanager.tls }}
+  tls:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   sending_queue:
     storage: file_storage
 {{- end }}
 {{- if .webhook.enabled }}
 webhook:
   url: {{ .webhook.url | quote }}
+  {{- with .webhook.tls }}
+  tls:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   sending_queue:
     storage: file_storage
 {{- end }}
@@ -69,6 +77,10 @@ otlphttp:
   headers:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with .otlphttp.tls }}
+  tls:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
   sending_queue:
     storage: file_storage
 {{- end }}
@@ -77,6 +89,7 @@ otlphttp:
 
 {{- define "tracecore.config.detector" -}}
 forward: verdicts
+tell: {{ .Values.detection.tell }}
 storage: file_storage
 partial_verdicts: {{ .Values.detection.partialVerdicts }}
 {{- with .Values.detection.patterns }}
@@ -288,28 +301,29 @@ pod_association:
 {{- if $v.identity.enabled }}{{ $first = append $first "k8sattributes" }}{{ end }}
 {{- $first = append $first "resource/node" }}
 {{- $all := and $v.outputs.otlphttp.enabled (eq $v.outputs.otlphttp.send "all") }}
-{{- $detectors := ternary (list "batch") (list "rankjoin" "patterndetector") (not (empty $gathers)) }}
+{{- /* Lines are read here and stay here: where the cluster's agent judges, facts leave. */}}
+{{- $detectors := ternary (list "patterndetector" "batch") (list "patterndetector") (not (empty $gathers)) }}
 {{- $exporters := ternary (list "otlp/cluster") (keys $outputs | sortAlpha) (not (empty $gathers)) }}
 {{- $logs := keys $sources | sortAlpha }}
 {{- $points := keys $meters | sortAlpha }}
 {{- if $v.otlp.enabled }}{{ $points = append $points "otlp" }}{{ end }}
 {{- $pipelines := dict }}
 {{- if $logs }}
-{{- $_ := set $pipelines "logs" (dict "receivers" $logs "processors" (concat $first (ternary (list "rankjoin") (list) (not (empty $gathers))) $detectors) "exporters" $exporters) }}
+{{- $_ := set $pipelines "logs" (dict "receivers" $logs "processors" (concat $first (list "rankjoin") $detectors) "exporters" $exporters) }}
 {{- end }}
 {{- if $kernel }}
 {{- /* Of its own: a pod whose rank is waited for does not hold the kernel back. */}}
-{{- $_ := set $pipelines "logs/kernel" (dict "receivers" (keys $kernel) "processors" (concat (list "memory_limiter" "resource/node") (ternary (list "batch") (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
+{{- $_ := set $pipelines "logs/kernel" (dict "receivers" (keys $kernel) "processors" (concat (list "memory_limiter" "resource/node") $detectors) "exporters" $exporters) }}
 {{- end }}
 {{- if $v.dumps.enabled }}
 {{- /* A dump is one large record: not collected with others, so that it fits into one message. */}}
 {{- $_ := set $pipelines "logs/dumps" (dict "receivers" (list "ncclfr") "processors" (concat (list "memory_limiter" "resource/node") (ternary (list) (list "patterndetector") (not (empty $gathers)))) "exporters" $exporters) }}
 {{- end }}
 {{- if $points }}
-{{- $_ := set $pipelines "metrics" (dict "receivers" $points "processors" (concat $first (ternary (list "batch") (list "patterndetector") (not (empty $gathers)))) "exporters" (list (ternary "otlp/cluster" "debug/metrics" (not (empty $gathers))))) }}
+{{- $_ := set $pipelines "metrics" (dict "receivers" $points "processors" (append $first "patterndetector") "exporters" (list "debug/metrics")) }}
 {{- end }}
-{{- if and (not $gathers) (not $logs) (not $kernel) (not $v.dumps.enabled) }}
-{{- /* Verdicts leave by a pipeline of logs: where there is none otherwise, one that nobody sends to. */}}
+{{- if and (not $logs) (not $kernel) (or $gathers (not $v.dumps.enabled)) }}
+{{- /* What is found leaves by a pipeline of logs: where there is none otherwise, one that nobody sends to. */}}
 {{- $_ := set $sources "otlp/none" (dict "protocols" (dict "http" (dict "endpoint" "127.0.0.1:0"))) }}
 {{- $_ := set $pipelines "logs" (dict "receivers" (list "otlp/none") "processors" (list "memory_limiter" "patterndetector") "exporters" $exporters) }}
 {{- end }}
@@ -328,19 +342,21 @@ pod_association:
 {{- $_ := set $processors "resource/node" (dict "attributes" $stamps) }}
 {{- if $logs }}{{ $_ := set $processors "rankjoin" dict }}{{ end }}
 {{- if or $gathers $all }}{{ $_ := set $processors "batch" (dict "timeout" "200ms" "send_batch_size" 4096 "send_batch_max_size" 8192) }}{{ end }}
-{{- if not $gathers }}{{ $_ := set $processors "patterndetector" (include "tracecore.config.detector" . | fromYaml) }}{{ end }}
+{{- $_ := set $processors "patterndetector" (ternary (dict "forward" "facts") (include "tracecore.config.detector" . | fromYaml) (not (empty $gathers))) }}
 {{- $_ := set $config "processors" $processors }}
 {{- $sinks := dict }}
 {{- if $gathers }}
 {{- $queue := dict "storage" "file_storage" "num_consumers" 4 }}
 {{- $never := dict "max_elapsed_time" "0s" "initial_interval" "1s" }}
 {{- $where := printf "%s-cluster:4317" (include "tracecore.fullname" .) }}
-{{- $_ := set $sinks "otlp/cluster" (dict "endpoint" $where "tls" (dict "insecure" true) "sending_queue" $queue "retry_on_failure" $never) }}
+{{- $tls := dict "insecure" true }}
+{{- if $v.tls.secretName }}{{ $tls = dict "ca_file" "/etc/tracecore-tls/ca.crt" "cert_file" "/etc/tracecore-tls/tls.crt" "key_file" "/etc/tracecore-tls/tls.key" }}{{ end }}
+{{- $_ := set $sinks "otlp/cluster" (dict "endpoint" $where "tls" $tls "sending_queue" $queue "retry_on_failure" $never) }}
 {{- if $all }}{{ $_ := set $sinks "otlphttp" (get $outputs "otlphttp") }}{{ end }}
 {{- else }}
 {{- $sinks = $outputs }}
-{{- if $points }}{{ $_ := set $sinks "debug/metrics" dict }}{{ end }}
 {{- end }}
+{{- if $points }}{{ $_ := set $sinks "debug/metrics" dict }}{{ end }}
 {{- $_ := set $config "exporters" $sinks }}
 {{- $_ := set $config "extensions" (include "tracecore.config.extensions" . | fromYaml) }}
 {{- $_ := set $config "service" (dict "extensions" (list "file_storage" "health_check") "telemetry" (include "tracecore.config.telemetry" . | fromYaml) "pipelines" $pipelines) }}
@@ -390,7 +406,9 @@ objects:
 {{- $sources := $own }}
 {{- if $gathers }}
 {{- $sources = append $own "otlp" }}
-{{- $_ := set $receivers "otlp" (dict "protocols" (dict "grpc" (dict "endpoint" (printf "%s:4317" (include "tracecore.listen" .)) "max_recv_msg_size_mib" 48))) }}
+{{- $grpc := dict "endpoint" (printf "%s:4317" (include "tracecore.listen" .)) "max_recv_msg_size_mib" 48 }}
+{{- if $v.tls.secretName }}{{ $_ := set $grpc "tls" (dict "cert_file" "/etc/tracecore-tls/tls.crt" "key_file" "/etc/tracecore-tls/tls.key" "client_ca_file" "/etc/tracecore-tls/ca.crt") }}{{ end }}
+{{- $_ := set $receivers "otlp" (dict "protocols" (dict "grpc" $grpc)) }}
 {{- end }}
 {{- $first := list "memory_limiter" }}
 {{- $processors := dict "memory_limiter" (include "tracecore.config.memory" $v.cluster.resources.limits.memory | fromYaml) }}

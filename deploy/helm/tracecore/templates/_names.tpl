@@ -82,3 +82,14 @@ app.kubernetes.io/component: {{ .component }}
 {{- define "tracecore.listen" -}}
 {{- if contains ":" .Values.listenAddress }}[{{ .Values.listenAddress }}]{{ else }}{{ .Values.listenAddress }}{{ end }}
 {{- end }}
+
+{{/* What is mounted of the node for its journal. */}}
+{{- define "tracecore.journal" -}}
+{{- $path := .Values.kernel.journald.hostPath }}
+{{- if .Values.kernel.journald.mayBeAbsent }}{{ dir $path }}{{ else }}{{ $path }}{{ end }}
+{{- end }}
+
+{{/* Whether the cluster's agent has a claim of the chart's own. */}}
+{{- define "tracecore.claims" -}}
+{{- if and (include "tracecore.runs.cluster" .) .Values.cluster.persistence.enabled (not .Values.cluster.existingClaim) }}true{{ end }}
+{{- end }}

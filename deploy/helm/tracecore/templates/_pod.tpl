@@ -49,18 +49,13 @@ ports:
 # Alive is the process; ready is every component. A backend that is away must not restart agents.
 startupProbe:
   httpGet: {path: /healthz, port: health}
-  periodSeconds: 2
-  failureThreshold: 60
+  {{- toYaml .root.Values.probes.startup | nindent 2 }}
 livenessProbe:
   httpGet: {path: /healthz, port: health}
-  periodSeconds: 20
-  timeoutSeconds: 5
-  failureThreshold: 6
+  {{- toYaml .root.Values.probes.liveness | nindent 2 }}
 readinessProbe:
   httpGet: {path: /readyz, port: health}
-  periodSeconds: 10
-  timeoutSeconds: 5
-  failureThreshold: 3
+  {{- toYaml .root.Values.probes.readiness | nindent 2 }}
 resources:
   {{- toYaml .resources | nindent 2 }}
 terminationMessagePolicy: FallbackToLogsOnError

@@ -138,7 +138,7 @@ def connect(place: str, *, durable: bool = True, make: bool = True) -> Engine:
     except NoSuchModuleError as error:
         raise DatabaseError(f"no driver for {url.get_backend_name()}: use SQLite or PostgreSQL") from error
     except ModuleNotFoundError as error:
-        raise DatabaseError(f"{error.name} is not installed: pip install 'tracecore[postgres]'") from error
+        raise DatabaseError(f"{error.name} is not installed: pip install 'psycopg[binary]'") from error
     except (DBAPIError, sqlite3.Error) as error:
         reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
         raise DatabaseError(f"cannot open the queue {url.render_as_string()}: {reason}") from error

@@ -11,11 +11,13 @@ import msgspec
 from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
 from tracecore.actions.exclusion import Exclusions, exclusions
-from tracecore.actions.failure import FailureInfo
+from tracecore.actions.failure import CLASSES, FailureInfo, last_lines
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Decision, Policy
 from tracecore.actions.supervisor import evidence
 from tracecore.actions.supervisor.process import Exit
+from tracecore.facts.wording import counted
+from tracecore.patterns.contract import rfc3339
 
 #: Reads a folder of evidence and gives the document of `tracecore diagnose --format json`; None where it cannot.
 Diagnose: TypeAlias = Callable[[Path], Mapping[str, Any] | None]
@@ -99,8 +101,15 @@ def judge(
     signal = ended.exit.signal if ended.exit is not None and not ended.said else ""
     try:
         # What was ended from outside did not choose its exit status.
-        failure = classify(
+        failure = _diagnosed(incident) or classify(
             1 if ended.said else code, signal, text, verdict, reason=ended.reason or None, now=now, policy=policy
+        )
+        failure = msgspec.structs.replace(
+            failure,
+            exit_code=1 if ended.said else code,
+            signal=signal or failure.signal,
+            log_tail=last_lines(text.decode("utf-8", "replace")),
+            classified_at=rfc3339(now),
         )
     except Exception as error:
         # Nobody is there to start the job again: an error in reading its log must not end it.
@@ -131,7 +140,7 @@ def _bounded(decision: Decision, ledger: Ledger, max_restarts: int | None) -> De
         return decision
     restarts = sum(strike.retried for strike in ledger.strikes)
     if max_restarts is not None and restarts >= max_restarts:
-        reason = f"it was restarted {restarts} times, and --max-restarts is {max_restarts}"
+        reason = f"it was restarted {counted(restarts, 'time')}, and --max-restarts is {max_restarts}"
         return msgspec.structs.replace(decision, retry=False, delay_s=0.0, reason=reason)
     if not decision.counted:
         free = 0
@@ -140,7 +149,7 @@ def _bounded(decision: Decision, ledger: Ledger, max_restarts: int | None) -> De
                 break
             free += 1
         if free >= FREE_RESTARTS:
-            reason = f"it was told to stop {free} times and got no further in between"
+            reason = f"it was told to stop {counted(free, 'time')} and got no further in between"
             return msgspec.structs.replace(decision, retry=False, delay_s=0.0, reason=reason)
         # Whatever stops it may need a moment to be done.
         return msgspec.structs.replace(decision, delay_s=max(decision.delay_s, min(60.0, float(free))))
@@ -161,6 +170,17 @@ def _root(diagnosis: Mapping[str, Any] | None, incident: Mapping[str, Any] | Non
         if verdict.get("verdict.id") == root.get("verdict"):
             return {"pattern.name": root.get("pattern"), **verdict}
     return {"pattern.name": root.get("pattern")}
+
+
+def _diagnosed(incident: Mapping[str, Any] | None) -> FailureInfo | None:
+    """The failure as the diagnosis has it, where it found the root cause: it saw more than the end of the log."""
+    document = (incident or {}).get("failure")
+    if not isinstance(document, Mapping) or not (incident or {}).get("root_cause"):
+        return None
+    try:
+        return msgspec.convert(document, FailureInfo) if document.get("class") in CLASSES else None
+    except msgspec.ValidationError:
+        return None
 
 
 def _excluded(policy: Policy, verdict: Mapping[str, Any] | None, incident: Mapping[str, Any] | None) -> Exclusions:

@@ -367,7 +367,7 @@ class Supervisor:
         if asked is None:
             return None
         self.say(f"{asked[0]} Flight Recorder dumps asked for, {asked[1]} Python stacks written")
-        said = f"no progress for {quiet:.0f} s: deadline exceeded"
+        said = f"no progress for {quiet:.0f} s"
         ledger = self.state.ledger
         if self.settings.on_stall == "report":
             self.state.ledger = msgspec.convert(msgspec.to_builtins(ledger), type(ledger))
@@ -398,7 +398,7 @@ class Supervisor:
             env=self._environment(folder / "evidence"),
             since=known.since,
             said=said,
-            reason="NodeLost" if vanished else "",
+            reason="NodeLost" if vanished else "Stalled" if said else "",
             step=known.step,
         )
         judgement: Judgement | None = self._meanwhile(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracecore.cli.queue.group import as_duration, command, opened, task_of
+from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
     pass
@@ -82,5 +83,5 @@ def metrics(place: str | None, output: str | None) -> int:
 @click.pass_obj
 def prune(place: str | None, older: float) -> int:
     queue, _ = opened(place)
-    click.echo(f"{queue.prune(older)} tasks forgotten", err=True)
+    click.echo(f"{counted(queue.prune(older), 'task')} forgotten", err=True)
     return 0

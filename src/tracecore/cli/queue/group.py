@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tracecore.cli.output import Group, print_json
+
 if TYPE_CHECKING:
     from tracecore.actions.queue.store import Queue
     from tracecore.actions.queue.task import Task
+
+__all__ = ["as_duration", "command", "duration", "harmless", "local", "opened", "print_json", "task_of", "utc"]
 
 SECOND: Final = 1_000_000_000
 
 
 @click.group(
     "queue",
+    cls=Group,
     help="""Run training commands from a queue, and try them again when that can help.
 
 The queue is one SQLite file for a machine, or PostgreSQL for many (--db postgresql://user@host/database).
@@ -52,13 +56,6 @@ def opened(place: str | None, *, durable: bool = True, make: bool = False) -> tu
     except DatabaseError as error:
         raise click.ClickException(str(error)) from error
     return Queue(engine), engine
-
-
-def print_json(document: object) -> None:
-    """One document on standard output."""
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
 
 
 def as_duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:

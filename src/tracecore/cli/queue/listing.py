@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tracecore.cli.output import json_option
 from tracecore.cli.queue.documents import attempt_document, document, without_secrets
 from tracecore.cli.queue.group import SECOND, as_duration, command, harmless, local, opened, print_json, task_of
 from tracecore.signals.redaction import redacted_command
@@ -38,7 +39,7 @@ Example: tracecore queue list --watch
 @click.option(
     "--every", callback=as_duration, default="2s", show_default=True, metavar="DURATION", help="With --watch."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON; with --watch one line for each look.")
+@json_option("Print JSON; with --watch one line for each look.")
 @click.pass_obj
 def list_(
     place: str | None, statuses: tuple[str, ...], name: str, limit: int, watch: bool, every: float, as_json: bool
@@ -128,7 +129,7 @@ def _age(nanoseconds: int) -> str:
 
 @command.command("show", help="Show one task with its attempts.\n\nExample: tracecore queue show 12")
 @click.argument("task", type=int)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("Print JSON.")
 @click.pass_obj
 def show(place: str | None, task: int, as_json: bool) -> int:
     queue, _ = opened(place)
@@ -179,7 +180,7 @@ def _attempt_lines(attempt: Attempt) -> list[str]:
 @command.command(
     "dead", help="Show the dead letters: what was tried until nothing was left to try.\n\nExample: tracecore queue dead"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, each task with its last failure record.")
+@json_option("Print JSON, each task with its last failure record.")
 @click.pass_obj
 def dead(place: str | None, as_json: bool) -> int:
     queue, _ = opened(place)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tracecore.cli.output import json_option
 from tracecore.cli.queue.documents import document
 from tracecore.cli.queue.group import as_duration, command, opened, print_json
 
@@ -56,7 +57,7 @@ Example: tracecore queue submit --name resnet --priority 5 \\
 @click.option("--grace", callback=as_duration, default="10s", show_default=True, metavar="DURATION",
               help="Between SIGTERM and SIGKILL.")  # fmt: skip
 @click.option("--key", default=None, help="Submitting again with this key gives the same task.")
-@click.option("--json", "as_json", is_flag=True, help="Print the task as JSON.")
+@json_option("Print the task as JSON.")
 @click.pass_obj
 def submit(
     place: str | None,

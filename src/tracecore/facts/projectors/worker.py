@@ -9,7 +9,7 @@ from tracecore.facts import stacks, tracebacks
 from tracecore.facts.coerce import flag, integer, magnitude, name, natural, positive, text, word
 from tracecore.facts.identity import Stamped
 from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
-from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
+from tracecore.facts.nccl import GLOO, NcclError, RendezvousFailure, RendezvousRetry, WatchdogReport
 from tracecore.facts.process import (
     CudaError,
     ExceptionRaised,
@@ -42,9 +42,13 @@ def signal_named(value: object) -> str | None:
 def watchdog_report(record: Stamped) -> WatchdogReport | None:
     get = record.get
     fields = record.identity()
-    if "rank" not in fields and (rank := natural(get("nccl.watchdog.rank"))) is not None:
-        fields["rank"] = rank
     group = get("nccl.watchdog.pg")
+    desc = name(get("nccl.watchdog.pg_desc"))
+    number = natural(get("nccl.watchdog.rank"))
+    # In the group of all ranks its own number is the rank; in another it is not.
+    whole = group in (None, 0, "0", GLOO) or desc == "default_pg"
+    if "rank" not in fields and number is not None and whole:
+        fields["rank"] = number
     report = WatchdogReport(
         **fields,
         report=word(get("nccl.watchdog.kind")) or "timeout",
@@ -56,12 +60,14 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
         last_started=integer(get("nccl.watchdog.last_started")),
         last_completed=integer(get("nccl.watchdog.last_completed")),
         pg=name(str(group) if type(group) is int else group),
-        pg_desc=name(get("nccl.watchdog.pg_desc")),
+        pg_desc=desc,
         numel_in=natural(get("nccl.watchdog.numel_in")),
         numel_out=natural(get("nccl.watchdog.numel_out")),
         from_rank=natural(get("nccl.watchdog.from_rank")),
         missing=_ranks(get("nccl.watchdog.missing_ranks")),
         frame=_waited_at(record),
+        reporter=text(get("nccl.watchdog.reporter"), 64),
+        group_rank=number if "rank" not in fields else None,
     )
     said = (word(get("nccl.watchdog.kind")), report.op, report.seq)
     return None if all(value is None for value in said) else report

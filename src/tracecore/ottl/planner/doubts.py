@@ -17,8 +17,8 @@ from tracecore.signals.arrays import np
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
 Keep: TypeAlias = Callable[[str, Callable[[], bytes]], bytes]
 
-#: Twenty of these in a row; once for each row, however long it is.
-RULERS: Final = tuple(rb"(?:^|[^%b])%b{20}" % (mark, mark) for mark in (rb"\x3d", rb"\x2a"))
+#: A line that ends with twenty of these; it is found once, however long it is.
+RULERS: Final = tuple(rb'%b{20}[ \t]*(?:$|["\r\x1e])' % mark for mark in (rb"\x3d", rb"\x2a"))
 #: The first line of torchelastic's table, which begins with a ruler, ends so.
 TABLE: Final = b" FAILED"
 #: Bytes of other lines that may stand in between.

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from tracecore.ottl import tree
-from tracecore.ottl.planner.places import place_of
+from tracecore.ottl.functions import regex
+from tracecore.ottl.planner.places import Place, extraction, place_of
 
 #: Patterns one of which has to match; None where nothing is known.
 Guard: TypeAlias = frozenset[str] | None
 
-#: Attributes, with the guards of all statements that set them; None where one of these has no guard.
-Stamped: TypeAlias = Mapping[str, Guard]
+#: Attributes and entries of the cache, with the guards of all statements that set them; None where one has none.
+Stamped: TypeAlias = Mapping[Place, Guard]
 
 #: Paths of a log record that can be read, and with a constant key indexed, without failing.
 _QUIET: Final = frozenset({"attributes", "cache", "resource.attributes", "log.attributes", "log.cache"})
@@ -27,14 +28,15 @@ def guard(condition: tree.Condition | None, stamped: Stamped | None = None) -> G
     """The guard of a condition in a log's context.
 
     Args:
-        stamped: `attributes["x"] != nil` has the guards of the statements that set it.
+        stamped: `attributes["x"] != nil` has the guards of the statements that set it, and so has `cache["x"] != nil`.
     """
     match condition:
         case tree.Call() if (pattern := tree.body_pattern(condition)) is not None:
             return frozenset({pattern})
-        case tree.Comparison("!=", tree.Path() as path, tree.Literal(None)) if stamped:
+        case tree.Comparison(("!=" | "==") as op, tree.Path() as path, tree.Literal(value)) if stamped:
+            # Nothing but a value that was set is not nil, or equal to one that is not.
             place = place_of(path)
-            return stamped.get(place[1]) if place is not None and place[0] == "attributes" else None
+            return stamped.get(place) if place is not None and (op == "!=") == (value is None) else None
         case tree.And(operands):
             guards = []
             for operand in operands:
@@ -52,13 +54,54 @@ def guard(condition: tree.Condition | None, stamped: Stamped | None = None) -> G
     return None
 
 
-def stamps(statement: tree.Statement) -> str | None:
-    """The attribute that a statement sets, if it does nothing else."""
-    match statement.editor:
-        case tree.Call("set", (tree.Argument("", tree.Path() as target), *_)):
-            place = place_of(target)
-            return place[1] or None if place is not None and place[0] == "attributes" else None
-    return None
+class Effects:
+    """What statements in a log's context set, and what it takes: for records that have none of it yet.
+
+    Args:
+        stamped: attributes that are set by the groups before.
+    """
+
+    def __init__(self, stamped: Stamped) -> None:
+        self.stamped: dict[Place, Guard] = dict(stamped)
+        #: Entries of the cache that are the body, but for terminal codes.
+        self._copies = {("body", "")}
+        #: Guards of all statements that set an attribute.
+        self.visible: list[Guard] = []
+
+    def add(self, statement: tree.Statement, entered: Guard) -> None:
+        """Takes a statement of a group in, in order; `entered` is the guard of the group."""
+        found = guard(statement.where, self.stamped)
+        if found is None and (statement.where is None or quiet(statement.where)):
+            found = entered
+        match statement.editor:
+            case tree.Call("set", (tree.Argument("", tree.Path() as target), tree.Argument("", value))):
+                place = place_of(target)
+                if place is not None and place[0] == "cache" and isinstance(value, tree.Path) and tree.is_body(value):
+                    self._copies.add(place)
+                self._set(place, found)
+            case tree.Call("merge_maps") as call if (taken := extraction(call)) is not None:
+                subject, pattern = taken
+                source = ("body", "") if tree.is_body(subject) else place_of(subject)
+                for name in filter(None, regex.group_names(pattern)):
+                    self._set(("cache", name), frozenset({pattern}) if source in self._copies else found)
+            case tree.Call("replace_pattern", (tree.Argument("", tree.Path() as target), tree.Argument("", value), *_)):
+                codes = isinstance(value, tree.Literal) and str(value.value).startswith("\\x1b")
+                if not codes and (place := place_of(target)) is not None:
+                    self._copies.discard(place)
+            case _:
+                self._set(None, found)
+
+    def _set(self, place: Place | None, found: Guard) -> None:
+        if place is None or place[0] != "cache":
+            self.visible.append(found)
+        if place is not None:
+            before = self.stamped.get(place, frozenset())
+            self.stamped[place] = None if before is None or found is None else before | found
+
+    def whole(self) -> Guard:
+        """What it takes so that an attribute is set at all."""
+        known = [found for found in self.visible if found is not None]
+        return frozenset[str]().union(*known) if len(known) == len(self.visible) else None
 
 
 def statement_guard(statement: tree.Statement) -> Guard:

@@ -10,7 +10,7 @@ they are first needed. Where the same ones run again and again, texts that diffe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -44,6 +44,7 @@ class PlannedGroup(msgspec.Struct, frozen=True):
         guard: numbers of patterns one of which must match; None where the group has to be entered always.
         guards: the same for each statement.
         fresh: as `guard`, for records that have no attribute of those that statements set: lines as they are read.
+        effects: for the same records, patterns one of which must match for any attribute to be set; None for unknown.
         changes_body: the body is to be scanned again after it.
     """
 
@@ -57,6 +58,7 @@ class PlannedGroup(msgspec.Struct, frozen=True):
     guard: tuple[int, ...] | None
     guards: tuple[tuple[int, ...] | None, ...]
     fresh: tuple[int, ...] | None
+    effects: tuple[str, ...] | None
     changes_body: bool
 
 
@@ -138,6 +140,21 @@ class Plan:
         """Run on several records as on one payload; record by record where that is the same."""
         for signal in signals:
             self.run(signal)
+
+    def only(self, numbers: Iterable[int]) -> Callable[[LogSignal], None]:
+        """What runs some of the groups on a record, all statements of them: nothing is planned for that."""
+        from tracecore.ottl.planner.schedule import Rest, Stock
+
+        if self._stock is None:
+            self._stock = Stock(self.outline, self._forget)
+        stock = self._stock
+        groups = self.outline.groups
+        rest = Rest([stock.whole(number, range(len(groups[number].statements))) for number in numbers])
+
+        def run(signal: LogSignal) -> None:
+            self.failures += rest.run(signal, {})
+
+        return run
 
     def matching(self, data: bytes) -> frozenset[int]:
         """Entries of the database that occur in a text, encoded as UTF-8."""

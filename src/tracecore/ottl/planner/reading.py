@@ -8,7 +8,8 @@ from typing import Any
 from tracecore.ottl.contexts import context_type
 from tracecore.ottl.inference import SIGNALS, infer_context
 from tracecore.ottl.parser import parse, parse_condition
-from tracecore.ottl.planner.guards import Guard, changes_body, guard, stamps, statement_guard, stays_inside
+from tracecore.ottl.planner.guards import Effects, Guard, changes_body, guard, statement_guard, stays_inside
+from tracecore.ottl.planner.places import Place
 from tracecore.ottl.planner.plan import PlannedGroup
 from tracecore.ottl.processor import GroupSource, read_config
 
@@ -21,7 +22,7 @@ def read_groups(processors: Iterable[Mapping[str, Any]]) -> tuple[tuple[PlannedG
     """
     numbers: dict[str, int] = {}
     groups: list[PlannedGroup] = []
-    stamped: dict[str, Guard] = {}
+    stamped: dict[Place, Guard] = {}
     local = True
     for place, config in enumerate(processors):
         for source in read_config(config):
@@ -33,7 +34,7 @@ def read_groups(processors: Iterable[Mapping[str, Any]]) -> tuple[tuple[PlannedG
 
 
 def _planned(
-    source: GroupSource, processor: int, numbers: dict[str, int], stamped: dict[str, Guard]
+    source: GroupSource, processor: int, numbers: dict[str, int], stamped: dict[Place, Guard]
 ) -> tuple[PlannedGroup, bool]:
     statements = [parse(text) for text in source.statements]
     conditions = [parse_condition(text) for text in source.conditions]
@@ -47,12 +48,10 @@ def _planned(
     own = [statement_guard(node) if guarded else None for node in statements]
     fresh = _entered([guard(condition, stamped) for condition in conditions]) if guarded else None
     fresh = whole if fresh is None else fresh
-    for node, found in zip(statements, own, strict=True):
-        name = stamps(node)
-        if name is not None:
-            inherited = fresh if fresh is not None else found or (guard(node.where, stamped) if guarded else None)
-            before = stamped.get(name, frozenset())
-            stamped[name] = None if before is None or inherited is None else before | inherited
+    effects = Effects(stamped)
+    for node in statements:
+        effects.add(node, fresh if guarded else None)
+    stamped.update((place, found) for place, found in effects.stamped.items() if place[0] == "attributes")
     group = PlannedGroup(
         processor=processor,
         context=context,
@@ -64,6 +63,7 @@ def _planned(
         guard=_numbered(whole, numbers),
         guards=tuple(_numbered(found, numbers) for found in own),
         fresh=_numbered(fresh, numbers),
+        effects=None if (visible := effects.whole()) is None or not guarded else tuple(sorted(visible)),
         changes_body=writes,
     )
     alone = context == "log" and not source.shared_cache and all(map(stays_inside, statements))

@@ -11,8 +11,6 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-import re2
-
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
 from tracecore.ottl.planner.doubts import RULERS, Array, Doubts, lines_end
 from tracecore.ottl.planner.widening import LINE_BREAK
@@ -29,25 +27,32 @@ _NONE: Final[Array] = np.zeros(0, np.intp)
 #: One literal of two bytes halves the speed of Hyperscan: this one is searched for beside it.
 _LONG_S: Final = FOLDING[0]
 
-_BACKSLASH: Final = b"\xff\xfe"
+_CARRIAGES: Final = bytes.maketrans(b"\r", b"\n")
 _BREAK: Final = bytes((LINE_BREAK,))
-#: JSON escapes; the backslash itself comes first and last.
-_ESCAPES: Final = (
-    (b"\\\\", _BACKSLASH),
-    (b"\\n", _BREAK),
-    (b"\\r", _BREAK),
-    (b'\\"', b'"'),
-    (b"\\t", b"\t"),
-    (b"\\/", b"/"),
-    (b"\\u001b", b"\x1b"),
-    (b"\\u001B", b"\x1b"),
-    (b"\\u0000", b""),
-    (b"\\u003c", b"<"),
-    (b"\\u003e", b">"),
-    (b"\\u0026", b"&"),
-    (b"\\u0027", b"'"),
+#: JSON escapes.
+_ESCAPES: Final = {
+    b"\\\\": b"\\",
+    b"\\n": _BREAK,
+    b"\\r": _BREAK,
+    b'\\"': b'"',
+    b"\\t": b"\t",
+    b"\\/": b"/",
+    b"\\u001b": b"\x1b",
+    b"\\u0000": b"",
+    b"\\u003c": b"<",
+    b"\\u003e": b">",
+    b"\\u0026": b"&",
+    b"\\u0027": b"'",
+}
+_ESCAPE: Final = re.compile(
+    b"|".join(b"(?i:%b)" % re.escape(escape) if b"u" in escape else re.escape(escape) for escape in _ESCAPES)
 )
-_ANSI = re2.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
+#: What the byte after a backslash means, where that is one byte.
+_MEANT: Final = np.zeros(256, np.uint8)
+for _escape, _text in _ESCAPES.items():
+    if len(_escape) == 2 and _escape != b"\\\\":
+        _MEANT[_escape[1]] = _text[0]
+_ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 #: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
 _OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
 
@@ -83,11 +88,11 @@ class Selector:
     def __call__(self, block: bytes) -> Sequence[int] | None:
         if self._database is None:
             return None
-        text = plain(block, self._escaped or b'{"log":"' in block[:64])
-        lines = self.lines(text)
+        marked = lined(block)
+        lines = self.lines(plain(marked, self._escaped or b'{"log":"' in block[:64]))
         if not len(lines):
             return []
-        places: list[int] = np.minimum(lines_end(block, ends(block), lines), len(block) - 1).tolist()
+        places: list[int] = np.minimum(lines_end(block, ends(marked), lines), len(block) - 1).tolist()
         return places
 
     def lines(self, text: bytes) -> Array:
@@ -125,12 +130,15 @@ def _collect(number: int, start: int, end: int, flags: int, context: tuple[list[
     context[2].append(number)
 
 
+def lined(block: bytes) -> bytes:
+    """A block in which every line ends with a newline, as those of carriage returns alone do; bytes stay in place."""
+    return block.replace(b"\r\n", b" \n").translate(_CARRIAGES) if b"\r" in block else block
+
+
 def plain(block: bytes, escaped: bool) -> bytes:
     """A block without JSON escapes, terminal codes and NULs; with the same lines."""
     if escaped and b"\\" in block:
-        for escape, text in _ESCAPES:
-            block = block.replace(escape, text)
-        block = block.replace(_BACKSLASH, b"\\")
+        block = _unescaped(block)
     if b"\x1b" in block:
         block = _ANSI.sub(b"", block)
     if b"\x00" in block:
@@ -138,13 +146,19 @@ def plain(block: bytes, escaped: bool) -> bytes:
     return block
 
 
+def _unescaped(block: bytes) -> bytes:
+    array = np.frombuffer(bytearray(block + b" "), np.uint8)
+    escapes = np.flatnonzero(array == 0x5C)
+    meant = _MEANT[array[escapes + 1]]
+    if not meant.all() or (escapes[1:] - escapes[:-1] == 1).any():
+        return _ESCAPE.sub(lambda match: _ESCAPES[match[0].lower()], block)
+    array[escapes + 1] = meant
+    return np.delete(array, escapes)[:-1].tobytes()
+
+
 def ends(block: bytes) -> Array:
-    """Where lines end: newlines and carriage returns."""
-    array = np.frombuffer(block, np.uint8)
-    found = array == 10
-    if b"\r" in block:
-        found |= array == 13
-    return np.flatnonzero(found)
+    """Where lines end, in a block that is `lined`."""
+    return np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
 
 
 def long_lines(block: bytes) -> list[int]:

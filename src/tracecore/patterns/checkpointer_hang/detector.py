@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
@@ -18,13 +18,15 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.facts.wording import seconds
-from tracecore.patterns.checkpointer_hang.saving import after, first_begun, longest, unfinished
+from tracecore.patterns.checkpointer_hang.saving import first_begun, unfinished
+from tracecore.patterns.checkpointer_hang.watched import Watched
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import FOREVER, Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys, slack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Rest, Window
@@ -260,9 +262,12 @@ class CheckpointerHang(Pattern[Config]):
         begun = unfinished(window)
         ripe = [first for first in begun if not self._early(first, reports, now)]
         window.keep(None if ripe else self._quiet(window, begun[0] if begun else None, now))
+        if not ripe:
+            return []
+        watched = Watched(window, self.config.before)
         for first in ripe:
-            if self._hangs(window, first, now):
-                return [self._verdict(window, first, begun)]
+            if self._hangs(watched, first, now):
+                return [self._verdict(window, watched, first, begun)]
         return []
 
     def due(self, window: Window, now: int) -> int | None:
@@ -286,31 +291,24 @@ class CheckpointerHang(Pattern[Config]):
         until = (seen if first is None else first.time) + self.config.stall
         return Quiet(seen, until) if until > now else None
 
-    def _hangs(self, window: Window, begin: CheckpointPhase, now: int) -> bool:
+    def _hangs(self, watched: Watched, begin: CheckpointPhase, now: int) -> bool:
         """Whether it is plain that this phase hangs, and was before the run ended."""
         deadline = begin.time + self.config.stall
-        watched = _stall(window, begin) is not None or _outlasts(window, begin)
-        times = [deadline] if watched and now >= deadline else []
-        if (timeout := self._timeout(window, begin)) is not None:
+        seen = watched.stall(begin) is not None or watched.outlasts(begin)
+        times = [deadline] if seen and now >= deadline else []
+        if (timeout := watched.timeout(begin)) is not None:
             times.append(timeout.time)
-        return bool(times) and not _ended_between(window, begin, min(times))
+        return bool(times) and not watched.ended(begin, min(times))
 
-    def _timeout(self, window: Window, begin: CheckpointPhase) -> WatchdogReport | None:
-        """A collective that waited since about the time the phase began."""
-        reports = window.of(WatchdogReport)
-        for report in reports[bisect_left(reports, begin.time, key=_time) :]:
-            waited = report.elapsed_ms if report.elapsed_ms is not None else report.timeout_ms or 0
-            if report.time - waited * (SECOND // 1000) >= begin.time - self.config.before:
-                return report
-        return None
-
-    def _verdict(self, window: Window, first: CheckpointPhase, begun: list[CheckpointPhase]) -> Verdict:
-        stall, alive, timeout = _stall(window, first), _alive(window, first), self._timeout(window, first)
+    def _verdict(
+        self, window: Window, watched: Watched, first: CheckpointPhase, begun: list[CheckpointPhase]
+    ) -> Verdict:
+        stall, alive, timeout = watched.stall(first), watched.alive(first), watched.timeout(first)
         start = first.time if stall is None else min(first.time, max(stall.since, 0))
         storage = self._storage(window, first, start, begun)
-        watched = [fact.end - first.time for fact in (alive, timeout) if fact is not None]
+        lasted = [fact.end - first.time for fact in (alive, timeout) if fact is not None]
         if stall is not None:
-            watched.append(int(stall.no_progress_s * SECOND))
+            lasted.append(int(stall.no_progress_s * SECOND))
         ranks = {begin.rank for begin in begun}
         return CheckpointerHangVerdict(
             key=window.key,
@@ -320,7 +318,7 @@ class CheckpointerHang(Pattern[Config]):
             skew=window.skew if storage is not None and not self._around(storage, start) else 0,
             begun=tuple(begun),
             everyone=None not in ranks and _ranks(window) <= ranks,
-            stalled_ns=max(0, *watched) if watched else 0,
+            stalled_ns=max(0, *lasted) if lasted else 0,
             stall=stall,
             storage=storage,
             timeout=timeout,
@@ -331,11 +329,14 @@ class CheckpointerHang(Pattern[Config]):
         self, window: Window, first: CheckpointPhase, start: int, begun: Sequence[CheckpointPhase]
     ) -> Storage | None:
         """The first trouble around the start of the stall; what is there only because clocks differ comes last."""
+        nodes: dict[str | None, set[str | None]] = {}
+        for one in begun:
+            nodes.setdefault(one.node, set()).add(one.pod)
         found: list[Storage] = [
             fact
             for facts in (window.of(StorageError), window.of(MountEvent))
             for fact in facts
-            if self._around(fact, start, slack(fact, first, window.skew)) and _is_theirs(window, fact, begun)
+            if self._around(fact, start, slack(fact, first, window.skew)) and _is_theirs(window, fact, nodes)
         ]
         return min(found, key=lambda fact: (not self._around(fact, start), fact.time, fact.uid), default=None)
 
@@ -343,47 +344,12 @@ class CheckpointerHang(Pattern[Config]):
         return fact.end >= start - self.config.before - off and fact.time <= start + self.config.after + off
 
 
-def _is_theirs(window: Window, fact: Storage, begun: Sequence[CheckpointPhase]) -> bool:
+def _is_theirs(window: Window, fact: Storage, nodes: Mapping[str | None, AbstractSet[str | None]]) -> bool:
     """Whether trouble is the job's own, or was seen on a node that saves, and not by another pod."""
     if window.key in job_keys(fact):
         return True
-    return any(fact.node == one.node and (None in (fact.pod, one.pod) or fact.pod == one.pod) for one in begun)
-
-
-def _stall(window: Window, begin: CheckpointPhase) -> StepStalled | None:
-    """The longest stall that lasted beyond the beginning of the phase."""
-    found = [stall for stall in window.of(StepStalled) if stall.end >= begin.time]
-    return max(found, key=lambda stall: (stall.no_progress_s, stall.uid), default=None)
-
-
-def _outlasts(window: Window, begin: CheckpointPhase) -> bool:
-    """Whether a process was still there, and had been saving for as long as saves of this run take."""
-    alive = _alive(window, begin)
-    return alive is not None and alive.end - begin.time >= longest(window)
-
-
-def _alive(window: Window, begin: CheckpointPhase) -> ExitStatus | None:
-    for status in window.of(ExitStatus):
-        if status.alive and status.end >= begin.time and _concerns(status, begin):
-            return status
-    return None
-
-
-def _ended_between(window: Window, begin: CheckpointPhase, hung: int) -> bool:
-    """Whether the run ended, failed or was asked to stop before the phase could be said to hang."""
-    # An exception that is the storage's own error may have been retried; whether it ended the run is seen otherwise.
-    retried = {(error.time, error.rank) for error in window.of(StorageError)}
-    for kind in (PlannedStop, ExceptionRaised, FatalSignal):
-        facts = window.of(kind)
-        # The same instant counts: a traceback has the time of the line above it.
-        for fact in facts[bisect_left(facts, begin.time, key=_time) :]:
-            elsewhere = fact.source.path != begin.source.path
-            if fact.time < hung and (fact.time, fact.rank) not in retried and (elsewhere or after(fact, begin)):
-                return True
-    if any(not status.alive and begin.time <= status.time < hung for status in window.of(ExitStatus)):
-        return True
-    errors = window.of(CheckpointPhase)
-    return any(fact.event == "error" and after(fact, begin) and fact.time < hung for fact in errors)
+    pods = nodes.get(fact.node, frozenset())
+    return bool(pods) and (fact.pod is None or None in pods or fact.pod in pods)
 
 
 def backend_of(name: str | None) -> str | None:
@@ -395,7 +361,3 @@ def backend_of(name: str | None) -> str | None:
 def _ranks(window: Window) -> set[int | None]:
     facts = (window.of(CheckpointPhase), window.of(Progress), window.of(ExitStatus))
     return {fact.rank for some in facts for fact in some if fact.rank is not None}
-
-
-def _concerns(end: Fact, begin: Fact) -> bool:
-    return end.rank is None or begin.rank is None or end.rank == begin.rank

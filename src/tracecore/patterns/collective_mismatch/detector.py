@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from tracecore.facts.collective import CollectiveEntry, called, named, odd_ones, sides_of
+from tracecore.facts.collective import CollectiveEntry, called, called_of, named, odd_ones, sides_of
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.patterns.collective_mismatch.reports import calls as reports_by_call
+from tracecore.patterns.collective_mismatch.reports import described, tells, what
 from tracecore.patterns.config import HOUR, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.signals.flight_recorder.exchange import Transfer
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
+#: What one rank called, from its dump or from its watchdog.
+Call: TypeAlias = CollectiveEntry | WatchdogReport
 Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 
 _SHOWN = 16
@@ -50,8 +55,8 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
     seq: int
     pg_desc: str | None = None
     differs: Differs
-    sides: tuple[tuple[CollectiveEntry, ...], ...]
-    odd: tuple[CollectiveEntry, ...]
+    sides: tuple[tuple[Call, ...], ...]
+    odd: tuple[Call, ...]
     transfers: tuple[Transfer, ...] = ()
 
     @property
@@ -59,13 +64,13 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return [entry.rank for entry in self.odd if entry.rank is not None]
 
     def headline(self) -> str:
-        group = self.pg_desc or f"group {self.pg}"
+        group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
         if self.transfers:
             return self._splits(group)
         words = apart([side[0] for side in self.sides])
         if self._even():
             both = zip(self.sides, words, strict=True)
-            halves = "; ".join(f"{named(_of(side))} called {what}" for side, what in both)
+            halves = "; ".join(f"{named(_of(side))} called {call}" for side, call in both)
             return f"Ranks called different collectives at seq {self.seq} of {group}: {halves}"
         return (
             f"{named(self.odd_ranks, capital=True)} called {words[1]} at seq {self.seq} of {group}, "
@@ -86,11 +91,12 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         head = f"Ranks send {first.sent:,} elements and expect {first.expected:,} {where}"
         if not self.odd:
             return f"{head}: their splits do not add up"
-        if len(self.odd) > 1 or self.odd[0].sent is None or self.odd[0].expected is None:
-            return f"{head}: those of {named(self.odd_ranks)} do not fit"
         mine = self.odd[0]
+        if len(self.odd) > 1 or isinstance(mine, WatchdogReport) or mine.sent is None or mine.expected is None:
+            return f"{head}: those of {named(self.odd_ranks)} do not fit"
         does = f"expects {mine.expected:,}" if first.expected > first.sent else f"sends {mine.sent:,}"
-        left = "" if mine.done or not any(entry.done for entry in self.sides[0]) else ", and has not completed it"
+        ended = any(isinstance(entry, CollectiveEntry) and entry.done for entry in self.sides[0])
+        left = ", and has not completed it" if ended and not mine.done else ""
         return f"{head}: rank {mine.rank} {does}{left}"
 
     def remediation(self) -> str:
@@ -153,6 +159,8 @@ class Calls:
 
     def __init__(self) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
+        #: By sequence the entry that came first: all others are compared with it.
+        self._firsts: dict[int, CollectiveEntry] = {}
         self.mixed: set[int] = set()
         self.misfits: set[int] = set()
 
@@ -165,9 +173,10 @@ class Calls:
             ranks = self.latest.get(seq)
             if ranks is None:
                 self.latest[seq] = {rank: entry}
+                self._firsts[seq] = entry
                 continue
             if seq not in self.mixed:
-                other = next(iter(ranks.values()))
+                other = self._firsts[seq]
                 if entry.signature != other.signature or entry.op != other.op:
                     self.mixed.add(seq)
             known = ranks.get(rank)
@@ -186,7 +195,7 @@ class CollectiveMismatch(Pattern[Config]):
     name = "collective_mismatch"
     role = "cause"
     maturity = "stable"
-    needs = (CollectiveEntry,)
+    needs = (CollectiveEntry, WatchdogReport)
     Config = Config
 
     @property
@@ -194,14 +203,17 @@ class CollectiveMismatch(Pattern[Config]):
         return self.config.memory
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
+        job = fact.job or ""
+        job = f"{job}#{fact.attempt}" if fact.attempt else job
+        if isinstance(fact, WatchdogReport):
+            return ((job, ""),) if tells(fact) else ()
         if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
             return ()
-        if fact.signature is None and fact.op is None:
-            return ()
-        job = fact.job or ""
-        return ((f"{job}#{fact.attempt}" if fact.attempt else job, fact.pg),)
+        return ((job, fact.pg),) if fact.signature is not None or fact.op is not None else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        if not window.key[1]:
+            return _from_reports(window)
         calls = window.digest(CollectiveEntry, Calls)
         waits = _open_from(calls) if calls.mixed else None
         for seq in sorted(calls.mixed | calls.misfits):
@@ -216,6 +228,35 @@ class CollectiveMismatch(Pattern[Config]):
             if len(sides) > 1:
                 return [_verdict(window, seq, sides)]
         return []
+
+
+def _from_reports(window: Window) -> list[Verdict]:
+    """The first collective of each group about which watchdogs of different ranks say different things."""
+    reports = window.of(WatchdogReport)
+    found: dict[str, Verdict] = {}
+    for (group, seq), ranks in sorted(reports_by_call(reports).items()):
+        sides: dict[str, list[WatchdogReport]] = {}
+        sized = all("|" in what(report) for report in ranks.values())
+        for rank in sorted(ranks):
+            words = what(ranks[rank])
+            sides.setdefault(words if sized else words.partition("|")[0], []).append(ranks[rank])
+        if len(sides) < 2 or group in found:
+            continue
+        ordered = sorted(sides.items(), key=lambda item: (-len(item[1]), item[1][0].rank or 0, item[0]))
+        sizes = [len(side) for _, side in ordered]
+        odd = ordered[1:] if sizes[1] < sizes[0] else ordered
+        found[group] = CollectiveMismatchVerdict(
+            key=window.key,
+            episode=f"{group}:{seq}",
+            time=max(side[0].time for _, side in ordered),
+            pg=group,
+            pg_desc=described(reports, group),
+            seq=seq,
+            differs=difference(ordered[0][0], ordered[1][0]),
+            sides=tuple(tuple(side) for _, side in ordered),
+            odd=tuple(sorted((report for _, side in odd for report in side), key=lambda report: report.rank or 0)),
+        )
+    return list(found.values())
 
 
 def _open_from(calls: Calls) -> int | None:
@@ -257,15 +298,18 @@ def _misfit(window: Window, seq: int, entries: list[CollectiveEntry]) -> Collect
     )
 
 
-def apart(entries: Sequence[CollectiveEntry]) -> list[str]:
+def _said(fact: Call) -> str:
+    """`all_reduce of 4096 Float`, or `ALLREDUCE of 4096` from a watchdog."""
+    return called(fact) if isinstance(fact, CollectiveEntry) else called_of(what(fact))
+
+
+def apart(entries: Sequence[Call]) -> list[str]:
     """What each entry called; with both sides of it where the amounts that are usually shown are the same."""
-    words = [called(entry) for entry in entries]
+    words = [_said(entry) for entry in entries]
     if len(set(words)) == len(words):
         return words
-    return [
-        entry.signature.replace("|", " ") if entry.signature else word
-        for entry, word in zip(entries, words, strict=True)
-    ]
+    whole = [entry.signature if isinstance(entry, CollectiveEntry) else None for entry in entries]
+    return [signature.replace("|", " ") if signature else word for signature, word in zip(whole, words, strict=True)]
 
 
 def difference(one: str, other: str) -> Differs:
@@ -276,16 +320,16 @@ def difference(one: str, other: str) -> Differs:
     return "type" if first[2::2] != second[2::2] else "size"
 
 
-def _of(side: Sequence[CollectiveEntry]) -> list[int]:
+def _of(side: Sequence[Call]) -> list[int]:
     return [entry.rank for entry in side if entry.rank is not None]
 
 
-def _frame(side: Sequence[CollectiveEntry]) -> str | None:
+def _frame(side: Sequence[Call]) -> str | None:
     return next((entry.frame for entry in side if entry.frame), None)
 
 
-def _side(side: Sequence[CollectiveEntry]) -> dict[str, Any]:
-    document: dict[str, Any] = {"ranks": _of(side), "called": called(side[0])}
+def _side(side: Sequence[Call]) -> dict[str, Any]:
+    document: dict[str, Any] = {"ranks": _of(side), "called": _said(side[0])}
     if frame := _frame(side):
         document["frame"] = frame
     return document

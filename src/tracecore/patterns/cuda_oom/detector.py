@@ -14,9 +14,10 @@ from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
 from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Verdict
 from tracecore.patterns.scope import gpu_keys, namespace, pod_name
+from tracecore.patterns.timeline import Changes, grouped, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -51,6 +52,10 @@ NEXT: dict[Kind, str] = {
     "unknown": "Look at how much was free before it failed, then lower the batch size if nothing else holds memory",
 }
 _time = attrgetter("time")
+_node = attrgetter("node")
+_step = attrgetter("step")
+_offset = attrgetter("source.offset")
+_process: Callable[[Fact], tuple[object, ...]] = attrgetter("node", "pod", "rank", "attempt")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -201,18 +206,26 @@ class CudaOomPattern(Pattern[Config]):
         return [*standing]
 
     def _judge(self, window: Window) -> Iterator[CudaOomVerdict]:
-        ooms: Sequence[Oom] = window.of(CudaOom)
-        if unmeasured := window.of(CudaOomUnmeasured):
-            ooms = sorted((*ooms, *unmeasured), key=order)
+        ooms: Sequence[Oom] = in_order(window.of(CudaOom), window.of(CudaOomUnmeasured))
+        samples = window.of(FramebufferSample)
+        frees = Samples(sample for sample in samples if sample.free_bytes is not None)
+        totals = Samples(sample for sample in samples if sample.total_bytes is not None)
+        nodes = None if window.key[0] else Nodes(samples)
+        steps = Steps(window.of(Progress))
         last: dict[tuple[object, ...], int] = {}
         for oom in ooms:
             who = (oom.node, oom.pod, oom.rank, oom.ordinal, oom.attempt)
-            repeated = who in last and oom.time - last[who] <= self.config.window
-            last[who] = max(oom.end, last.get(who, oom.end))
-            if repeated or self._survived(oom, window) or not _said_here(window, oom):
+            oldest, before, end = oom.time - self.config.window, last.get(who), oom.end
+            last[who] = end if before is None or before < end else before
+            repeated = before is not None and before >= oldest
+            if repeated or not _said_here(window, oom) or steps.go_on(oom, self.config.recovery):
                 continue
-            free = None if _line(oom, "free_bytes") is not None else self._sample(window, oom, "free_bytes")
-            total = None if _line(oom, "total_bytes") is not None else self._sample(window, oom, "total_bytes")
+            free = total = None
+            if samples and not _measured(oom):
+                newest = oom.time + self.config.window
+                if nodes is None or not nodes.several(oldest, newest):
+                    free = None if _line(oom, "free_bytes") is not None else frees.near(oom.time, oldest, newest)
+                    total = None if _line(oom, "total_bytes") is not None else totals.near(oom.time, oldest, newest)
             memory = self._kind(oom, _line(oom, "free_bytes", free), _line(oom, "total_bytes", total))
             yield CudaOomVerdict(
                 key=window.key,
@@ -233,37 +246,79 @@ class CudaOomPattern(Pattern[Config]):
             return "oversized_request"
         if oom.limit_bytes is not None and free is not None and free >= tried:
             return "memory_limit"
-        known = [value for value in (free, oom.reserved_unallocated_bytes) if value is not None]
-        if not known:
+        reserved = oom.reserved_unallocated_bytes
+        most = reserved if free is None or (reserved is not None and reserved > free) else free
+        if most is None:
             return "unknown"
-        beyond = max(known) - tried
-        return "fragmentation" if beyond >= 0 and beyond >= self.config.margin * total else "exhaustion"
+        return "fragmentation" if most >= tried + self.config.margin * total else "exhaustion"
 
-    def _sample(self, window: Window, oom: Oom, number: str) -> FramebufferSample | None:
-        """The last sample before the failure that has this number; else the first after it, when some is free again."""
-        samples = window.of(FramebufferSample)
-        oldest, newest = oom.time - self.config.window, oom.time + self.config.window
-        near = samples[bisect_left(samples, oldest, key=_time) : bisect_right(samples, newest, key=_time)]
-        if not window.key[0] and len({sample.node for sample in near if sample.node is not None}) > 1:
-            return None  # the same bus id on several nodes, and the line does not say on which
-        found: FramebufferSample | None = None
-        for sample in near:
-            if getattr(sample, number) is not None and (found is None or sample.time <= oom.time):
-                found = sample
-        return found
 
-    def _survived(self, oom: Oom, window: Window) -> bool:
-        """Others may still end the step they are in; two steps are made only by a run that goes on."""
-        steps = window.of(Progress)
-        made: int | None = None
-        first = bisect_left(steps, oom.end, key=_time)
-        for step in steps[first : bisect_right(steps, oom.end + self.config.recovery, key=_time)]:
-            if step.step is None or not _same_process(step, oom) or not _after(step, oom):
-                continue
-            if made is not None and step.step != made:
-                return True
-            made = step.step
-        return False
+class Samples:
+    """Samples of a GPU's memory, asked about failures in order of time.
+
+    Args:
+        samples: in order of time, all with the number that is asked for.
+    """
+
+    __slots__ = ("_last", "_next", "_rest")
+
+    def __init__(self, samples: Iterable[FramebufferSample]) -> None:
+        self._rest = iter(samples)
+        self._last: FramebufferSample | None = None
+        self._next = next(self._rest, None)
+
+    def near(self, time: int, oldest: int, newest: int) -> FramebufferSample | None:
+        """The last sample before the failure; else the first after it, when some is free again."""
+        while self._next is not None and self._next.time <= time:
+            self._last, self._next = self._next, next(self._rest, None)
+        if self._last is not None and self._last.time >= oldest:
+            return self._last
+        return self._next if self._next is not None and self._next.time <= newest else None
+
+
+class Nodes:
+    """Samples of a bus id that several nodes may have: where two did, the line does not say of which it speaks."""
+
+    __slots__ = ("_changes", "_named")
+
+    def __init__(self, samples: Sequence[FramebufferSample]) -> None:
+        self._named = [sample for sample in samples if sample.node is not None]
+        self._changes = Changes(map(_node, self._named))
+
+    def several(self, oldest: int, newest: int) -> bool:
+        """Whether samples of this time are of several nodes."""
+        begin, end = bisect_left(self._named, oldest, key=_time), bisect_right(self._named, newest, key=_time)
+        return self._changes.between(begin, end)
+
+
+class Steps:
+    """Reports of progress by process, for the question whether one goes on."""
+
+    __slots__ = ("_changes", "_lines", "_reports")
+
+    def __init__(self, reports: Sequence[Progress]) -> None:
+        made = [report for report in reports if report.step is not None]
+        self._reports = grouped(made, _process)
+        self._changes = {who: Changes(map(_step, own)) for who, own in self._reports.items()}
+        # By file and time, in order of place.
+        self._lines = grouped(sorted(made, key=_offset), _line_of) if made else {}
+
+    def go_on(self, oom: Oom, within: int) -> bool:
+        """Whether its process makes two further steps: others may still end the step they are in; two steps are made
+        only by a run that goes on."""
+        reports = self._reports.get(_process(oom)) if self._reports else None
+        if reports is None:
+            return False
+        begin, end = bisect_right(reports, oom.end, key=_time), bisect_right(reports, oom.end + within, key=_time)
+        if self._changes[_process(oom)].between(begin, end):
+            return True
+        # Lines of one file that share a time are told apart by their place in it.
+        tied = self._lines.get((*_process(oom), oom.source.path, oom.end), [])
+        after = bisect_right(tied, oom.source.offset, key=_offset)
+        if after == len(tied):
+            return False
+        first, last = tied[after].step, tied[-1].step
+        return first != last or (begin < end and reports[begin].step != last)
 
 
 def _said_here(window: Window, oom: Oom) -> bool:
@@ -277,12 +332,11 @@ def _measured(oom: Oom) -> bool:
 
 
 def _same_process(step: Progress, oom: Oom) -> bool:
-    return (step.node, step.pod, step.rank, step.attempt) == (oom.node, oom.pod, oom.rank, oom.attempt)
+    return _process(step) == _process(oom)
 
 
-def _after(step: Progress, oom: Oom) -> bool:
-    """Lines of one file that share a time are told apart by their place in it."""
-    return step.time > oom.end or (step.source.path == oom.source.path and step.source.offset > oom.source.offset)
+def _line_of(report: Progress) -> tuple[object, ...]:
+    return (*_process(report), report.source.path, report.time)
 
 
 def _line(oom: Oom, number: str, sample: FramebufferSample | None = None) -> int | None:

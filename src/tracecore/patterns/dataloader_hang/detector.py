@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,16 +17,22 @@ from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.timeline import Timeline, grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Rest, Window
 
+    F = TypeVar("F", bound=Fact)
+    K = TypeVar("K")
+
 Discriminator: TypeAlias = Literal["worker_killed", "storage_event"]
 #: Pod, rank where there is no pod, and whether the node is known and matters.
-Whom: TypeAlias = tuple[str | None, int | None, bool]
+Whom: TypeAlias = tuple[str | None, int | str | None, bool]
+#: Stands for every rank.
+ANY = "*"
 
 #: Steps in which workers are still filling their queues.
 WARM_UP = frozenset({0, 1})
@@ -65,6 +71,8 @@ STORAGE = (
     "there (`kubectl get pods -A -o wide --field-selector spec.nodeName={node} | grep -i csi`) and at `mount`"
 )
 _time = attrgetter("time")
+_pod = attrgetter("pod")
+_rank = attrgetter("rank")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -186,7 +194,7 @@ class DataloaderHang(Pattern[Config]):
     id = "7"
     name = "dataloader_hang"
     role = "cause"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (StepStalled, LoaderError, MountEvent)
     triggers = (StepStalled,)
     Config = Config
@@ -207,25 +215,32 @@ class DataloaderHang(Pattern[Config]):
         return (*nodes, ("", fact.pod)) if fact.pod else nodes or (("", ""),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._join(window))
+        stalls = window.of(StepStalled)
+        if not stalls:
+            return []
+        reasons = Reasons(window, by_pod=not window.key[0])
+        return list(self._join(window, stalls, reasons))
 
-    def _join(self, window: Window) -> Iterator[Verdict]:
+    def _join(self, window: Window, stalls: Sequence[StepStalled], reasons: Reasons) -> Iterator[Verdict]:
+        long = self.config.threshold / SECOND
         stalled: dict[tuple[str | None, str | None], int] = {}
         retries: Retries | None = None
-        for stall in window.of(StepStalled):
-            if stall.no_progress_s < self.config.threshold / SECOND:
+        for stall in stalls:
+            if stall.no_progress_s < long:
                 continue
-            by_pod = not window.key[0]
-            error = self._latest(window.of(LoaderError), stall, by_pod)
-            event = self._latest(window.of(MountEvent), stall, by_pod)
+            # A stall that is stated as it grows gathers reasons until it was long enough.
+            oldest, newest = stall.time - self.config.window, stall.time
+            if stall.last_time is not None:
+                newest = min(stall.last_time, max(newest, stall.since + self.config.threshold))
+            error, event = reasons.error(stall, oldest, newest), reasons.event(stall, oldest, newest)
             if error is None and stall.no_progress_s >= self.config.retrying / SECOND:
-                retries = Retries(window.of(LoaderError), by_pod) if retries is None else retries
+                retries = Retries(window.of(LoaderError), not window.key[0]) if retries is None else retries
                 error = retries.during(stall, self.config.retrying)
             if error is None and event is None:
                 continue
             # The ranks of one pod stall together; without a volume, all pods that a job has on the node do.
             who = (stall.pod if error is not None or not stall.job else None, stall.job)
-            repeated = who in stalled and stall.time - stalled[who] <= self.config.window
+            repeated = who in stalled and stalled[who] >= oldest
             stalled[who] = stall.time
             if not repeated:
                 yield DataloaderHangVerdict(
@@ -237,19 +252,65 @@ class DataloaderHang(Pattern[Config]):
                     event=event,
                 )
 
-    def _latest(self, facts: Sequence[Any], stall: StepStalled, by_pod: bool) -> Any:
-        """The latest of these that began before the stall was long enough to matter, and not too long before it."""
-        until = min(stall.end, max(stall.time, stall.since + self.config.threshold))
-        oldest = stall.time - self.config.window
-        for place in range(bisect_right(facts, until, key=_time) - 1, -1, -1):
-            fact = facts[place]
-            elsewhere = by_pod and fact.node and stall.node  # these two meet in the window of their node
-            failed = type(fact) is MountEvent or not fact.retried
-            if fact.end >= oldest and failed and not elsewhere and _concerns(fact, stall):
-                return fact
-            if fact.time < oldest - self.horizon:
-                break  # a storm that began even earlier began before anything that is kept
-        return None
+
+class Reasons:
+    """The loader errors and failed mounts of a window, by whom they concern.
+
+    A loader error concerns its pod, and where there are no pods its rank. A failed mount concerns its node.
+
+    Args:
+        by_pod: this is the window of a pod: two facts that both know their node meet in the window of that node.
+    """
+
+    __slots__ = ("_by_pod", "_errors", "_events", "_ranks")
+
+    def __init__(self, window: Window, by_pod: bool) -> None:
+        self._by_pod = by_pod
+        errors = [error for error in window.of(LoaderError) if not error.retried]
+        events = window.of(MountEvent)
+        # By whether only facts without a node count.
+        self._errors = {alone: _timelines(_nodeless(errors, alone), _pod) for alone in ((False, True)[: 1 + by_pod])}
+        self._ranks = {
+            alone: _timelines([error for error in _nodeless(errors, alone) if error.pod is None], _rank)
+            for alone in self._errors
+        }
+        self._events = {
+            alone: (
+                Timeline([event for event in _nodeless(events, alone) if event.node is not None]),
+                _timelines([event for event in _nodeless(events, alone) if event.node is None], _pod),
+            )
+            for alone in self._errors
+        }
+
+    def error(self, stall: StepStalled, oldest: int, newest: int) -> LoaderError | None:
+        """The latest loader error that concerns this stall."""
+        alone = self._by_pod and bool(stall.node)
+        if stall.pod is not None or stall.rank is None:
+            return _latest(self._errors[alone].get(stall.pod), None, oldest, newest)
+        ranks = self._ranks[alone]
+        return _latest(ranks.get(stall.rank), ranks.get(None), oldest, newest)
+
+    def event(self, stall: StepStalled, oldest: int, newest: int) -> MountEvent | None:
+        """The latest failed mount that concerns this stall."""
+        on_node, pods = self._events[self._by_pod and bool(stall.node)]
+        return _latest(on_node, pods.get(stall.pod), oldest, newest)
+
+
+def _nodeless(facts: Sequence[F], alone: bool) -> Sequence[F]:
+    return [fact for fact in facts if not fact.node] if alone else facts
+
+
+def _timelines(facts: Sequence[F], name: Callable[[F], K]) -> dict[K, Timeline[F]]:
+    return {key: Timeline(group) for key, group in grouped(facts, name).items()}
+
+
+def _latest(one: Timeline[F] | None, other: Timeline[F] | None, oldest: int, newest: int) -> F | None:
+    """The latest of each, and of the two the one that began last."""
+    mine = None if one is None else one.latest(oldest, newest)
+    its = None if other is None else other.latest(oldest, newest)
+    if mine is None or its is None:
+        return mine or its
+    return max(mine, its, key=order)
 
 
 class Retries:
@@ -265,17 +326,17 @@ class Retries:
         self._runs: dict[Whom, Run] = {}
         for error in errors:
             if error.retried:
-                whom = (error.pod, None if error.pod is not None else error.rank, by_pod and bool(error.node))
-                self._runs.setdefault(whom, Run()).add(error)
+                known = by_pod and bool(error.node)
+                for rank in {ANY, error.rank} if error.pod is None else (None,):
+                    self._runs.setdefault((error.pod, rank, known), Run()).add(error)
 
     def during(self, stall: StepStalled, enough: int) -> LoaderError | None:
         """The latest retry of a stall, where retries went on for so long since the last step."""
         at_node = (False,) if stall.node or not self._by_pod else (False, True)
-        if stall.pod is not None or stall.rank is not None:
-            ranks = (None,) if stall.pod is not None else (None, stall.rank)
-            runs = [self._runs.get((stall.pod, rank, known)) for rank in ranks for known in at_node]
-        else:
-            runs = [run for (pod, _, known), run in self._runs.items() if pod is None and known in at_node]
+        ranks: tuple[int | str | None, ...] = (None,) if stall.pod is not None else (None, stall.rank)
+        if stall.pod is None and stall.rank is None:
+            ranks = (ANY,)
+        runs = [self._runs.get((stall.pod, rank, known)) for rank in ranks for known in at_node]
         found = [latest for run in runs if run is not None and (latest := run.during(stall, enough)) is not None]
         return max(found, key=order, default=None)
 
@@ -300,12 +361,3 @@ class Run:
             return None
         lasted = min(self._reach[last], stall.end) - max(self._errors[first].time, stall.since)
         return self._errors[last] if lasted >= enough else None
-
-
-def _concerns(fact: Fact, stall: StepStalled) -> bool:
-    """A failed mount concerns its node. A loader error concerns its pod, and where there are no pods its rank."""
-    if isinstance(fact, MountEvent):
-        return fact.node is not None or fact.pod == stall.pod
-    if fact.pod is not None or stall.pod is not None:
-        return fact.pod == stall.pod
-    return fact.rank is None or stall.rank is None or fact.rank == stall.rank

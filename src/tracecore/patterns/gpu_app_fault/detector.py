@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.fact import order
@@ -13,7 +14,8 @@ from tracecore.patterns.config import DAY, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.gpu_fault.action import CUDA as HARDWARE
 from tracecore.patterns.gpu_fault.action import faulty
-from tracecore.patterns.gpu_fault.gauge import corroboration
+from tracecore.patterns.gpu_fault.gauge import Gauges
+from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,6 +34,8 @@ UNRELATED = frozenset(
 ANY = "*"
 #: How long after an Xid, or before it by another clock, an exporter may begin to show it.
 GAUGE = 5 * MINUTE
+_time = attrgetter("time")
+_pid = attrgetter("pid")
 FIND = {
     "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
     "label is out of range: check it on the CPU before the call",
@@ -193,63 +197,109 @@ class GpuAppFault(Pattern[Config]):
         return isinstance(fact, CudaError) if key[0] else fact.node is None
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        errors = window.of(CudaError)
-        kernel = sorted((*window.of(Xid), *window.of(GpuDriverError), *window.of(GpuLost)), key=order)
-        gauges = window.of(XidGauge)
+        kernel = in_order(window.of(Xid), window.of(GpuDriverError), window.of(GpuLost))
+        errors = Errors(window.of(CudaError), shared=not window.key[0])
+        gauges = Gauges(window.of(XidGauge))
         failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
-        times = [error.time for error in errors]
         found: list[Verdict] = []
         latest: dict[tuple[str | None, str | None, int | None], int] = {}
-        jobs: dict[tuple[str | None, str | None], dict[str, int]] = {}
+        jobs: dict[tuple[str | None, str | None], Jobs] = {}
         for report in kernel:
             if not _application(report) or failures.beside(report):
                 continue
-            error = self._error(window, report, errors, times)
+            oldest = report.time - self.config.window
+            error = errors.nearest(report, oldest, report.end + self.config.window)
             if error is None:
                 continue
             process = (report.node, report.gpu, getattr(report, "pid", None))
             before = latest.get(process)
-            latest[process] = max(report.end, before if before is not None else report.end)
-            if before is not None and report.time - before <= self.config.window:
+            latest[process] = report.end if before is None else max(report.end, before)
+            if before is not None and before >= oldest:
                 continue
-            known = jobs.setdefault((report.node, report.gpu), {})
-            if error.job and report.gpu:
-                known[error.job] = report.time
-            recent = sum(report.time - time <= self.config.period for time in known.values()) or 1
+            place = (report.node, report.gpu)
+            known = jobs.get(place)
+            if known is None:
+                known = jobs[place] = Jobs(self.config.period)
+            recent = known.recent(report.time, error.job if report.gpu else None)
             found.append(
                 GpuAppFaultVerdict(
                     key=window.key,
                     episode=report.uid,
-                    time=max(report.time, error.time),
+                    time=error.time if error.time > report.time else report.time,
                     report=report,
                     error=error,
-                    gauge=self._gauge(gauges, report) if gauges else None,
+                    gauge=gauges.near_on(report, report.code, GAUGE) if gauges and isinstance(report, Xid) else None,
                     jobs=recent,
                     escalate=recent >= self.config.jobs,
                 )
             )
         return found
 
-    def _gauge(self, gauges: Sequence[XidGauge], report: Fact) -> XidGauge | None:
-        if not isinstance(report, Xid):
-            return None
-        here = [gauge for gauge in gauges if report.node is None or gauge.node in (None, report.node)]
-        return corroboration(here, report, (report.code,), GAUGE)
 
-    def _error(self, window: Window, report: Fact, errors: Sequence[CudaError], times: list[int]) -> CudaError | None:
-        """The CUDA error of the process that the driver names, the nearest in time."""
+class Jobs:
+    """The jobs that failed on one GPU lately, the one that failed last at the end.
+
+    Args:
+        period: for how long a job is remembered.
+    """
+
+    __slots__ = ("_period", "_times")
+
+    def __init__(self, period: int) -> None:
+        self._period = period
+        self._times: dict[str, int] = {}
+
+    def recent(self, time: int, job: str | None) -> int:
+        """How many they are now that this one failed, too; never less than one."""
+        times = self._times
+        if job:
+            times.pop(job, None)
+            times[job] = time
+        while times and time - times[first := next(iter(times))] > self._period:
+            del times[first]
+        return len(times) or 1
+
+
+class Errors:
+    """CUDA errors by process.
+
+    Args:
+        errors: in order of time.
+        shared: this is the window in which all nodes meet: there only what lacks a node meets what has one.
+    """
+
+    __slots__ = ("_all", "_nodeless", "_pids", "_shared")
+
+    def __init__(self, errors: Sequence[CudaError], shared: bool) -> None:
+        self._all = errors
+        self._shared = shared
+        self._nodeless = [error for error in errors if error.node is None] if shared else []
+        # By process, and whether all count or only those without a node.
+        self._pids: list[dict[int | None, list[CudaError]]] = [grouped(errors, _pid), grouped(self._nodeless, _pid)]
+
+    def nearest(self, report: Fact, oldest: int, newest: int) -> CudaError | None:
+        """The error of the process that the driver names, the nearest in time; an error that names none is any's."""
+        alone = self._shared and report.node is not None
         pid = getattr(report, "pid", None)
-        best: CudaError | None = None
-        for place in range(bisect_left(times, report.time - self.config.window), len(errors)):
-            error = errors[place]
-            if error.time - report.end > self.config.window:
-                break
-            other = pid is not None and error.pid is not None and pid != error.pid
-            if other or not _meet(window, report, error):
-                continue
-            if best is None or abs(error.time - report.time) < abs(best.time - report.time):
-                best = error
-        return best
+        if pid is None:
+            return _nearest(self._nodeless if alone else self._all, report.time, oldest, newest)
+        pids = self._pids[alone]
+        own = _nearest(pids.get(pid, ()), report.time, oldest, newest)
+        anyones = _nearest(pids.get(None, ()), report.time, oldest, newest)
+        if own is None or anyones is None:
+            return own or anyones
+        return min(own, anyones, key=lambda error: (abs(error.time - report.time), order(error)))
+
+
+def _nearest(errors: Sequence[CudaError], time: int, oldest: int, newest: int) -> CudaError | None:
+    """The first of those that are nearest in time."""
+    place = bisect_left(errors, time, key=_time) if errors else 0
+    after = errors[place] if place < len(errors) and errors[place].time <= newest else None
+    if place and errors[place - 1].time >= oldest and (after is None or after.time != time):
+        before = errors[bisect_left(errors, errors[place - 1].time, key=_time)]
+        if after is None or time - before.time <= after.time - time:
+            return before
+    return after
 
 
 class _Failures:
@@ -281,7 +331,3 @@ def _application(fact: Fact) -> bool:
     if not isinstance(fact, Xid) or fact.code not in APPLICATION:
         return False
     return fact.cause is None or fact.cause in APPLICATION
-
-
-def _meet(window: Window, report: Fact, error: Fact) -> bool:
-    return bool(window.key[0]) or report.node is None or error.node is None

@@ -98,5 +98,17 @@ def _row(xid: Xid) -> NvlinkEntry | None:
 
 def drastic(fact: Fact) -> int:
     """How drastic the action for it is; more than another's means that it counts."""
-    action = action_of(fact)
+    if type(fact) is Xid and fact.code != 154 and fact.code not in LINK_UNITS:
+        return _drastic(fact.code)
+    return _severity(action_of(fact))
+
+
+@lru_cache(maxsize=1024)
+def _drastic(code: int) -> int:
+    """The same for a code that says everything by itself."""
+    known = entry(code)
+    return _severity(None if known is None else known.action)
+
+
+def _severity(action: str | None) -> int:
     return SEVERITY.index(action) if action in SEVERITY else -1

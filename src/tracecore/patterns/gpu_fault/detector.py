@@ -11,17 +11,19 @@ from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
 from tracecore.patterns.gpu_fault.action import AMD, CUDA, DRIVER, LINK, MILD, action_of, drastic, faulty
-from tracecore.patterns.gpu_fault.gauge import PEERS, corroboration, gauge_keys
+from tracecore.patterns.gpu_fault.gauge import PEERS, Gauges, gauge_keys
+from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import Confidence, Key, Window
 
 _time = attrgetter("time")
+_gpu = attrgetter("gpu")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -181,72 +183,67 @@ class GpuFault(Pattern[Config]):
         return window.key[1] != PEERS or bool(window.digest(Xid, Links).xids or window.of(CudaError))
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        gauges = Gauges(window.of(XidGauge))
         if window.key[1] == PEERS:
-            found = self._links(window)
+            found = self._links(window, gauges)
             if window.of(CudaError):
-                found += self._programs(window)
+                found += self._programs(window, gauges)
             if len(found) > 1:
                 # Uids are made up only where times do not decide.
                 found.sort(key=_time if len(set(map(_time, found))) == len(found) else _order)
             return [*found]
-        kernel: Sequence[Fact] = window.of(Xid)
-        if others := (*window.of(GpuLost), *window.of(GpuDriverError)):
-            kernel = sorted((*kernel, *others), key=order)
-        return [self._verdict(window, chain) for chain in _chains(kernel, self.config.window)]
+        kernel = in_order(window.of(Xid), window.of(GpuLost), window.of(GpuDriverError))
+        return [self._verdict(window, gauges, chain) for chain in _chains(kernel, self.config.window)]
 
-    def _programs(self, window: Window) -> list[GpuFaultVerdict]:
+    def _programs(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
         """What programs say of the hardware, where no kernel log says more."""
-        kernel = (*window.of(Xid), *window.of(GpuLost))
+        kernel = Timeline(in_order(window.of(Xid), window.of(GpuLost)))
+        near = self.config.window
         return [
-            self._verdict(window, chain, "partial")
-            for chain in _chains(window.of(CudaError), self.config.window)
-            if not any(self._near(fact, chain[0]) for fact in kernel)
+            self._verdict(window, gauges, chain, "partial")
+            for chain in _chains(window.of(CudaError), near)
+            if kernel.first(chain[0].time - near, chain[0].end + near) is None
         ]
 
-    def _links(self, window: Window) -> list[GpuFaultVerdict]:
+    def _links(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
         """Errors of links of which another GPU, or the switch, failed as well."""
         links = window.digest(Xid, Links).xids
         if not links:
             return []
-        others: tuple[Sequence[Fact], ...] = (window.of(Xid), window.of(GpuLost), window.of(Sxid))
+        others = Others(in_order(window.of(Xid), window.of(GpuLost), window.of(Sxid)), _gpu)
+        near = self.config.window
         found: list[GpuFaultVerdict] = []
-        gpus: dict[str, list[Fact]] = {}
-        for xid in links:
-            gpus.setdefault(xid.gpu or "", []).append(xid)
-        for gpu in sorted(gpus):
-            for chain in _chains(gpus[gpu], self.config.window):
-                peer = self._peer(others, chain[0])
+        gpus = grouped(links, _gpu)
+        for gpu in sorted(gpus, key=lambda gpu: gpu or ""):
+            for chain in _chains(gpus[gpu], near):
+                peer = others.first(gpu, chain[0].time - near, chain[0].end + near)
                 if peer is not None:
-                    found.append(self._verdict(window, chain, "full", peer))
+                    found.append(self._verdict(window, gauges, chain, "full", peer))
         return found
 
-    def _peer(self, others: Sequence[Sequence[Fact]], link: Fact) -> Fact | None:
-        """The first of all these that is near, and of another GPU."""
-        gpu, oldest, latest = link.gpu, link.time - self.config.window, link.end + self.config.window
-        first: Fact | None = None
-        for facts in others:
-            for fact in facts:
-                if fact.gpu != gpu and fact.time <= latest and fact.end >= oldest:
-                    if first is None or fact.time < first.time or (fact.time == first.time and fact.uid < first.uid):
-                        first = fact
-                    break
-        return first
-
-    def _near(self, one: Fact, other: Fact) -> bool:
-        return one.time - other.end <= self.config.window and other.time - one.end <= self.config.window
-
     def _verdict(
-        self, window: Window, chain: Sequence[Fact], confidence: Any = "full", peer: Fact | None = None
+        self,
+        window: Window,
+        gauges: Gauges,
+        chain: Sequence[Fact],
+        confidence: Confidence = "full",
+        peer: Fact | None = None,
     ) -> GpuFaultVerdict:
         first = worst = chain[0]
-        codes: tuple[int, ...] = (first.code,) if isinstance(first, Xid) else ()
-        reports = max(first.count, 1)
-        if len(chain) > 1:
-            chain = [fact for fact in chain if fact.time - first.end <= self.config.window]
-            worst = _worst(chain)
-            codes = tuple(sorted({fact.code for fact in chain if isinstance(fact, Xid)}))
-            reports = sum(max(fact.count, 1) for fact in chain)
-        gauges = window.of(XidGauge)
+        latest, most = first.end + self.config.window, drastic(first)
+        codes: set[int] = set()
+        reports = 0
+        for fact in chain:
+            if fact.time > latest:
+                break
+            reports += fact.count if fact.count > 0 else 1
+            if isinstance(fact, Xid):
+                codes.add(fact.code)
+            much = drastic(fact)
+            # The most drastic of them, of several the earliest.
+            if much > most or (much == most and fact.time == worst.time and fact.uid > worst.uid):
+                worst, most = fact, much
+        shown = tuple(sorted(codes))
         return GpuFaultVerdict(
             key=window.key,
             episode=first.source,
@@ -255,8 +252,8 @@ class GpuFault(Pattern[Config]):
             first=first,
             worst=worst,
             peer=peer,
-            gauge=corroboration(gauges, first, codes, self.config.window) if gauges else None,
-            codes=codes,
+            gauge=gauges.near(first, shown, self.config.window) if gauges else None,
+            codes=shown,
             reports=reports,
         )
 
@@ -281,27 +278,16 @@ def _order(verdict: GpuFaultVerdict) -> tuple[int, str]:
     return verdict.time, verdict.first.uid
 
 
-def _worst(chain: Sequence[Fact]) -> Fact:
-    """The most drastic of them, of several the earliest."""
-    worst, most = chain[0], drastic(chain[0])
-    for fact in chain[1:]:
-        much = drastic(fact)
-        if much > most or (much == most and fact.time == worst.time and fact.uid > worst.uid):
-            worst, most = fact, much
-    return worst
-
-
-def _chains(facts: Sequence[Fact], gap: int) -> list[Sequence[Fact]]:
+def _chains(facts: Sequence[Fact], gap: int) -> list[list[Fact]]:
     """Runs of facts of which each begins no later than `gap` after an earlier one ended."""
-    if len(facts) == 1:
-        return [facts]
-    found: list[Sequence[Fact]] = []
-    begin, end = 0, 0
-    for place, fact in enumerate(facts):
-        if place and fact.time - end > gap:
-            found.append(facts[begin:place])
-            begin, end = place, fact.end
-        end = max(end, fact.end)
-    if facts:
-        found.append(facts[begin:])
+    found: list[list[Fact]] = []
+    until = NEVER
+    for fact in facts:
+        end = fact.end + gap
+        if fact.time > until:
+            found.append([fact])
+            until = end
+        else:
+            found[-1].append(fact)
+            until = end if end > until else until
     return found

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from tracecore.facts.fact import order
 from tracecore.patterns.gpu_fault.action import LINK
 from tracecore.patterns.scope import gpu_keys
+from tracecore.patterns.timeline import Changes, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -16,6 +20,10 @@ if TYPE_CHECKING:
 
 #: The window of a node in which the two ends of a link meet.
 PEERS = "nvlink"
+_time = attrgetter("time")
+_node = attrgetter("node")
+_of_gpu = attrgetter("gpu", "code")
+_of_node = attrgetter("node", "gpu", "code")
 
 
 def gauge_keys(gauge: XidGauge) -> tuple[Key, ...]:
@@ -25,15 +33,58 @@ def gauge_keys(gauge: XidGauge) -> tuple[Key, ...]:
     return gpu_keys(gauge)
 
 
-def corroboration(gauges: Sequence[XidGauge], fact: Fact, codes: Collection[int], window: int) -> XidGauge | None:
-    """The first gauge that shows one of these Xids, on the GPU of this fact and near it in time.
+class Gauges:
+    """The exporters' gauges of a window, for the question which of them shows an Xid.
 
-    A gauge that stood there long before tells of another time. Where the kernel log does not say which machine it is
-    of, exporters of two machines are none.
+    Args:
+        gauges: in order of time.
     """
-    near = [
-        gauge
-        for gauge in gauges
-        if gauge.code in codes and gauge.gpu == fact.gpu and abs(gauge.time - fact.time) <= window
-    ]
-    return near[0] if near and len({gauge.node for gauge in near}) == 1 else None
+
+    __slots__ = ("_all", "_changes", "_gpus", "_nodes")
+
+    def __init__(self, gauges: Sequence[XidGauge]) -> None:
+        self._all = gauges
+        self._gpus = grouped(gauges, _of_gpu)
+        self._changes = {name: Changes(map(_node, group)) for name, group in self._gpus.items()}
+        self._nodes: dict[tuple[str | None, str | None, int], list[XidGauge]] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    def near(self, fact: Fact, codes: Collection[int], within: int) -> XidGauge | None:
+        """The first that shows one of these Xids, on the GPU of this fact and near it in time.
+
+        A gauge that stood there long before tells of another time. Where the kernel log does not say which machine it
+        is of, exporters of two machines are none.
+        """
+        found: list[XidGauge] = []
+        for code in codes:
+            name = (fact.gpu, code)
+            group = self._gpus.get(name, [])
+            begin, end = _range(group, fact.time - within, fact.time + within)
+            if self._changes[name].between(begin, end) if begin < end else False:
+                return None
+            found += group[begin : min(end, begin + 1)]
+        return _only(found)
+
+    def near_on(self, fact: Fact, code: int, within: int) -> XidGauge | None:
+        """The same of the gauges of the fact's node, and of those that do not name theirs."""
+        if fact.node is None:
+            return self.near(fact, (code,), within)
+        if self._nodes is None:
+            self._nodes = grouped(self._all, _of_node)
+        found: list[XidGauge] = []
+        for node in (fact.node, None):
+            group = self._nodes.get((node, fact.gpu, code), [])
+            begin, end = _range(group, fact.time - within, fact.time + within)
+            found += group[begin : min(end, begin + 1)]
+        return _only(found)
+
+
+def _range(gauges: list[XidGauge], oldest: int, newest: int) -> tuple[int, int]:
+    return bisect_left(gauges, oldest, key=_time), bisect_right(gauges, newest, key=_time)
+
+
+def _only(gauges: list[XidGauge]) -> XidGauge | None:
+    """The first of these, where all are of one node."""
+    return min(gauges, key=order) if len({gauge.node for gauge in gauges}) == 1 else None

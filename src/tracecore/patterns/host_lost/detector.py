@@ -14,6 +14,7 @@ from tracecore.facts.training import Progress
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, rfc3339
+from tracecore.patterns.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -150,13 +151,15 @@ class HostLost(Pattern[Config]):
         return events[-1].time if events else NEVER
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return [verdict for signs in self._episodes(window) if (verdict := self._judge(window, signs)) is not None]
+        stops = Timeline(window.of(PlannedStop))
+        episodes = self._episodes(window)
+        return [verdict for signs in episodes if (verdict := self._judge(window, signs, stops)) is not None]
 
     def _episodes(self, window: Window) -> Iterator[list[tuple[int, Fact]]]:
         """Signs that follow each other within the window, each with the time at which it was one."""
         signs: list[tuple[int, Fact]] = [(fact.time, fact) for fact in window.of(HostEvent)]
         signs += [(fact.time, fact) for fact in window.of(SlurmState)]
-        signs += [(fact.time, fact) for fact in window.of(NodeReadiness) if self._stays_away(window, fact)]
+        signs += [(fact.time, fact) for fact in self._away(window.of(NodeReadiness))]
         signs += [
             (fact.time + self.config.silence, fact)
             for fact in window.of(NodeSilence)
@@ -172,25 +175,27 @@ class HostLost(Pattern[Config]):
         if episode:
             yield episode
 
-    def _stays_away(self, window: Window, fact: NodeReadiness) -> bool:
-        """Not ready, and not ready again in a moment."""
-        if fact.ready:
-            return False
-        states = window.of(NodeReadiness)
-        first = bisect_left(states, fact.time, key=_time)
-        soon = states[first : bisect_left(states, fact.time + self.config.silence, key=_time)]
-        return not any(state.ready for state in soon)
+    def _away(self, states: Sequence[NodeReadiness]) -> Iterator[NodeReadiness]:
+        """Those that say not ready, where the node is not ready again in a moment."""
+        ready = [state for state in states if state.ready]
+        for state in states:
+            if not state.ready:
+                place = bisect_left(ready, state.time, key=_time)
+                if place == len(ready) or ready[place].time >= state.time + self.config.silence:
+                    yield state
 
-    def _judge(self, window: Window, episode: list[tuple[int, Fact]]) -> Verdict | None:
+    def _judge(self, window: Window, episode: list[tuple[int, Fact]], stops: Timeline[PlannedStop]) -> Verdict | None:
         facts = [fact for _, fact in episode]
-        kinds = {kind for fact in facts if (kind := self._kind(window, fact, facts)) is not None}
-        if not kinds:
+        # Every kernel log begins with a boot: it matters where another sign is near.
+        gone = any(not isinstance(fact, HostEvent) or fact.event == "panic" for fact in facts)
+        told = [(known, fact) for fact in facts if (known := self._sign(window, fact, gone)) is not None]
+        if not told:
             return None
-        sign = min(kinds, key=RANK.__getitem__)
+        sign: Sign = min((sign for sign, _ in told), key=RANK.__getitem__)
         begin = min(fact.time for fact in facts)
-        if sign != "panic" and self._was_planned(window, begin, episode[-1][0]):
+        if sign != "panic" and stops.first(begin - self.config.planned, episode[-1][0]) is not None:
             return None
-        anchor = next(fact for fact in facts if self._kind(window, fact, facts) is not None)
+        anchor = told[0][1]
         # One of each kind proves as much as all of them.
         shown: dict[tuple[type[Fact], str | None], Fact] = {(type(anchor), getattr(anchor, "event", None)): anchor}
         for fact in facts:
@@ -204,7 +209,8 @@ class HostLost(Pattern[Config]):
             sign=sign,
         )
 
-    def _kind(self, window: Window, fact: Fact, episode: list[Fact]) -> Sign | None:
+    def _sign(self, window: Window, fact: Fact, gone: bool) -> Sign | None:
+        """What this is a sign of, where other signs of the episode say that the machine is gone, or do not."""
         if isinstance(fact, SlurmState):
             return "node_fail"
         if isinstance(fact, NodeReadiness):
@@ -214,20 +220,15 @@ class HostLost(Pattern[Config]):
         if not isinstance(fact, HostEvent):
             return None
         sign = EVENTS.get(fact.event)
-        if sign == "reboot" and not fact.rebooted and not self._went_down(window, fact, episode):
+        if sign == "reboot" and not fact.rebooted and not gone and not self._was_at_work(window, fact):
             return None
         return sign
 
-    def _went_down(self, window: Window, event: HostEvent, episode: list[Fact]) -> bool:
-        """Every kernel log begins with a boot. It matters where another sign is near, or work was going on before."""
-        if any(not isinstance(other, HostEvent) or other.event == "panic" for other in episode):
-            return True
+    def _was_at_work(self, window: Window, event: HostEvent) -> bool:
+        """Whether work was going on until shortly before a boot."""
         if event.approximate:
             return False
         steps = window.of(Progress)
         place = bisect_right(steps, event.time, key=_time)
         last = steps[place - 1] if place else None
         return last is not None and not last.approximate and event.time - last.time <= self.config.window
-
-    def _was_planned(self, window: Window, begin: int, until: int) -> bool:
-        return any(begin - self.config.planned <= stop.end and stop.time <= until for stop in window.of(PlannedStop))

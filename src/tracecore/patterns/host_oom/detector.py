@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated, PodEvicted
@@ -15,12 +15,15 @@ from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
+
+    F = TypeVar("F", bound=Fact)
 
 Report: TypeAlias = MemoryKillReport | ContainerTerminated
 
@@ -30,6 +33,7 @@ BLOCK = SECOND
 SHOWN = 8
 KILLED = 137
 _time = attrgetter("time")
+_pod = attrgetter("pod")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -108,7 +112,10 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
             )
         else:
             where = f"Look for the kill on {node} (`dmesg -T | grep -i 'killed process'`) and at `free -g`"
-        return f"{workers}{where}. Then restart the job from its last checkpoint."
+        limited = (
+            "" if self._kernel("constraint") == "none" else " A retry helps only with a higher limit or less memory."
+        )
+        return f"{workers}{where}.{limited} Then restart the job from its last checkpoint."
 
     def evidence(self) -> Sequence[Fact]:
         return sorted((*self.kills, *self.reports, *self.loaders), key=order)
@@ -175,9 +182,11 @@ class _Episode:
 
     Attributes:
         pod_uid: the pod whose cgroup it is, where the kernel printed the cgroup's path.
+        pids: the processes that were killed.
+        pods: those that kills or reports name.
     """
 
-    __slots__ = ("kills", "last", "loaders", "pod_uid", "reports", "time")
+    __slots__ = ("kills", "last", "loaders", "pids", "pod_uid", "pods", "reports", "time")
 
     def __init__(self, time: int) -> None:
         self.time = time
@@ -186,6 +195,23 @@ class _Episode:
         self.kills: list[OomKill] = []
         self.reports: list[Report] = []
         self.loaders: list[LoaderError] = []
+        self.pids: set[int | None] = set()
+        self.pods: set[str] = set()
+
+    def kill(self, kill: OomKill) -> None:
+        """Add what the kernel says."""
+        self.kills.append(kill)
+        self.last = kill.end if kill.end > self.last else self.last
+        self.pod_uid = self.pod_uid or kill.pod_uid
+        self.pids.add(kill.victim_pid)
+        if kill.pod is not None:
+            self.pods.add(kill.pod)
+
+    def report(self, report: Report) -> None:
+        """Add what another says."""
+        self.reports.append(report)
+        if report.pod is not None:
+            self.pods.add(report.pod)
 
 
 class HostOom(Pattern[Config]):
@@ -227,7 +253,7 @@ class HostOom(Pattern[Config]):
         for loader in window.of(LoaderError):
             near = self._nearest(anchors, loader, loader.worker_pid)
             # A worker of which nobody says by what it was killed must be the very process that was.
-            if near is not None and (loader.signal or any(k.victim_pid == loader.worker_pid for k in near.kills)):
+            if near is not None and (loader.signal or loader.worker_pid in near.pids):
                 near.loaders.append(loader)
         episodes.sort(key=lambda episode: (episode.time, episode.kills[0].uid if episode.kills else ""))
         return [self._verdict(window, episode) for episode in episodes]
@@ -237,24 +263,21 @@ class HostOom(Pattern[Config]):
         scopes: dict[str | None, _Episode] = {}
         for block in _blocks(window.of(OomKill)):
             # Only some of the lines name the cgroup.
-            cgroup = next((kill.cgroup for kill in block if kill.cgroup is not None), None)
-            episode = scopes.get(cgroup)
-            if episode is None or block[0].time - episode.last > self.config.window:
-                episode = scopes[cgroup] = _Episode(block[0].time)
+            episode = scopes.get(block.cgroup)
+            begin = block.lines[0].time
+            if episode is None or begin - episode.last > self.config.window:
+                episode = scopes[block.cgroup] = _Episode(begin)
                 episodes.append(episode)
-            for kill in block:
-                episode.kills.append(kill)
-                episode.last = max(episode.last, kill.end)
-                episode.pod_uid = episode.pod_uid or kill.pod_uid
+            for kill in block.lines:
+                episode.kill(kill)
         return episodes
 
     def _reports(self, window: Window, episodes: list[_Episode], kills: list[_Episode]) -> None:
-        reports: Sequence[Report] = window.of(MemoryKillReport)
-        if terminated := window.of(ContainerTerminated):
-            reports = sorted((*reports, *terminated), key=order)
+        reports: Sequence[Report] = in_order(window.of(MemoryKillReport), window.of(ContainerTerminated))
+        stops = [grouped(window.of(kind), _pod) for kind in (PlannedStop, PodEvicted)]
         alone: dict[tuple[str | None, str | None], _Episode] = {}
         for report in reports:
-            if _by_status(report) and self._asked_for(window, report):
+            if _by_status(report) and self._asked_for(stops, report):
                 continue
             pid = report.pid if isinstance(report, MemoryKillReport) else None
             episode = self._nearest(kills, report, pid)
@@ -265,39 +288,45 @@ class HostOom(Pattern[Config]):
                     episode = alone[who] = _Episode(report.time)
                     episodes.append(episode)
                 episode.last = max(episode.last, report.end)
-            episode.reports.append(report)
+            episode.report(report)
 
     def _nearest(self, kills: list[_Episode], fact: Fact, pid: int | None) -> _Episode | None:
         """The kill this speaks of: the one of its pid or its pod, else the nearest in time that is no other pod's."""
         uid: str | None = getattr(fact, "pod_uid", None)
-        lower = bisect_left(kills, fact.time - self.config.window, key=lambda episode: episode.last)
-        upper = bisect_right(kills, fact.end + self.config.window, key=_time)
+        oldest, newest = fact.time - self.config.window, fact.end + self.config.window
         place = bisect_left(kills, fact.time, key=_time)
         best: _Episode | None = None
-        for episode in kills[max(lower, place - SHOWN) : min(upper, place + SHOWN)]:
-            if pid is not None and any(kill.victim_pid == pid for kill in episode.kills):
+        for episode in kills[place - SHOWN if place > SHOWN else 0 : place + SHOWN]:
+            if episode.last < oldest:
+                continue
+            if episode.time > newest:
+                break
+            if pid is not None and pid in episode.pids:
                 return episode
             if uid is not None and episode.pod_uid is not None:
                 if uid == episode.pod_uid:
                     return episode
                 continue
-            pods = {kill.pod for kill in episode.kills} | {report.pod for report in episode.reports}
-            if fact.pod is not None and not pods <= {None, fact.pod}:
+            pods = episode.pods
+            if fact.pod is not None and pods and (len(pods) > 1 or fact.pod not in pods):
                 continue
             if best is None or abs(fact.time - episode.time) < abs(fact.time - best.time):
                 best = episode
         return best
 
-    def _asked_for(self, window: Window, report: Report) -> bool:
+    def _asked_for(self, stops: Sequence[Mapping[str | None, Sequence[Fact]]], report: Report) -> bool:
         """A stop or an eviction shortly before explains a SIGKILL better."""
-        for kind in (PlannedStop, PodEvicted):
-            for stop in window.of(kind):
-                if 0 <= report.time - stop.time <= self.config.window and stop.pod in (None, report.pod):
+        oldest = report.time - self.config.window
+        for pods in stops:
+            for pod in {None, report.pod}:
+                known = pods.get(pod, ())
+                place = bisect_right(known, report.time, key=_time) if known else 0
+                if place and known[place - 1].time >= oldest:
                     return True
         return False
 
     def _verdict(self, window: Window, episode: _Episode) -> Verdict:
-        kills, reports = tuple(episode.kills[:SHOWN]), tuple(episode.reports[:SHOWN])
+        kills, reports = _shown(episode.kills), _shown(episode.reports)
         first: Fact = kills[0] if kills else reports[0]
         return HostOomVerdict(
             key=window.key,
@@ -306,8 +335,12 @@ class HostOom(Pattern[Config]):
             confidence="full" if kills or not all(map(_by_status, reports)) else "partial",
             kills=kills,
             reports=reports,
-            loaders=tuple(episode.loaders[:SHOWN]),
+            loaders=_shown(episode.loaders),
         )
+
+
+def _shown(facts: list[F]) -> tuple[F, ...]:
+    return tuple(facts if len(facts) <= SHOWN else facts[:SHOWN])
 
 
 def _by_status(report: Report) -> bool:
@@ -317,21 +350,36 @@ def _by_status(report: Report) -> bool:
     return report.reporter == "stdout"
 
 
-def _blocks(kills: Sequence[OomKill]) -> list[list[OomKill]]:
+class _Block:
+    """The kernel's lines about one kill: the process and the cgroup that some of them name."""
+
+    __slots__ = ("cgroup", "lines", "pid")
+
+    def __init__(self, kill: OomKill) -> None:
+        self.lines = [kill]
+        self.pid = kill.victim_pid
+        self.cgroup = kill.cgroup
+
+    def takes(self, kill: OomKill) -> bool:
+        """Add this line where nothing speaks against it."""
+        if self.pid is not None and kill.victim_pid is not None and self.pid != kill.victim_pid:
+            return False
+        if self.cgroup is not None and kill.cgroup is not None and self.cgroup != kill.cgroup:
+            return False
+        if kill.time - self.lines[-1].end > BLOCK:
+            return False
+        self.lines.append(kill)
+        self.pid = kill.victim_pid if self.pid is None else self.pid
+        self.cgroup = kill.cgroup if self.cgroup is None else self.cgroup
+        return True
+
+
+def _blocks(kills: Sequence[OomKill]) -> list[_Block]:
     """The kernel's lines, those about one kill together; two kills may be told at the same time."""
-    blocks: list[list[OomKill]] = []
+    blocks: list[_Block] = []
     for kill in kills:
-        near = (block for block in blocks[: -SHOWN - 1 : -1] if kill.time - block[-1].end <= BLOCK)
-        block = next((block for block in near if all(_one_kill(line, kill) for line in block)), None)
-        if block is None:
-            blocks.append([kill])
-        else:
-            block.append(kill)
+        if blocks and blocks[-1].takes(kill):
+            continue
+        if not any(block.takes(kill) for block in blocks[-2 : -SHOWN - 1 : -1]):
+            blocks.append(_Block(kill))
     return blocks
-
-
-def _one_kill(one: OomKill, other: OomKill) -> bool:
-    return all(
-        mine is None or its is None or mine == its
-        for mine, its in ((one.victim_pid, other.victim_pid), (one.cgroup, other.cgroup))
-    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tracecore.facts.fact import order
@@ -10,6 +12,7 @@ from tracecore.facts.network import STATES, PortState
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,6 +42,7 @@ BROKEN = frozenset(
 STUCK = frozenset({"timeout", "exception"})
 
 Trouble: TypeAlias = "NcclError | WatchdogReport"
+_time = attrgetter("time")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -169,34 +173,29 @@ class IbLinkFlap(Pattern[Config]):
                 ports[port].append(state)
             else:
                 ports[port] = [state]
-        troubles: list[Trouble] = sorted((*window.of(NcclError), *window.of(WatchdogReport)), key=lambda t: t.time)
+        troubles: Timeline[Trouble] = Timeline(sorted((*window.of(NcclError), *window.of(WatchdogReport)), key=_time))
         found: list[Verdict] = []
         for port in sorted(ports):
             if len(ports[port]) > self.config.transitions:
                 found += self._flaps(window, ports[port], troubles)
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
-    def _flaps(self, window: Window, states: Sequence[PortState], troubles: Sequence[Trouble]) -> Iterator[Verdict]:
+    def _flaps(self, window: Window, states: Sequence[PortState], troubles: Timeline[Trouble]) -> Iterator[Verdict]:
         """One verdict for each episode: changes that follow each other within the window."""
         changes = [(after, after.state < before.state) for before, after in _changes(states)]
-        enough = self.config.transitions - 1
+        enough, near = self.config.transitions - 1, self.config.window
         told: int | None = None
         for place in range(enough, len(changes)):
             decisive, first = changes[place][0], changes[place - enough][0]
-            if told is not None and decisive.time - told <= self.config.window:
+            if told is not None and decisive.time - told <= near:
                 told = decisive.time
                 continue
-            if decisive.time - first.time > self.config.window or not any(
-                down for _, down in changes[place - enough : place + 1]
-            ):
+            if decisive.time - first.time > near or not any(down for _, down in changes[place - enough : place + 1]):
                 continue
             told = decisive.time
-            last, count = decisive, self.config.transitions
-            for later, _ in changes[place + 1 :]:
-                if later.time - first.time > self.config.window:
-                    break
-                last, count = later, count + 1
-            trouble = self._trouble(decisive, troubles)
+            last = bisect_right(changes, first.time + near, place, key=_when) - 1
+            # The first error of a collective near the transition that decided.
+            trouble = troubles.first(decisive.time - near, decisive.time + near)
             yield IbLinkFlapVerdict(
                 key=(*window.key, decisive.device, str(decisive.port)),
                 episode=decisive.source,
@@ -204,19 +203,14 @@ class IbLinkFlap(Pattern[Config]):
                 confidence="partial" if trouble is None else "full",
                 first=first,
                 decisive=decisive,
-                last=last,
-                count=count,
+                last=changes[last][0],
+                count=self.config.transitions + last - place,
                 trouble=trouble,
             )
 
-    def _trouble(self, decisive: PortState, troubles: Sequence[Trouble]) -> Trouble | None:
-        """The first error of a collective near the transition that decided."""
-        for trouble in troubles:
-            if trouble.time > decisive.time + self.config.window:
-                break
-            if trouble.end >= decisive.time - self.config.window:
-                return trouble
-        return None
+
+def _when(change: tuple[PortState, bool]) -> int:
+    return change[0].time
 
 
 def _changes(states: Sequence[PortState]) -> Iterator[tuple[PortState, PortState]]:

@@ -25,6 +25,7 @@ from tracecore.patterns.nccl_bootstrap.cohorts import (
     problem_of,
 )
 from tracecore.patterns.scope import namespace, pod_name
+from tracecore.patterns.timeline import Timeline, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -246,12 +247,13 @@ class NcclBootstrap(Pattern[Config]):
         verdicts: list[Verdict] = []
         cohorts = {name: cohort for name, cohort in cohorts_of(window).items() if not cohort.stepped}
         window.keep(None if cohorts else ALL_STEPPED)
+        events = Networks(window.of(CniEvent))
         for (key, attempt), cohort in sorted(cohorts.items(), key=lambda item: item[0]):
             said = _outside(cohort.said, cohort)
             absent = self._absent(cohort, now)
             if not said and not absent:
                 continue
-            verdicts.append(self._verdict(window, key, attempt, cohort, said, absent))
+            verdicts.append(self._verdict(events, key, attempt, cohort, said, absent))
         return verdicts
 
     def due(self, window: Window, now: int) -> int | None:
@@ -270,7 +272,7 @@ class NcclBootstrap(Pattern[Config]):
 
     def _verdict(
         self,
-        window: Window,
+        events: Networks,
         key: Key,
         attempt: int,
         cohort: Cohort,
@@ -278,7 +280,7 @@ class NcclBootstrap(Pattern[Config]):
         absent: list[PodReady],
     ) -> Verdict:
         failed, missing, size = failed_of(cohort, said, absent)
-        cni = self._cni(window, key, cohort, absent) if absent else None
+        cni = self._cni(events, key, cohort, absent) if absent else None
         times = [fact.time for fact in said]
         if absent:
             times.append(self._first(cohort) + self.config.window)
@@ -306,16 +308,36 @@ class NcclBootstrap(Pattern[Config]):
             said=said[:NAMED],
         )
 
-    def _cni(self, window: Window, key: Key, cohort: Cohort, absent: list[PodReady]) -> CniEvent | None:
+    def _cni(self, events: Networks, key: Key, cohort: Cohort, absent: list[PodReady]) -> CniEvent | None:
         """The first failure of the pod network in the cohort's namespace around the time it became ready."""
         spaces = {namespace_of(pod) for pod in absent} | {key[1] or None}
         first = self._first(cohort)
-        for event in window.of(CniEvent):
-            near = first - self.config.window <= event.end and event.time <= first + self.config.window
-            space = event.namespace or namespace_of(event)
-            if near and space is not None and space in spaces and (not event.job or not key[0] or event.job == key[0]):
-                return event
-        return None
+        near = (events.first(space, key[0], first - self.config.window, first + self.config.window) for space in spaces)
+        return min((event for event in near if event is not None), key=order, default=None)
+
+
+class Networks:
+    """Failures of the pod network by namespace, and by job where they know one."""
+
+    def __init__(self, events: Sequence[CniEvent]) -> None:
+        self._spaces = {name: Timeline(group) for name, group in grouped(events, _space).items()}
+        self._jobs = {name: Timeline(group) for name, group in grouped(events, _space_and_job).items()}
+
+    def first(self, space: str | None, job: str, oldest: int, newest: int) -> CniEvent | None:
+        """The first of this namespace and time that may be of this job; of any where it is not known."""
+        if space is None:
+            return None
+        own = (self._jobs.get((space, job)), self._jobs.get((space, ""))) if job else (self._spaces.get(space),)
+        near = (timeline.first(oldest, newest) for timeline in own if timeline is not None)
+        return min((event for event in near if event is not None), key=order, default=None)
+
+
+def _space(event: CniEvent) -> str | None:
+    return event.namespace or namespace_of(event)
+
+
+def _space_and_job(event: CniEvent) -> tuple[str | None, str]:
+    return _space(event), event.job or ""
 
 
 def _outside(said: list[Said], cohort: Cohort) -> tuple[Said, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
@@ -11,8 +11,8 @@ from tracecore.facts.fact import order
 from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.nccl_hang.waiting import Calls, Culprit, Known, culprits_of, document_of
+from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict
+from tracecore.patterns.nccl_hang.waiting import Calls, Culprit, Known, culprits_of, document_of, placed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,8 +22,22 @@ if TYPE_CHECKING:
 
 #: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
 WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
+#: Stands for a rank whose number is not known.
+_UNNAMED: Final = 1 << 30
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
+#: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
+MOST = 64
+#: What to do about a rank that was busy with something of its own, by what that was.
+_FITTING: Final = {
+    "was in validation": "The other ranks wait for it meanwhile: let all ranks take part in validation, make it "
+    "shorter, or raise the timeout of the process group",
+    "was saving": "The other ranks wait until it has saved: look at the storage it writes to, or raise the timeout of "
+    "the process group",
+    "was downloading": "Look at the network and the storage that it reads from, and at how long it may try",
+    "was loading data": "Look at its input pipeline and at the storage that it reads from",
+    "was compiling": "Compiling takes longer than the timeout of the process group allows: raise it, or warm the cache",
+}
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -49,9 +63,16 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         quiet: their logs are here, and say nothing of a hang.
         origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
         size: members of the group, where known.
+        further: how many later collectives of the group hang as well and have no verdict of their own.
         ended: of those that left nothing, (rank, how it ended in words), where that is known.
         stacks: where those that the others wait for stood, where that was printed.
         earlier: an earlier call that differed between ranks and ended all the same.
+        reporter: who says so, where one process speaks for all.
+        over: those that are looked for and whose process has ended.
+        everybody: every rank of the job is in it, by their own reports.
+        others: ranks that left a log and do not complain.
+        last_lines: what the suspects wrote last.
+        transport: what was measured of the links and connections between the ranks; None where nobody asked.
     """
 
     pattern_id: ClassVar[str] = "8"
@@ -69,9 +90,16 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     quiet: bool = False
     origin: tuple[str, int] | None = None
     size: int | None = None
+    further: int = 0
     ended: tuple[tuple[int, str], ...] = ()
     stacks: tuple[StackPrinted, ...] = ()
     earlier: str | None = None
+    reporter: str | None = None
+    over: tuple[int, ...] = ()
+    everybody: bool = False
+    others: tuple[int, ...] = ()
+    last_lines: tuple[LastLines, ...] = ()
+    transport: tuple[str, ...] | None = None
 
     @property
     def hanging_ranks(self) -> list[int]:
@@ -109,12 +137,18 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{self.op or 'collective'} seq {self.seq} of {group}"
 
     def headline(self) -> str:
+        if self.reporter is not None and self.culprits:
+            waits = named(self.hanging_ranks, capital=True) if self.hanging_ranks else "The other ranks"
+            wait = "waits" if len(self.hanging_ranks) == 1 else "wait"
+            late = "has" if len(self.culprits) == 1 else "have"
+            return f"{waits} {wait} for {named(self.looked_for)}, which {late} not come: {self.reporter} says so"
         behind = any(
             isinstance(fact, CollectiveEntry) and (fact.behind or (fact.seq != self.seq and not self.is_p2p))
             for fact in self.hanging
         )
         hang = "hangs" if len(self.hanging) == 1 else "hang"
-        head = f"{named(self.hanging_ranks, capital=True)} {hang} in {'or behind ' if behind else ''}{self._what()}"
+        who = named(self.hanging_ranks, capital=True) if self.hanging_ranks else self._group_ranks()
+        head = f"{who} {hang} in {'or behind ' if behind else ''}{self._what()}"
         if self.culprits:
             different = [c.rank for c in self.culprits if c.why == "called_different"]
             never = [c.rank for c in self.culprits if c.why == "never_entered"]
@@ -140,11 +174,17 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if self.origin:
             where = f"seq {self.origin[1]} of {self.origin[0]}"
             return f"{head}, behind {where}, which all its ranks entered and none has completed"
-        if not self._dumped:
+        if not self._dumped and not self.everybody:
             return f"{head}, and nothing here tells whom they wait for"
-        if self.size is None:
+        if self.size is None and not self.everybody:
             return f"{head}: all ranks that can be seen entered it"
         return f"{head}: all ranks entered it, and none has completed it"
+
+    def _group_ranks(self) -> str:
+        """Those that hang, by their numbers in the group: which ranks these are is not known."""
+        reports = [fact for fact in self.hanging if isinstance(fact, WatchdogReport)]
+        numbers = sorted({report.group_rank for report in reports if report.group_rank is not None})
+        return f"{named(numbers, capital=True)} of group {self.pg_desc or self.pg}"
 
     def _everybody_came(self) -> str:
         """What the culprits did not do although all ranks entered the collective."""
@@ -157,13 +197,23 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f": all ranks entered it, and {never} it"
 
     def remediation(self) -> str:
-        steps = []
+        wrote = [lines for lines in self.last_lines if lines.rank in self.looked_for and not self.crossed]
+        # What a rank was doing comes before any advice; a step like any other tells little.
+        steps = [_wrote(lines) for lines in wrote if lines.doing is not None]
+        said = len(steps)
         if self.crossed:
             calls = [fact for fact in self.hanging if isinstance(fact, CollectiveEntry) and fact.is_p2p]
             told = [f"rank {c.rank} {called(c)}{f' at {c.frame}' if c.frame else ''}" for c in calls[:3]]
             what = f": {'; '.join(told)}" if told else ""
             steps.append(f"Compare what each sends with what the other expects, in size, type and order{what}")
-        for culprit in self.culprits[:3] if not self.crossed else ():
+        plain = [c.rank for c in self.culprits if c.why == "never_entered" and not c.frame]
+        alike = len(plain) == len(self.culprits) > 1 and not said and not self.stacks and not self.ended
+        if alike and not self.crossed:
+            steps.append(
+                f"Look at {named(plain)}: `py-spy dump --pid PID` on their hosts shows where they are, while they run; "
+                f"their logs, `dmesg` and the storage they read from show why they do not come"
+            )
+        for culprit in self.culprits[:3] if not self.crossed and not alike else ():
             where = f"; its last call was {culprit.what or 'a collective'} at {culprit.frame}" if culprit.frame else ""
             stack = next((stack for stack in self.stacks if stack.rank == culprit.rank), None)
             if stack is not None and culprit.why == "never_entered":
@@ -174,7 +224,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                     others = next((frame for frame in _frames(self.hanging) if frame != culprit.frame), "")
                     both = f": it waits at {culprit.frame}, they at {others}" if culprit.frame and others else ""
                 steps.append(f"Compare what rank {culprit.rank} called with the others{both}")
-            elif culprit.why in ("still_inside", "never_started"):
+            elif self.stalled:
                 begun = "completed" if culprit.why == "still_inside" else "started"
                 steps.append(
                     f"Look at the GPU of rank {culprit.rank}: its program called the collective as the others did, but "
@@ -182,19 +232,16 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                     f"`nvidia-smi` and `dmesg` (Xid) of its host and `py-spy dump --native --pid PID` show why"
                 )
             else:
-                steps.append(
-                    f"Look at rank {culprit.rank}{where}. If its process still runs, `py-spy dump --pid PID` on its "
-                    f"host shows where it is; its log, `dmesg` and the storage it reads from show why"
-                )
-        if not steps and self.ended:
+                steps.append(self._look_at(culprit.rank, where))
+        if len(steps) == said and self.ended:
             ended = " and ".join(f"rank {rank} {how}" for rank, how in self.ended)
             steps.append(
                 f"Find out why {ended} while the others went on: the last lines of its log, `dmesg` of its host, and "
                 f"who may have sent a signal"
             )
-        if not steps:
+        if len(steps) == said:
             steps += map(_stood, self.stacks)
-        if not steps and self.looked_for:
+        if len(steps) == said and self.looked_for:
             steps.append(
                 f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
                 f"and `dmesg` of its host"
@@ -204,21 +251,53 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
                 f"Whom they wait for is not among the ranks that left a record: find out which of "
                 f"{named(self.unmeasured)} still run, and collect what they left (dumps, logs, exit status)"
             )
-        if not steps and not self._dumped:
+        if not steps and not self._dumped and not self.everybody:
+            whose = f"{named(self.others)}, which do not complain," if self.others else "the other ranks"
             steps.append(
-                f"Compare the logs of the ranks that do not complain with those of {named(self.hanging_ranks)}: who "
-                f"ends first, or makes no step and says nothing, is the one. `py-spy dump --pid PID` shows where it is"
+                f"Compare the logs of {whose} with those of {named(self.hanging_ranks)}: who ends first, or makes no "
+                f"step and says nothing, is the one. `py-spy dump --pid PID` shows where it is"
             )
         if not steps:
-            steps.append(
-                "No rank is missing, so look at what is between them: link state and `nvidia-smi` of the hosts of "
-                f"{named(self.hanging_ranks)}, NCCL_DEBUG=INFO output, and whether all ran the same code"
-            )
+            steps.append(self._transport())
+        steps += [_wrote(lines) for lines in wrote if lines.doing is None]
+        if self.further:
+            steps.append(f"Another {self.further:,} later collectives of this group hang, too, and are not listed")
         if self.earlier:
             steps.append(f"Check an earlier call of this group, too: {self.earlier}, and all completed")
         return (
             ". ".join(steps)
             + ". Then restart the job from its last checkpoint: these ranks will not go on by themselves."
+        )
+
+    def _look_at(self, rank: int, where: str) -> str:
+        ended = dict(self.ended).get(rank)
+        doing = next((lines.doing for lines in self.last_lines if lines.rank == rank), None) or ""
+        fits = next((advice for start, advice in _FITTING.items() if doing.startswith(start)), None)
+        if fits is not None:
+            return fits
+        if ended is not None:
+            return f"Look at rank {rank}{where}. Its process {ended}; `dmesg` and the storage of its host may say more"
+        if rank in self.over:
+            return (
+                f"Look at rank {rank}{where}: its log, `dmesg` and the storage it reads from show why it did not come"
+            )
+        return (
+            f"Look at rank {rank}{where}. If its process still runs, `py-spy dump --pid PID` on its host shows where "
+            f"it is; its log, `dmesg` and the storage it reads from show why"
+        )
+
+    def _transport(self) -> str:
+        """Where to look when every rank came and none is late."""
+        known = self.size is not None or self.everybody
+        nobody = "No rank is missing or late" if known else "No rank that can be seen is missing"
+        measured = ""
+        if self.transport is not None:
+            told = "; ".join(self.transport)
+            measured = f". Measured about it: {told}" if told else ". Nothing that was read measures it"
+        return (
+            f"{nobody}, so look at the transport between {named(self.hanging_ranks)}: link state (`ibstat`, "
+            f"`nvidia-smi nvlink -s`, `ip -s link`), NICs, firewall and network namespace of their hosts, and "
+            f"NCCL_DEBUG=INFO output{measured}"
         )
 
     def evidence(self) -> Sequence[Fact]:
@@ -240,27 +319,61 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def beside(self, rest: Rest) -> NcclHangVerdict:
+        said = self._blamed(rest)
+        ranks = said.looked_for[:3]
+        waits = set(said.hanging_ranks)
+        # Their watchdogs end all of them in the same way, which says nothing.
+        usual = {rest.ended.get(rank) for rank in waits}
+        return msgspec.structs.replace(
+            said,
+            op=said.op or _printed(said, rest),
+            stacks=said.stacks or tuple(rest.stacks[rank] for rank in ranks if rank in rest.stacks),
+            ended=tuple((rank, how) for rank in ranks if (how := rest.ended.get(rank)) and how not in usual),
+            over=tuple(rank for rank in ranks if rank in rest.ended),
+            everybody=not ranks and not self._dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p,
+            others=tuple(sorted(rest.ranks - waits)),
+            last_lines=tuple(lines for rank in ranks if (lines := rest.last_lines(rank)) is not None),
+            transport=rest.transport,
+        )
+
+    def _blamed(self, rest: Rest) -> NcclHangVerdict:
         """Without dumps, the watchdogs of the ranks that wait are all that a hang shows. A rank whose log is here and
         says nothing of a hang of all of them is the one they wait for: its own watchdog has nothing to time. Where all
-        of them wait, the few that wait at another line of the program called something else.
+        of them wait, the few that wait at another line of the program called something else, and those that are in an
+        earlier collective, which the others completed, are still inside.
         """
-        stacks = tuple(rest.stacks[rank] for rank in self.looked_for[:3] if rank in rest.stacks)
         if self.culprits:
-            return msgspec.structs.replace(self, stacks=stacks) if stacks else self
+            return self
         missing = self.looked_for
         if not missing and rest.ranks == frozenset(self.hanging_ranks) and (elsewhere := self._elsewhere()):
             return msgspec.structs.replace(self, culprits=elsewhere)
-        # Who lost a connection waited, too, until another that waited gave up.
-        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks) - rest.lost))
-        if not missing and not self.is_p2p:
+        # Who lost a connection waited, too, until another that waited gave up; and who waits elsewhere says so.
+        waiting = {rank for rank, reports in rest.reports.items() if reports}
+        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks) - rest.lost - waiting))
+        if not missing and not quiet and (inside := self._inside(rest)):
+            origin = self.pg_desc or f"group {self.pg}", min(_seq(c.fact) for c in inside if c.fact is not None)
+            return msgspec.structs.replace(self, culprits=inside, confidence="full", origin=origin)
+        if not missing and not self.is_p2p and self.hanging_ranks:
             # Who is in another group than that of all is not known: but nearly everybody waits in few others.
             most = len(self.hanging) if (self.pg_desc or self.pg) in WHOLE_WORLD else len(self.hanging) // 3
             missing = quiet if len(quiet) <= most else ()
         if not missing:
             return self
-        ended = tuple((rank, rest.ended[rank]) for rank in missing[:3] if rank in rest.ended)
-        stacks = tuple(rest.stacks[rank] for rank in missing[:3] if rank in rest.stacks)
-        return msgspec.structs.replace(self, unmeasured=missing, quiet=missing == quiet, ended=ended, stacks=stacks)
+        return msgspec.structs.replace(self, unmeasured=missing, quiet=missing == quiet)
+
+    def _inside(self, rest: Rest) -> tuple[Culprit, ...]:
+        """Of ranks that wait in an earlier collective of this group, those of one that all of these have completed."""
+        found = []
+        for rank, reports in sorted(rest.reports.items()):
+            mine = [r for r in reports if r.pg == self.pg and r.seq is not None and r.seq < self.seq]
+            if rank in self.hanging_ranks or not mine or any(_is_pairwise(r) for r in reports):
+                continue
+            first = min(mine, key=_seq)
+            done = [fact.last_completed for fact in self.hanging if isinstance(fact, WatchdogReport)]
+            if len(done) == len(self.hanging) and all(last is not None and last >= _seq(first) for last in done):
+                what = next((r.op for r in reports if r.op and r.seq == first.seq), None)
+                found.append(Culprit(rank, "still_inside", first.last_enqueued, first.frame, what, first))
+        return tuple(found)
 
     def _elsewhere(self) -> tuple[Culprit, ...]:
         """Of ranks that wait and say where, those that do not stand where most of them do."""
@@ -291,6 +404,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             fields["operation"] = self.op
         if self.size is not None:
             fields["group_size"] = self.size
+        if self.further:
+            fields["further_hanging_collectives"] = self.further
         if self.unmeasured:
             fields["not_measured_ranks"] = list(self.unmeasured)
         if self.origin:
@@ -310,6 +425,23 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             "nccl.fr.collective_seq_id": self.seq,
             "nccl.fr.hanging_ranks_count": len(self.hanging),
         }
+
+
+def _wrote(lines: LastLines) -> str:
+    """What a rank was doing, in its own last words."""
+    words = lines.lines[-1][1]
+    words = words if len(words) <= 160 else f"{words[:157]}…"
+    return (
+        f"Rank {lines.rank} {lines.doing}: it wrote “{words}”"
+        if lines.doing
+        else f"Rank {lines.rank} wrote “{words}” last"
+    )
+
+
+def _printed(verdict: NcclHangVerdict, rest: Rest) -> str | None:
+    """The operation as one of the ranks' watchdogs printed it, in a line that does not name the group."""
+    said = (report for rank in verdict.hanging_ranks for report in rest.reports.get(rank, ()))
+    return next((report.op for report in said if report.op and report.seq == verdict.seq and not report.pg), None)
 
 
 def _stood(stack: StackPrinted) -> str:
@@ -337,10 +469,15 @@ class NcclHang(Pattern[Config]):
         return self.config.memory
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        if fact.rank is None:
-            return ()
         job = fact.job or ""
         job = f"{job}#{fact.attempt}" if fact.attempt else job
+        if fact.rank is None:
+            # Who speaks is known by its number in the group: the group's members tell which rank that is.
+            if not isinstance(fact, WatchdogReport):
+                return ()
+            if fact.reporter is not None and fact.missing:
+                return ((job, fact.pg or ""),)
+            return ((job, fact.pg),) if fact.group_rank is not None and fact.pg else ()
         if type(fact) is CollectiveEntry and fact.is_p2p:
             return ((job, fact.pg), (job, ""))
         if isinstance(fact, CollectiveEntry | GroupProgress):
@@ -359,7 +496,7 @@ class NcclHang(Pattern[Config]):
         return not window.kept or (isinstance(fact, CollectiveEntry) and not fact.done)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        reports = window.of(WatchdogReport)
+        reports = placed(window)
         if not window.key[1]:
             if window.of(CollectiveEntry):
                 return []  # dumps know the group
@@ -376,6 +513,10 @@ class NcclHang(Pattern[Config]):
         enough = self.config.min_ranks
         stalled = any(fact.stalled for fact in window.of(GroupProgress))
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
+        spokesman = _spokesman(cohorts)
+        if few and spokesman is not None:
+            window.keep(None)
+            return [_verdict(window, 0, cohorts[0], Known.of(window), False, spokesman.reporter)]
         if few and not stalled:
             window.keep(idle or None)
             return []
@@ -400,7 +541,9 @@ class NcclHang(Pattern[Config]):
                 if verdict is not None and (len(whole) >= enough or verdict.stalled):
                     found.append(verdict)
             stuck = [seq for seq in sorted(cohorts) if len(cohorts[seq]) >= enough]
-            found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck])
+            found.extend([_verdict(window, seq, cohorts[seq], known, False) for seq in stuck[:MOST]])
+            if len(stuck) > MOST:
+                found[0] = msgspec.structs.replace(found[0], further=len(stuck) - MOST)
         return list(found)
 
     def _named(self, reports: Sequence[WatchdogReport]) -> bool:
@@ -450,7 +593,15 @@ class NcclHang(Pattern[Config]):
             if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit)
         }
         for report in reports:
-            if report.rank is None or report.report not in ("timeout", "exception"):
+            if report.report not in ("timeout", "exception"):
+                continue
+            if report.reporter is not None and report.missing and report.rank is None:
+                cohorts.setdefault(0, {}).setdefault(_UNNAMED, report)
+                continue
+            if report.rank is None:
+                # Its number in the group stands for it, below all ranks.
+                if report.group_rank is not None and report.seq is not None and not _is_pairwise(report):
+                    cohorts.setdefault(report.seq, {}).setdefault(-1 - report.group_rank, report)
                 continue
             if report.pg == GLOO or (report.seq is None and report.missing):
                 cohorts.setdefault(0, {}).setdefault(report.rank, report)
@@ -464,8 +615,19 @@ class NcclHang(Pattern[Config]):
         return cohorts, pairwise
 
 
+def _spokesman(cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]]) -> WatchdogReport | None:
+    """Who says for all whom they wait for."""
+    said = [fact for fact in cohorts.get(0, {}).values() if isinstance(fact, WatchdogReport)]
+    return next((report for report in said if report.reporter is not None and report.missing), None)
+
+
 def _verdict(
-    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: Known, pairwise: bool
+    window: Window,
+    seq: int,
+    cohort: dict[int, CollectiveEntry | WatchdogReport],
+    known: Known,
+    pairwise: bool,
+    reporter: str | None = None,
 ) -> NcclHangVerdict:
     hanging = tuple([cohort[rank] for rank in sorted(cohort)])
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
@@ -481,7 +643,7 @@ def _verdict(
         pg_desc = pg_desc or fact.pg_desc
         if first is None and isinstance(fact, CollectiveEntry):
             first = fact
-    partial = not culprits and (bool(unmeasured) or first is None)
+    partial = reporter is not None or (not culprits and (bool(unmeasured) or first is None))
     return NcclHangVerdict(
         key=window.key,
         episode=f"p2p:{seq}" if pairwise else str(seq),
@@ -498,21 +660,27 @@ def _verdict(
         origin=origin,
         size=known.size,
         earlier=known.earlier,
+        reporter=reporter,
     )
 
 
 def _operation(hanging: Sequence[CollectiveEntry | WatchdogReport], seq: int) -> str | None:
     """What the ranks are in, from a dump where there is one."""
-    ordered = sorted(hanging, key=lambda fact: (fact.seq != seq, not isinstance(fact, CollectiveEntry)))
-    return next((fact.op for fact in ordered if fact.op), None)
+    best: str | None = None
+    least = 4
+    for fact in hanging:
+        distance = 2 * (fact.seq != seq) + (not isinstance(fact, CollectiveEntry))
+        if fact.op and distance < least:
+            best, least = fact.op, distance
+    return best
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:
     return (report.op or "").upper().startswith(_PAIRWISE)
 
 
-def _seq(fact: CollectiveEntry | WatchdogReport) -> int:
-    return fact.seq or 0
+def _seq(fact: Fact) -> int:
+    return getattr(fact, "seq", None) or 0
 
 
 def _frames(facts: Sequence[CollectiveEntry | WatchdogReport]) -> list[str]:

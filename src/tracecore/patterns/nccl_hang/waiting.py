@@ -138,6 +138,32 @@ class Known:
         return self._words.get(rank)
 
 
+def placed(window: Window) -> Sequence[WatchdogReport]:
+    """The watchdogs' reports, those that give a number in the group with the rank that it stands for, where known.
+
+    A number of which the rank is not known is dropped where others of the group are known by rank: it may be one of
+    them.
+    """
+    reports = window.of(WatchdogReport)
+    if all(report.rank is not None for report in reports):
+        return reports
+    members: set[int] = set()
+    size = None
+    for fact in window.of(GroupProgress):
+        members.update(fact.absent, () if fact.rank is None else (fact.rank,))
+        size = fact.size or size
+    order = sorted(members) if len(members) == size else []
+    named = any(report.rank is not None for report in reports)
+    found = []
+    for report in reports:
+        number = report.group_rank
+        if report.rank is None and number is not None and number < len(order):
+            found.append(msgspec.structs.replace(report, rank=order[number]))
+        elif report.rank is not None or not named:
+            found.append(report)
+    return found
+
+
 def culprits_of(
     window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: Known, pairwise: bool
 ) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:

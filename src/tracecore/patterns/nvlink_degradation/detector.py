@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+
+import msgspec
 
 from tracecore.facts.collective import CollectiveEntry
 from tracecore.facts.fact import Fact, order
@@ -12,6 +16,7 @@ from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.training import StepStalled
 from tracecore.patterns.config import HOUR, MILLISECOND, MINUTE, SECOND, Duration, Fraction, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.timeline import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +30,8 @@ SHOWN = 8
 
 Stuck: TypeAlias = "CollectiveEntry | WatchdogReport"
 F = TypeVar("F", bound=Fact)
+_rank = attrgetter("rank")
+_since = attrgetter("since")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -175,16 +182,19 @@ class NvlinkDegradation(Pattern[Config]):
         # What is near is looked for around events; a link that is low is a state, and lasts.
         found: list[Verdict] = []
         kernel, waiting = Events(xids, self._begin), Events(stuck, self._begin)
+        rates, stalls = LowRates(lows), Stalls(window.of(StepStalled))
         told: int | None = None
         for time, _, event in sorted((*kernel.timed, *waiting.timed), key=_when):
             if told is not None and time - told <= self.config.window:
                 told = time
                 continue
             begin, end = time - self.config.window, time + self.config.window
-            verdict = self._verdict(window, event, time, kernel.between(begin, end), waiting.between(begin, end), lows)
+            low = rates.first(begin, end)
+            verdict = self._verdict(window, event, kernel.between(begin, end), waiting.between(begin, end), low)
             if verdict is not None:
                 told = time
-                found.append(verdict)
+                rank = stalls.rank(verdict.xid, low, verdict.stuck)
+                found.append(msgspec.structs.replace(verdict, rank=rank, step=stalls.step(rank, begin, end)))
         return found
 
     def due(self, window: Window, now: int) -> int | None:
@@ -195,17 +205,11 @@ class NvlinkDegradation(Pattern[Config]):
         self,
         window: Window,
         event: Fact,
-        time: int,
         xids: Iterator[Xid],
         waiting: Iterator[Stuck],
-        lows: Sequence[NvlinkRate],
-    ) -> Verdict | None:
-        until = time + self.config.window
+        low: NvlinkRate | None,
+    ) -> NvlinkDegradationVerdict | None:
         xid, waits = next(xids, None), next(waiting, None)
-        low = next(
-            (rate for rate in lows if rate.end >= time - self.config.window and rate.time - _low_for(rate) <= until),
-            None,
-        )
         layers = sum(fact is not None for fact in (xid, low, waits))
         if layers < 2:
             return None
@@ -215,18 +219,14 @@ class NvlinkDegradation(Pattern[Config]):
                 break
             stuck.setdefault(fact.rank, fact)
         facts: list[Fact] = [fact for fact in (xid, low, *stuck.values()) if fact is not None]
-        when = max(fact.time for fact in facts)
-        rank = _rank(window, xid, low, stuck)
         return NvlinkDegradationVerdict(
             key=window.key,
             episode=event.source,
-            time=when,
+            time=max(fact.time for fact in facts),
             confidence="full" if layers == 3 else "partial",
             xid=xid,
             low=low,
             stuck=tuple(stuck.values()),
-            rank=rank,
-            step=_step(window, rank, time - self.config.window, until),
         )
 
     def _begin(self, fact: Fact) -> int:
@@ -306,20 +306,53 @@ def _low_for(rate: NvlinkRate) -> int:
     return max(stated, rate.end - rate.time)
 
 
-def _rank(window: Window, xid: Xid | None, low: NvlinkRate | None, stuck: dict[int | None, Stuck]) -> int | None:
-    """The rank of the GPU, by what says so itself; else the only rank that is stuck."""
-    for fact in (xid, low):
-        if fact is not None and fact.rank is not None:
-            return fact.rank
-    gpus = {fact.gpu for fact in (xid, low) if fact is not None and fact.gpu is not None}
-    owners = {fact.rank for fact in (*stuck.values(), *window.of(StepStalled)) if fact.gpu in gpus and fact.gpu}
-    ranks = owners - {None} or set(stuck) - {None}
-    return ranks.pop() if len(ranks) == 1 else None
+class LowRates:
+    """Links that were low, asked about times that only grow.
+
+    Args:
+        rates: in order.
+    """
+
+    def __init__(self, rates: Sequence[NvlinkRate]) -> None:
+        self._rates = rates
+        self._begins = sorted(((rate.time - _low_for(rate), place) for place, rate in enumerate(rates)), reverse=True)
+        self._begun: list[int] = []
+
+    def first(self, oldest: int, newest: int) -> NvlinkRate | None:
+        """The first, in their order, that was low at some time from the one to the other."""
+        while self._begins and self._begins[-1][0] <= newest:
+            heappush(self._begun, self._begins.pop()[1])
+        while self._begun and self._rates[self._begun[0]].end < oldest:
+            heappop(self._begun)
+        return self._rates[self._begun[0]] if self._begun else None
 
 
-def _step(window: Window, rank: int | None, oldest: int, latest: int) -> int | None:
-    """The last step that was reached where the stall began at that time, by that rank where it is known."""
-    for stall in window.of(StepStalled):
-        if oldest <= stall.since <= latest and (rank is None or stall.rank == rank):
-            return stall.step
-    return None
+class Stalls:
+    """Stalls of training: which rank owns a GPU, and which step it had reached."""
+
+    def __init__(self, stalls: Sequence[StepStalled]) -> None:
+        #: Two ranks of a GPU are enough to know that none is its only one.
+        self._gpus: dict[str, set[int]] = {}
+        for stall in stalls:
+            if stall.gpu and stall.rank is not None:
+                ranks = self._gpus.setdefault(stall.gpu, set())
+                if len(ranks) < 2:
+                    ranks.add(stall.rank)
+        timed = sorted(stalls, key=_since)
+        self._ranks: dict[int | None, list[StepStalled]] = {**grouped(timed, _rank), None: timed}
+
+    def rank(self, xid: Xid | None, low: NvlinkRate | None, stuck: Sequence[Stuck]) -> int | None:
+        """The rank of the GPU, by what says so itself; else the only rank that is stuck."""
+        for fact in (xid, low):
+            if fact is not None and fact.rank is not None:
+                return fact.rank
+        gpus = {fact.gpu for fact in (xid, low) if fact is not None and fact.gpu}
+        owners = {fact.rank for fact in stuck if fact.gpu in gpus}.union(*(self._gpus.get(gpu, ()) for gpu in gpus))
+        ranks = owners - {None} or {fact.rank for fact in stuck} - {None}
+        return ranks.pop() if len(ranks) == 1 else None
+
+    def step(self, rank: int | None, oldest: int, newest: int) -> int | None:
+        """The last step that was reached where the stall began at that time, by that rank where it is known."""
+        stalls = self._ranks.get(rank, [])
+        near = stalls[bisect_left(stalls, oldest, key=_since) : bisect_right(stalls, newest, key=_since)]
+        return min(near, key=order).step if near else None

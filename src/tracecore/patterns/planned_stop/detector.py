@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.fact import order
@@ -42,7 +43,7 @@ NEXT = {
     "drain": "resubmit {job}: it resumes elsewhere; {who}",
     "maintenance": "resubmit {job} when the maintenance is over, or elsewhere; {who}",
     "spot": "resubmit {job} from its last checkpoint on other machines; {who}",
-    "sigterm": "find who sent it before restarting {job}: {who}",
+    "sigterm": "restart {job} from its last checkpoint, and find who sent it: {who}",
     "hangup": "the terminal or SSH session of {job} was closed: start it with `nohup`, `tmux` or from the scheduler, "
     "so that it outlives the session, and resume from its last checkpoint",
     "interrupt": "somebody pressed control-C; restart {job} from its last checkpoint when it is wanted",
@@ -53,6 +54,8 @@ WHO = {
     "cloud": "the provider's notice and `journalctl -n 200` on {node} say why",
 }
 LOOK = "the scheduler's log, `kubectl get events -A --sort-by=.lastTimestamp` and `journalctl` on the host say who"
+
+_time = attrgetter("time")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -177,7 +180,9 @@ class PlannedStopPattern(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         stops = [fact for kind in self.triggers for fact in window.digest(kind, Stops).facts]
-        stops.sort(key=order)
+        stops.sort(key=_time)
+        if len(set(map(_time, stops))) < len(stops):
+            stops.sort(key=order)  # uids are made up only where times do not decide
         window.keep(max((stop.end for stop in stops), default=NEVER))
         failures: list[int] | None = None
         found: list[Verdict] = []
@@ -186,7 +191,7 @@ class PlannedStopPattern(Pattern[Config]):
             if place < len(stops) and stops[place].time - stops[place - 1].end <= self.config.window:
                 continue
             chain, begin = stops[begin:place], place
-            best = min(chain, key=lambda fact: (_weight(fact), fact.time, fact.uid))
+            best = min(chain, key=_weight)  # of several the first: they are in order
             reason = best.reason if isinstance(best, PlannedStop) else "sigterm"
             if reason not in ASKED:
                 failures = _failures(window) if failures is None else failures

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from math import isfinite
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -13,15 +14,19 @@ from tracecore.facts.gpu import SdcCounter
 from tracecore.facts.training import EvalAccuracy
 from tracecore.patterns.config import DAY, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
-from tracecore.patterns.scope import job_keys, slack
+from tracecore.patterns.scope import job_keys
+from tracecore.patterns.silent_data_corruption.counters import Counters, of_any_job
+from tracecore.patterns.timeline import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
 Discriminator: TypeAlias = Literal["vendor_signaled", "accuracy_only"]
+_time = attrgetter("time")
+_observed = attrgetter("observed")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -146,69 +151,56 @@ class SilentDataCorruption(Pattern[Config]):
         judged: dict[Key, list[Verdict]] = {} if window.kept is None else window.kept
         jobs = window.digest(EvalAccuracy, ByJob).jobs
         new = window.new()
-        anybodys = any(_of_any_job(counter) for counter in new.get(SdcCounter, ()))
+        anybodys = any(of_any_job(counter) for counter in new.get(SdcCounter, ()))
         touched = jobs.keys() if anybodys else {job_keys(fact)[0] for facts in new.values() for fact in facts}
+        counters = Counters(window.of(SdcCounter), window.skew)
         for job in touched & jobs.keys():
-            judged[job] = list(self._low(window, job, jobs[job]))
+            judged[job] = list(self._low(counters, job, jobs[job]))
         window.keep(judged)
         found = [verdict for verdicts in judged.values() for verdict in verdicts]
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
-    def _low(self, window: Window, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
+    def _low(self, counters: Counters, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
+        baselines = grouped(evaluations, _observed)
         low = False
         for evaluation in evaluations:
             drop = drop_of(evaluation)
             if drop is None:
                 continue
-            if drop < self.config.drop or not self._comparable(evaluation, evaluations):
+            if drop < self.config.drop or not self._comparable(evaluation, baselines):
                 low = False
                 continue
             if low:
                 continue
-            told = () if evaluation.job_start is None else window.of(SdcCounter)
-            counters = [counter for counter in told if self._during(counter, evaluation, window.skew)]
-            if counters or drop >= 2 * self.config.drop:
+            counter, rises, skew = counters.during(evaluation, self.config.memory)
+            if counter is not None or drop >= 2 * self.config.drop:
                 low = True
                 yield SilentDataCorruptionVerdict(
                     key=job,
                     episode=evaluation.source,
-                    time=max(evaluation.time, counters[0].time) if counters else evaluation.time,
-                    confidence="full" if counters else "partial",
-                    skew=window.skew if counters and not self._during(counters[0], evaluation) else 0,
+                    time=evaluation.time if counter is None else max(evaluation.time, counter.time),
+                    confidence="partial" if counter is None else "full",
+                    skew=skew,
                     evaluation=evaluation,
                     drop=drop,
-                    counter=counters[0] if counters else None,
-                    rises=sum(counter.delta for counter in counters),
+                    counter=counter,
+                    rises=rises,
                 )
 
-    def _during(self, counter: SdcCounter, evaluation: EvalAccuracy, skew: int = 0) -> bool:
-        """It rose inside the job's own start and end; a job that says no end had not ended when it was evaluated."""
-        if evaluation.job_start is None or not _same_job(counter, evaluation):
-            return False
-        if abs(evaluation.time - counter.time) > self.config.memory:
-            return False
-        end = evaluation.time if evaluation.job_end is None else evaluation.job_end
-        off = slack(counter, evaluation, skew)
-        return evaluation.job_start - off <= counter.time <= end + off
-
-    def _comparable(self, evaluation: EvalAccuracy, all_: Sequence[EvalAccuracy]) -> bool:
+    def _comparable(self, evaluation: EvalAccuracy, baselines: Mapping[float, Sequence[EvalAccuracy]]) -> bool:
         """Nothing says that the baseline was measured on something else.
 
         What the baseline was measured on is in the evaluation, or in a record of its own: the one that observed it.
         """
-        sides = [(evaluation.baseline_checksum, evaluation.baseline_step)]
-        if sides[0] == (None, None):
-            sides = [
-                (other.checksum, other.checkpoint_step)
-                for other in all_
-                if other.observed == evaluation.baseline
-                and other.source != evaluation.source
-                and 0 <= evaluation.time - other.time <= self.config.memory
-            ][-1:]
-        return all(
-            _agree(evaluation.checksum, checksum) and _agree(evaluation.checkpoint_step, step)
-            for checksum, step in sides
-        )
+        checksum, step = evaluation.baseline_checksum, evaluation.baseline_step
+        if checksum is None and step is None and evaluation.baseline is not None:
+            same = baselines.get(evaluation.baseline, ())
+            place = bisect_right(same, evaluation.time, key=_time) - 1
+            while place >= 0 and same[place].source == evaluation.source:
+                place -= 1
+            if place >= 0 and same[place].time >= evaluation.time - self.config.memory:
+                checksum, step = same[place].checksum, same[place].checkpoint_step
+        return _agree(evaluation.checksum, checksum) and _agree(evaluation.checkpoint_step, step)
 
 
 class ByJob:
@@ -229,17 +221,6 @@ def drop_of(evaluation: EvalAccuracy) -> float | None:
     scale = 100.0 if max(evaluation.baseline, evaluation.observed) > 1.0 else 1.0
     # Decimal accuracies are not exact in binary: 0.9 less 0.895 must be 0.005.
     return round((evaluation.baseline - evaluation.observed) / scale, 9)
-
-
-def _same_job(counter: SdcCounter, evaluation: EvalAccuracy) -> bool:
-    """A counter that names no job is of any that ran on its node."""
-    if _of_any_job(counter):
-        return _agree(counter.node, evaluation.node)
-    return job_keys(counter) == job_keys(evaluation)
-
-
-def _of_any_job(counter: SdcCounter) -> bool:
-    return not counter.job and not counter.pod
 
 
 def _agree(one: object, other: object) -> bool:

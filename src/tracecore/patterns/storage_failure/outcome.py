@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
 
+from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
+from tracecore.patterns.related import Related
+from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
+
+    F = TypeVar("F", bound=Fact)
 
 #: The machine's own word about storage is nobody's: steps prove it wrong only when they go on for this long.
 SETTLED = 60 * 1_000_000_000
 
-#: Among so many reports before one that follows an error, the last from before it is looked for.
-NEARBY = 64
+#: Of the facts that may tell what became of an error so many are looked at, the nearest first.
+LOOKED_AT = 64
+#: What a recovery and an error may name.
+STORAGE = attrgetter("device", "path", "backend")
+_time = attrgetter("time")
+_rank = attrgetter("rank")
+_pod = attrgetter("pod")
+_source = attrgetter("source")
 
 
 class Outcomes:
@@ -31,141 +45,134 @@ class Outcomes:
 
     def __init__(self, window: Window, reach: int) -> None:
         self.reach = reach
-        self.recoveries = [fact for fact in window.of(StorageError) if fact.error == "recovered"]
-        self.exceptions = window.of(ExceptionRaised)
-        self.checkpoints = window.of(CheckpointPhase)
-        self.stalls = window.of(StepStalled)
-        self.statuses = window.of(ExitStatus)
-        self.progress = window.of(Progress)
-        self.finished = window.of(RunFinished)
-        self.mounted = (*window.of(PodReady), *window.of(ContainerStarted))
+        phases, statuses = window.of(CheckpointPhase), window.of(ExitStatus)
+        failed = [phase for phase in phases if phase.event == "error"]
+        self._exceptions = Related(window.of(ExceptionRaised))
+        self._raised = grouped(window.of(ExceptionRaised), _source)
+        self._failed = Related(failed)
+        self._failed_lines = grouped(failed, _source)
+        self._written = grouped([phase for phase in phases if phase.event == "end"], _rank)
+        self._stalls = Related(window.of(StepStalled))
+        self._bad_ends = Related([status for status in statuses if status.exit_code])
+        self._good_ends = Related([status for status in statuses if status.exit_code == 0])
+        self._other_ends = Related([status for status in statuses if status.exit_code != 0])
+        self._finished = Related(window.of(RunFinished))
+        self._mounted = grouped(in_order(window.of(PodReady), window.of(ContainerStarted)), _pod)
+        self._recoveries = Related([e for e in window.of(StorageError) if e.error == "recovered"], STORAGE)
+        self._steps = Steps(window.of(Progress))
 
     def harm(self, fact: Fact) -> Fact | None:
         """What suffered from this error, the most telling first. From a retried one only a step that does not come."""
         if isinstance(fact, StorageError) and fact.retried:
             return self._stall(fact)
-        for exception in self.exceptions:
-            if _same_line(exception, fact) or (self._follows(exception, fact) and _same_process(exception, fact)):
-                return exception
-        for phase in self.checkpoints:
-            near = _same_line(phase, fact) or self._follows(phase, fact)
-            if phase.event == "error" and near and _same_process(phase, fact):
-                return phase
+        raised: list[Fact] = [*self._raised.get(fact.source, ())[:1], *self._after(self._exceptions, fact)]
+        if raised:
+            return min(raised, key=order)
+        told = [phase for phase in self._failed_lines.get(fact.source, ()) if _same_process(phase, fact)]
+        failed: list[Fact] = [*told[:1], *self._after(self._failed, fact)]
+        if failed:
+            return min(failed, key=order)
         if (stall := self._stall(fact)) is not None:
             return stall
-        for status in self.statuses:
-            if status.exit_code and self._follows(status, fact) and _related(status, fact):
+        for status in self._bad_ends.some(fact, fact.end, fact.end + self.reach, LOOKED_AT):
+            if self._follows(status, fact):
                 return status
         return None
 
+    def _after(self, facts: Related[F], fact: Fact) -> list[F]:
+        """The first of these that followed the error in the same process, if there is one."""
+        for later in facts.some(fact, fact.end, fact.end + self.reach, LOOKED_AT):
+            if self._follows(later, fact) and _same_process(later, fact):
+                return [later]
+        return []
+
     def _stall(self, fact: Fact) -> StepStalled | None:
-        for stall in self.stalls:
-            if fact.time <= stall.end and stall.time <= fact.end + self.reach and _related(stall, fact):
-                return stall
-        return None
+        return self._stalls.lasting(fact, fact.time, fact.end + self.reach)
 
     def overcome(self, fact: Fact) -> bool:
         """Storage said that it is well again, or the process that met the error went on."""
-        if isinstance(fact, StorageError) and any(self._heals(recovery, fact) for recovery in self.recoveries):
+        newest = fact.end + self.reach
+        if isinstance(fact, StorageError) and self._recoveries.lasting(fact, fact.end, newest) is not None:
             return True
-        if isinstance(fact, MountEvent) and any(up.pod == fact.pod and self._follows(up, fact) for up in self.mounted):
+        if isinstance(fact, MountEvent) and self._any_follows(self._mounted.get(fact.pod, []), fact):
             return True
-        if any(phase.event == "error" and _same_line(phase, fact) for phase in self.checkpoints):
+        if fact.source in self._failed_lines:
             # The steps may go on without it; only a checkpoint that was written is one.
-            return any(
-                phase.event == "end" and phase.rank == fact.rank and self._follows(phase, fact)
-                for phase in self.checkpoints
-            )
-        return self._went_on(fact)
-
-    def _went_on(self, fact: Fact) -> bool:
-        if any(_related(done, fact) and self._follows(done, fact) for done in self.finished):
+            return self._any_follows(self._written.get(fact.rank, []), fact)
+        if any(self._follows(done, fact) for done in self._finished.some(fact, fact.end, newest, LOOKED_AT)):
             return True
-        codes = {status.exit_code for status in self.statuses if _related(status, fact) and self._reaches(status, fact)}
-        if codes == {0}:
+        span = (fact.time - self.reach, newest)
+        if self._good_ends.any(fact, *span) and not self._other_ends.any(fact, *span):
             return True
-        own = fact.rank is not None or fact.pod is not None
-        steps, rank, latest = self.progress, fact.rank, fact.end + self.reach
-        for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
-            step = steps[place]
-            if step.time > latest:
-                break
-            if not _moves(step) or (rank is not None and step.rank is not None and step.rank != rank):
-                continue
-            if not self._follows(step, fact) or not _related(step, fact):
-                continue
-            # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
-            felt = own or _same_stream(step, fact) or step.time - fact.end >= SETTLED
-            if felt and not self._drawn_again(place, fact):
-                return True
-        return False
+        return self._steps.go_on(fact, newest)
 
     def last_step(self, fact: Fact) -> int:
         """When the last step was reported after this error; the time of the error where none was."""
-        latest = fact.end + self.reach
-        for place in range(len(self.progress) - 1, -1, -1):
-            step = self.progress[place]
-            if step.time <= fact.time:
-                break
-            if step.time <= latest and _moves(step) and _related(step, fact) and self._follows(step, fact):
-                return step.time
-        return fact.time
+        step = self._steps.all.last(fact, fact.end + 1, fact.end + self.reach)
+        return fact.time if step is None else step.time
 
     def last_advance(self, fact: Fact) -> int:
         """When a step was last made while this error repeated; the error's own time where none was.
 
         A progress bar that is drawn again shows the same step and is no advance.
         """
-        later: dict[tuple[int | None, str], Progress] = {}
-        for place in range(bisect_right(self.progress, fact.end, key=_time) - 1, -1, -1):
-            step = self.progress[place]
-            if step.time < fact.time - self.reach:
-                break
-            if not _moves(step) or not _related(step, fact):
-                continue
-            after = later.setdefault((step.rank, step.source.path), step)
-            if (step.step, step.epoch) != (after.step, after.epoch):
-                return max(after.time, fact.time)
-            later[step.rank, step.source.path] = step
-        return max((step.time for step in later.values() if step.time > fact.time), default=fact.time)
+        step = self._steps.advances.last(fact, fact.time, fact.end)
+        return fact.time if step is None else step.time
 
-    def _drawn_again(self, place: int, fact: Fact) -> bool:
-        """A progress bar is drawn once more when its program ends: the step is the one of before the error."""
-        step = self.progress[place]
-        for other in reversed(self.progress[max(place - NEARBY, 0) : place]):
-            if other.rank == step.rank and _same_stream(other, step) and not self._follows(other, fact):
-                return (other.step, other.epoch) == (step.step, step.epoch)
-        return False
+    def _any_follows(self, facts: Sequence[Fact], fact: Fact) -> bool:
+        place = bisect_left(facts, fact.end, key=_time)
+        return any(self._follows(later, fact) for later in facts[place : place + LOOKED_AT])
 
     def _follows(self, later: Fact, fact: Fact) -> bool:
         """It was said after the error, and soon enough to be about it."""
-        if not self._reaches(later, fact):
+        if not fact.end <= later.time <= fact.end + self.reach:
             return False
         if _same_stream(later, fact) and not later.source.ident and fact.count == 1:
             return later.source.offset > fact.source.offset
-        return later.time > fact.end or (later.time == fact.end and not isinstance(later, Progress))
+        return True
 
-    def _reaches(self, later: Fact, fact: Fact) -> bool:
-        return fact.time - self.reach <= later.time <= fact.end + self.reach
 
-    def _heals(self, recovery: StorageError, fact: StorageError) -> bool:
-        if not 0 <= recovery.end - fact.end <= self.reach:
+class Steps:
+    """Reports of how far the training is, and those of them that show a step which their stream had not shown."""
+
+    def __init__(self, reports: Sequence[Progress]) -> None:
+        moves = [report for report in reports if report.step is not None or report.epoch is not None]
+        self.all = Related(moves)
+        last: dict[tuple[int | None, str], tuple[int | None, float | None]] = {}
+        advances: list[Progress] = []
+        for report in sorted(moves, key=_place):
+            stream, reached = (report.rank, report.source.path), (report.step, report.epoch)
+            if last.get(stream) != reached:
+                last[stream] = reached
+                advances.append(report)
+        self.advances = Related(sorted(advances, key=_time))
+        #: By stream, in order of place.
+        self._streams = grouped(advances, _path)
+
+    def go_on(self, fact: Fact, newest: int) -> bool:
+        """Whether the process that met the error makes a further step. A progress bar is drawn once more when its
+        program ends: that is none."""
+        own = fact.rank is not None or fact.pod is not None
+        # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
+        if self.advances.any(fact, fact.end + (1 if own else SETTLED), newest):
+            return True
+        if fact.count > 1:
             return False
-        same = ((recovery.device, fact.device), (recovery.path, fact.path), (recovery.backend, fact.backend))
-        return all(mine is None or its is None or mine == its for mine, its in same)
+        stream = self._streams.get(fact.source.path, [])
+        place = bisect_right(stream, (fact.end, fact.source.offset), key=_when)
+        return any(step.time <= newest and _related(step, fact) for step in stream[place : place + LOOKED_AT])
 
 
-def _moves(report: Progress) -> bool:
-    """Whether it tells how far the training is."""
-    return report.step is not None or report.epoch is not None
+def _place(report: Progress) -> tuple[int, str, int, str]:
+    return report.time, report.source.path, report.source.offset, report.uid
 
 
-def _time(fact: Fact) -> int:
-    return fact.time
+def _path(report: Progress) -> str:
+    return report.source.path
 
 
-def _same_line(one: Fact, other: Fact) -> bool:
-    return one.source == other.source
+def _when(report: Progress) -> tuple[int, int]:
+    return report.time, report.source.offset
 
 
 def _same_stream(one: Fact, other: Fact) -> bool:

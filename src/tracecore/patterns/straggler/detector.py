@@ -205,7 +205,9 @@ class Steps:
             if report.rank is None or report.step is None:
                 continue
             step = (report.attempt, -1.0 if report.epoch is None else report.epoch, report.step)
-            cohort = self.cohorts.setdefault(step, {})
+            cohort = self.cohorts.get(step)
+            if cohort is None:
+                cohort = self.cohorts[step] = {}
             known = cohort.get(report.rank)
             if known is None or (known.time, known.uid) < (report.time, report.uid):
                 cohort[report.rank] = report
@@ -280,8 +282,9 @@ class Straggler(Pattern[Config]):
                 if len(slow) > self.config.crowd * len(cohort):
                     slow = {}
                 steps.slow[step] = slow
-            for rank in [rank for rank in runs if rank in cohort and rank not in slow]:
+            for rank in [rank for rank in cohort if rank in runs and rank not in slow] if runs else ():
                 del runs[rank]
+            latest: int | None = None
             for rank in slow:
                 if rank in named:
                     continue
@@ -289,7 +292,7 @@ class Straggler(Pattern[Config]):
                 run.append(slow[rank])
                 del run[: -self.config.steps]
                 if len(run) == self.config.steps:
-                    latest = max(report.time for report in cohort.values())
+                    latest = max(report.time for report in cohort.values()) if latest is None else latest
                     if latest - min(lag.report.time for lag in run) <= self.config.window:
                         named.add(rank)
                         yield StragglerVerdict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import THERMAL, ThrottleSample
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
+
+#: GPUs of one node that are compared. Where samples do not name their node, the GPUs of many may be taken for one's.
+MOST = 64
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -174,7 +178,10 @@ class ThermalThrottle(Pattern[Config]):
             gpu.last = sample
             reason, throttled_s = sample.reason, sample.throttled_s
             if reason in THERMAL and (throttled_s is None or throttled_s > 0):
-                hot = [sample] if hot is None else [*hot, sample]
+                if hot is None:
+                    hot = [sample]
+                else:
+                    hot.append(sample)
             elif reason in THERMAL or (reason is not None and throttled_s is None):
                 if gpu.ended is not None and gpu.ended.time < time:
                     gpu.ended_before = gpu.ended
@@ -221,7 +228,7 @@ class ThermalThrottle(Pattern[Config]):
                 gpu.slow.total += part[1]
                 if gpu.slow.since(oldest) >= self.config.active:
                     found[name] = self._verdict(window, gpus, name)
-        if "" not in found:
+        if "" not in found and len(gpus) <= MOST:
             for name in gpus:
                 gpu = gpus[name]
                 if gpu.hot.total < self.config.active and gpu.last is not None and gpu.last.time >= oldest:
@@ -238,7 +245,11 @@ class ThermalThrottle(Pattern[Config]):
         """The latest clocks of the node's other GPUs, of about this time, in order."""
         last = gpus[name].last
         oldest = (0 if last is None else last.time) - self.config.gap
-        clocks = [gpu.clock for other, gpu in gpus.items() if other != name and gpu.clock and gpu.clock.time >= oldest]
+        clocks = [
+            gpu.clock
+            for other, gpu in islice(gpus.items(), MOST)
+            if other != name and gpu.clock and gpu.clock.time >= oldest
+        ]
         clocks.sort(key=_clock)
         return clocks
 

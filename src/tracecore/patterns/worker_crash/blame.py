@@ -6,9 +6,10 @@ is left. All of that is loud, and none of it is the cause.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
+from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
@@ -23,14 +24,18 @@ from tracecore.facts.process import (
 )
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress
-from tracecore.patterns.worker_crash.ledger import COLLECTIVE, last_name, place_of
+from tracecore.patterns.related import Related
+from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
+from tracecore.patterns.worker_crash.ledger import COLLECTIVE, LOOKED_AT, last_name, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
     from tracecore.patterns.worker_crash.ledger import Ledger, Lines
+
+    F = TypeVar("F", bound=Fact)
 
 #: Signals a process dies of by its own fault, or that nobody sends as a request.
 FATAL = frozenset(
@@ -51,7 +56,13 @@ MESSENGERS = frozenset(
     }
 )  # fmt: skip
 WORKER_KILLED = "DataLoader worker killed"
+#: The rank of no process.
+NOBODY = object()
 _time = attrgetter("time")
+_rank = attrgetter("rank")
+_pid = attrgetter("pid")
+_attempt = attrgetter("attempt")
+_of_whom = attrgetter("rank", "node", "pod")
 
 
 class Scene:
@@ -73,17 +84,77 @@ class Scene:
         self.progress = window.of(Progress)
         self.stops = window.of(PlannedStop)
 
+    # Each of these costs one look at all facts of a kind, and only where it is asked for.
+
+    @cached_property
+    def _launches(self) -> Timeline[LauncherFailure]:
+        return Timeline(self.launchers)
+
+    @cached_property
+    def _launched(self) -> Others[LauncherFailure]:
+        return Others(self.launchers, _rank)
+
+    @cached_property
+    def _launched_to_fail(self) -> Others[LauncherFailure]:
+        """Reports of ends that were neither good nor asked for."""
+        return Others([report for report in self.launchers if report.exit_code and report.signal not in _TOLD], _rank)
+
+    @cached_property
+    def _unranked_reports(self) -> dict[int | None, list[LauncherFailure]]:
+        return grouped(self.ledger.launched.known.get(None, ()), _pid)
+
+    @cached_property
+    def _ends_of_all(self) -> Others[ExitStatus]:
+        return Others(self.statuses, _rank)
+
+    @cached_property
+    def _unexplained(self) -> tuple[Others[ExitStatus], Others[ExitStatus]]:
+        """Ends of which nothing says why: those that nobody asked for; and of these those that are no aborts."""
+        statuses = [
+            status
+            for status in self.statuses
+            if status.exit_code and status.signal != "SIGTERM" and not self._lost_peer(status, status.rank)
+        ]
+        return Others(statuses, _rank), Others([s for s in statuses if s.signal not in ABORT], _rank)
+
+    @cached_property
+    def _ended_by(self) -> dict[str, Others[ExitStatus]]:
+        """Ends by what they tell: told to end or good, fatal, aborted, a status of their own."""
+        return {
+            how: Others(statuses, _rank)
+            for how, statuses in grouped([s for s in self.statuses if not s.alive], _how_ended).items()
+        }
+
+    @cached_property
+    def _waited(self) -> Timeline[Fact]:
+        """Words of those that waited in vain, or could not join."""
+        return Timeline([f for f in self.ledger.peers.facts if isinstance(f, RendezvousFailure) or _is_timeout(f)])
+
+    @cached_property
+    def _stopped(self) -> Related[PlannedStop]:
+        return Related(self.stops, _of_whom)
+
+    @cached_property
+    def _attempts(self) -> dict[int, list[Progress]]:
+        return grouped([report for report in self.progress if report.step is not None], _attempt)
+
+    def _near(self, facts: Sequence[F], fact: Fact) -> Sequence[F]:
+        """Those near in time, in order; of very many the first."""
+        if len(facts) <= LOOKED_AT:
+            return [other for other in facts if self.near(other, fact)]
+        place = bisect_left(facts, fact.time - self.memory, key=_time)
+        return [other for other in facts[place : place + LOOKED_AT] if self.near(other, fact)]
+
     def followers(self, first: Fact, ranks: Container[int | None]) -> dict[int | None, Fact]:
         """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
         attempt, oldest, latest = first.attempt, first.time - self.memory, first.time + self.memory
         found: dict[int | None, Fact] = {}
-        for fact in self.ledger.peers.facts:
+        peers, folds = self.ledger.peers.facts, self.ledger.peers.folds
+        begun = [fact for fact in folds[-LOOKED_AT:] if fact.time < oldest <= fact.end]
+        near = peers[bisect_left(peers, oldest, key=_time) : bisect_right(peers, latest, key=_time)]
+        for fact in (*begun, *near):
             rank = fact.rank
-            if rank in found or rank in ranks or fact is first:
-                continue
-            if fact.time > latest:
-                break
-            if fact.attempt == attempt and (fact.time if fact.last_time is None else fact.last_time) >= oldest:
+            if rank not in found and rank not in ranks and fact is not first and fact.attempt == attempt:
                 found[rank] = fact
         return found
 
@@ -139,10 +210,9 @@ class Scene:
             return word.rank
         pid: int = getattr(fact, "pid", None) or -1
         for known in self.ledger.pids:
-            for other in known.get(pid, ()):
-                if self.near(other, fact):
-                    rank: int = other.rank
-                    return rank
+            for other in self._near(known.get(pid, ()), fact):
+                rank: int = other.rank
+                return rank
         return None
 
     def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
@@ -152,7 +222,9 @@ class Scene:
         words = self.ledger.words
         if (report := words.lines.get(place)) is not None:
             return report
-        for report in words.streams.get((fact.source.path, fact.rank), ()):
+        reports = words.streams.get((fact.source.path, fact.rank), [])
+        last = bisect_right(reports, fact.end, key=_time) if reports else 0
+        for report in reports[max(0, last - LOOKED_AT) : last]:
             if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
                 return report
         return self.ledger.ends.lines.get(place)
@@ -188,24 +260,18 @@ class Scene:
         """
         if self._some_waited(fact):
             return False
-        return all(
-            not status.exit_code or status.signal == "SIGTERM" or self._lost_peer(status, status.rank)
-            for status in self.statuses
-            if status.rank != fact.rank and not status.alive and self.near(status, fact)
-        )
+        return self._unexplained[0].first(fact.rank, fact.time - self.memory, fact.time + self.memory) is None
 
     def _some_waited(self, fact: Fact) -> bool:
         """Whether others say that they waited in vain, or could not join: who says nothing may have done the same."""
-        said = (f for f in self.ledger.peers.facts if isinstance(f, RendezvousFailure) or _is_timeout(f))
-        return any(self.near(report, fact) for report in said)
+        return self._waited.first(fact.time - self.memory, fact.time + self.memory) is not None
 
     def _terminated_alone(self, fact: Fact) -> bool:
         """Whether one process was told to end and no other: who stops a job, or cleans up after it, tells all."""
         if not isinstance(fact, ExitStatus) or fact.rank is None or self.launchers or self.stops:
             return False
-        ended = self._other_ends(fact)
         # Nor was it alone where another crashed: what is left is then told to end, be it only this one.
-        return bool(ended) and not ended & {"SIGTERM", 0} and not ended & FATAL - ABORT
+        return bool(self._other_ends(fact)) and not self._other_ends(fact) & {"told", "fatal"}
 
     def _left_alone(self, fact: ExitStatus) -> bool:
         """Whether one process gave up with a status of its own and no traceback, and no other did of itself.
@@ -219,29 +285,24 @@ class Scene:
         heard = self._heard(fact.rank, fact)
         if self._some_waited(fact):
             # They were aborted for it, and this one was not; who gave up by itself ends with a status, too.
-            return heard and self._other_ends(fact) == {"SIGABRT"}
+            return heard and self._other_ends(fact) == {"aborted"}
         # Who says nothing at all may have been first, or have lost one that aborted.
-        told = _TOLD if heard else _TOLD - ABORT
-        others = [status for status in self.statuses if status.rank != fact.rank and self.near(status, fact)]
-        return bool(others) and all(
-            not status.exit_code or status.signal in told or self._lost_peer(status, status.rank) for status in others
-        )
+        span = fact.time - self.memory, fact.time + self.memory
+        if self._ends_of_all.first(fact.rank, *span) is None:
+            return False
+        return self._unexplained[1 if heard else 0].first(fact.rank, *span) is None
 
     def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:
         """Whether a launcher that names no root reports one status of a process's own, and had to end the others."""
         if not fact.exit_code or rank is None or self._within(self.ledger.complaints.times.get(rank), fact):
             return False
-        others = [report for report in self.launchers if report.rank != rank and self.near(report, fact)]
-        return bool(others) and all(not report.exit_code or report.signal in _TOLD for report in others)
+        span = fact.time - self.memory, fact.time + self.memory
+        return self._launched.first(rank, *span) is not None and self._launched_to_fail.first(rank, *span) is None
 
-    def _other_ends(self, fact: ExitStatus) -> set[str | int | None]:
-        """How the other ranks ended, by signal or exit status."""
-        rank = fact.rank
-        return {
-            how
-            for how, statuses in self.ledger.ended.known.items()
-            if any(status.rank != rank and self.near(status, fact) for status in statuses)
-        }
+    def _other_ends(self, fact: ExitStatus) -> set[str]:
+        """How the other ranks ended, in the words of `_how_ended`."""
+        span = fact.time - self.memory, fact.time + self.memory
+        return {how for how, ends in self._ended_by.items() if ends.first(fact.rank, *span) is not None}
 
     def _reported(self, fact: LauncherFailure) -> bool:
         if fact.signal is not None:
@@ -269,19 +330,11 @@ class Scene:
 
     def _ended(self, fact: Fact) -> bool:
         """Somebody had asked for the end."""
-        if not self.stops:
-            return False
-        rank, time = fact.rank, fact.time
-        known = self.ledger.stopped.known
-        for stops in (known.get(rank, ()), known.get(None, ())) if rank is not None else known.values():
-            for stop in stops:
-                if stop.time <= time <= stop.end + self.grace and _one_place(stop, fact):
-                    return True
-        return False
+        return bool(self.stops) and self._stopped.lasting(fact, fact.time - self.grace, fact.time) is not None
 
     def survived(self, fact: Fact) -> bool:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
-        for done in self.ledger.done.known.get(fact.rank, ()):
+        for done in self.ledger.done.known.get(fact.rank, ())[-LOOKED_AT:]:
             # Who says in one file that it is complete did not die of what is in the other.
             elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
             if (after(done, fact) or elsewhere) and self.near(done, fact):
@@ -292,19 +345,22 @@ class Scene:
         if fact.rank is None:
             return self._others_went_on(fact)
         steps = self.ledger.steps.ranks.get(fact.rank, ())
-        for place in range(bisect_left(steps, fact.time, key=_time), len(steps)):
-            step = steps[place]
-            if step.time > fact.time + self.memory:
-                break
-            if step.attempt == fact.attempt and after(step, fact):
-                return True
-        return False
+        place = bisect_left(steps, fact.time, key=_time)
+        return any(
+            step.attempt == fact.attempt and step.time <= fact.time + self.memory and after(step, fact)
+            for step in steps[place : place + LOOKED_AT]
+        )
 
     def _others_went_on(self, fact: Fact) -> bool:
         """Of several processes in one stream the others may report one more step, and no more, when one is gone."""
+        steps = self._attempts.get(fact.attempt, [])
+        # Steps grow: the last ones before the failure, and the last of those near it, are the furthest.
+        now = bisect_left(steps, fact.time, key=_time)
+        end = bisect_right(steps, fact.time + self.memory, key=_time)
         before = after_it = -1
-        for step in self.progress:
-            if step.step is None or step.attempt != fact.attempt or not self.near(step, fact):
+        around, furthest = slice(max(0, now - LOOKED_AT), now + LOOKED_AT), slice(max(now, end - LOOKED_AT), end)
+        for step in (*steps[around], *steps[furthest]):
+            if step.step is None or not self.near(step, fact):
                 continue
             if after(step, fact):
                 after_it = max(after_it, step.step)
@@ -316,19 +372,26 @@ class Scene:
         """What else says that this very process ended badly: its launcher, its exit status, its container."""
         rank, pid = self.rank(fact), getattr(fact, "pid", None)
         if rank is not None:
-            for report in self.ledger.launched.known.get(rank, ()):
+            for report in self._near(self.ledger.launched.known.get(rank, ()), fact):
                 if self._blames(report, fact):
                     return report
-        for report in self.ledger.launched.known.get(None, ()):
-            if (pid is None or report.pid in (None, pid)) and self._blames(report, fact):
+        for report in self._of_pid(pid, fact):
+            if self._blames(report, fact):
                 return report
         for status in self._ends(fact):
             if status is not fact and status.exit_code:
                 return status
-        for end in self.ledger.pods.known.get(fact.pod, ()) if fact.pod else ():
-            if end is not fact and end.exit_code and self.near(end, fact):
+        for end in self._near(self.ledger.pods.known.get(fact.pod, ()), fact) if fact.pod else ():
+            if end is not fact and end.exit_code:
                 return end
         return None
+
+    def _of_pid(self, pid: int | None, fact: Fact) -> Sequence[LauncherFailure]:
+        """Reports near this that name no rank, and no other process."""
+        if pid is None:
+            return self._near(self.ledger.launched.known.get(None, ()), fact)
+        own = [self._near(self._unranked_reports.get(name, ()), fact) for name in (None, pid)]
+        return in_order(*own)
 
     def _blames(self, report: LauncherFailure, fact: Fact) -> bool:
         """A launcher's report that may be of this failure: of an end that nobody asked for, and not long before it."""
@@ -336,32 +399,36 @@ class Scene:
             return False
         return report.end >= fact.time - self.grace and self.near(report, fact)
 
-    def _ends(self, fact: Fact) -> list[ExitStatus]:
+    def _ends(self, fact: Fact) -> Sequence[ExitStatus]:
         """The exit statuses of the process that this fact is about."""
         if fact.rank is None:
-            known = [status for status in self.statuses if self.near(status, fact)]
             # One process, or one launcher for all of them.
-            return known if self.alone(fact) else []
-        known = [status for status in self.ledger.statuses.known.get(fact.rank, ()) if self.near(status, fact)]
+            return self._near(self.statuses, fact) if self.alone(fact) else []
+        known = self._near(self.ledger.statuses.known.get(fact.rank, ()), fact)
         if known:
             # A single status beside a launcher is the launcher's own, whatever it is called.
-            launched = self.launched(fact)
-            return [] if launched and self.alone(fact) else known
-        unnamed = [status for status in self.ledger.statuses.known.get(None, ()) if self.near(status, fact)]
+            return [] if self.launched(fact) and self.alone(fact) else known
+        unnamed = self._near(self.ledger.statuses.known.get(None, ()), fact)
         return unnamed if unnamed and self.alone(fact) else []
 
     def launched(self, fact: Fact) -> bool:
         """Whether a launcher speaks of a failure at that time."""
-        return any(self.near(report, fact) for report in self.launchers)
+        return self._launches.first(fact.time - self.memory, fact.time + self.memory) is not None
 
     def alone(self, fact: Fact) -> bool:
         """The exit statuses at hand are all of one process."""
-        seen = 0
-        for statuses in self.ledger.statuses.known.values():
-            seen += any(self.near(status, fact) for status in statuses)
-            if seen > 1:
-                return False
-        return True
+        span = fact.time - self.memory, fact.time + self.memory
+        one = self._ends_of_all.first(NOBODY, *span)
+        return one is None or self._ends_of_all.first(one.rank, *span) is None
+
+
+def _how_ended(status: ExitStatus) -> str:
+    """Told to end or ended well, dead by a fatal signal, aborted, or with a status of its own."""
+    if status.signal == "SIGTERM" or status.exit_code == 0:
+        return "told"
+    if status.signal == "SIGABRT":
+        return "aborted"
+    return "fatal" if status.signal in FATAL - ABORT else "own"
 
 
 def _is_timeout(fact: Fact) -> bool:
@@ -381,14 +448,6 @@ def after(later: Fact, earlier: Fact) -> bool:
     if later.source.path == earlier.source.path and not later.source.ident:
         return later.source.offset > earlier.source.offset
     return later.time > earlier.time and not (later.approximate or earlier.approximate)
-
-
-def _one_place(stop: Fact, fact: Fact) -> bool:
-    """Nothing tells apart where the one and the other happened."""
-    node, pod = stop.node, stop.pod
-    return (node is None or fact.node is None or node == fact.node) and (
-        pod is None or fact.pod is None or pod == fact.pod
-    )
 
 
 def _any(times: list[int], begin: int, end: int) -> bool:

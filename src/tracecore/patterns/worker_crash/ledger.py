@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -50,6 +50,8 @@ TYPES: tuple[type[Fact], ...] = (
     LoaderError,
     RendezvousFailure,
 )
+#: Of the facts that may bear on a failure so many of one process are looked at, so that a storm costs no more.
+LOOKED_AT = 64
 _time = attrgetter("time")
 
 
@@ -70,15 +72,6 @@ class ByPod(ByRank[F]):
     """Facts of one type by pod, in order."""
 
     field = "pod"
-
-
-class ByEnd(ByRank[ExitStatus]):
-    """Exit statuses of processes that ended, by signal or exit status, in order."""
-
-    def add(self, facts: Sequence[ExitStatus]) -> None:
-        for fact in facts:
-            if not fact.alive:
-                _keep(self.known.setdefault(fact.signal or fact.exit_code, []), fact)
 
 
 class ByPid(ByRank[F]):
@@ -115,6 +108,8 @@ class Peers:
 
     def __init__(self) -> None:
         self.facts: list[Fact] = []
+        #: Of these, those that stand for several statements over some time.
+        self.folds: list[Fact] = []
         self.times: dict[int | None, list[int]] = {}
 
     def add(self, facts: Sequence[Fact]) -> None:
@@ -124,6 +119,7 @@ class Peers:
         if new:
             self.facts += new
             arrange(self.facts)
+            self.folds = [fact for fact in self.facts if fact.last_time is not None]
 
 
 def _lost(fact: Fact) -> bool:
@@ -147,14 +143,15 @@ class Lines(Generic[F]):
         for fact in facts:
             self.places.add(place_of(fact))
             if fact.count > 1:
-                self.folds.setdefault((fact.source.path, fact.rank), []).append(fact)
+                _keep(self.folds.setdefault((fact.source.path, fact.rank), []), fact)
 
     def hold(self, fact: Fact) -> bool:
         """Whether this fact was read from one of them."""
         if place_of(fact) in self.places:
             return True
-        folds = self.folds.get((fact.source.path, fact.rank), ()) if self.folds else ()
-        return any(fold.time <= fact.time <= fold.end for fold in folds)
+        folds = self.folds.get((fact.source.path, fact.rank), []) if self.folds else []
+        last = bisect_right(folds, fact.time, key=_time)
+        return any(fact.time <= fold.end for fold in folds[max(0, last - LOOKED_AT) : last])
 
 
 class OwnLines(Lines[NcclError]):
@@ -219,7 +216,6 @@ class Ledger:
     def __init__(self) -> None:
         self.steps = Steps()
         self.statuses: ByRank[ExitStatus] = ByRank()
-        self.ended = ByEnd()
         self.launched: ByRank[LauncherFailure] = ByRank()
         self.done: ByRank[RunFinished] = ByRank()
         self.stopped: ByRank[PlannedStop] = ByRank()
@@ -237,7 +233,7 @@ class Ledger:
         self.pids: tuple[dict[int, list[Any]], ...] = tuple(known.known for known in pids)
         self._parts: dict[type[Fact], tuple[Digest[Any], ...]] = {
             Progress: (self.steps,),
-            ExitStatus: (self.statuses, self.ended, pids[3]),
+            ExitStatus: (self.statuses, pids[3]),
             LauncherFailure: (self.launched, pids[0]),
             RunFinished: (self.done,),
             PlannedStop: (self.stopped,),

@@ -197,6 +197,7 @@ def _document(attributes: dict[str, Any], record: dict[str, Any]) -> dict[str, A
             "revision": attributes.get("incident.revision"),
             "status": attributes.get("incident.state"),
             "pattern": attributes.get("pattern.name"),
+            "patterns": attributes.get("incident.patterns"),
             "headline": attributes.get("incident.headline"),
             "remediation": attributes.get("incident.remediation"),
             "incident": _decoded(attributes.get("incident.json")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from itertools import islice, pairwise
 
 import msgspec
 import re2
@@ -116,6 +117,8 @@ _SLURM_DAEMON = re2.compile(
 )
 #: Lines at either end of a file in which a time is looked for.
 LOOKED_AT = 100
+#: Times at either end that are compared with each other.
+COMPARED = 8
 _LOG = re2.compile(r"(?i)\.(?:log|out|err|txt)(?:\.\d+)?$")
 _BINARY = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
@@ -344,16 +347,27 @@ def times(head: bytes, tail: bytes) -> tuple[Stamp | None, list[Stamp]]:
     """The first timestamp of a file, and its last ones: the last, and the last complete one where that is another."""
     early = head.replace(b"\r", b"\n")
     late = tail.replace(b"\r", b"\n") if tail else early
-    first = next((stamp for raw in early.split(b"\n", LOOKED_AT)[:LOOKED_AT] if (stamp := _stamp(raw))), None)
-    last: list[Stamp] = []
+    begin = list(islice(filter(None, map(_stamp, early.split(b"\n", LOOKED_AT)[:LOOKED_AT])), COMPARED))
+    end: list[Stamp] = []
+    complete = 0
     for raw in late.rsplit(b"\n", LOOKED_AT)[: -LOOKED_AT - 1 : -1]:
         stamp = _stamp(raw)
-        if stamp is None or (last and stamp.missing):
+        if stamp is None or (end and stamp.missing):
             continue
-        last.append(stamp)
-        if not stamp.missing:
+        end.append(stamp)
+        complete += not stamp.missing
+        if complete == COMPARED:
             break
-    return first, last
+    dated = [stamp for stamp in end if not stamp.missing]
+    return _typical(begin), [*(stamp for stamp in end[:1] if stamp.missing), *filter(None, (_typical(dated),))]
+
+
+def _typical(found: list[Stamp]) -> Stamp | None:
+    """The first of these times that the next one agrees with: a single date may be of anything."""
+    for stamp, following in pairwise(found):
+        if stamp.missing or following.missing or abs(stamp.nanos - following.nanos) < stamps.APART:
+            return stamp
+    return found[0] if found else None
 
 
 _WRAPPED = plain()
@@ -382,4 +396,5 @@ def recorded_times(sample: bytes) -> list[int]:
     """When things happened that Kubernetes objects or journal entries tell of; the latest is all that matters."""
     found = [stamps.parse(text.decode()) or 0 for text in _HAPPENED.findall(sample)]
     found += [int(micros) * 1000 for micros in _JOURNALED.findall(sample)]
+    found = [time for time in found if stamps.is_plausible(time)]
     return [max(found)] if found else []

@@ -14,7 +14,7 @@ from tracecore.signals.logs.multiline import OomReport, Take
 from tracecore.signals.logs.reader import layer_of, read_lines
 from tracecore.signals.logs.selector import Selector
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
-from tracecore.signals.stamps import Stamp
+from tracecore.signals.stamps import Stamp, is_plausible
 from tracecore.signals.stream import Clock, Counters, Stream
 
 MAX_FIELD = 1 << 20
@@ -57,7 +57,7 @@ def _worker(raw: bytes) -> Line:
     micros = _text(entry.get("_SOURCE_REALTIME_TIMESTAMP")) or _text(entry.get("__REALTIME_TIMESTAMP"))
     known = micros.isdigit() and len(micros) < 18
     lane = f"{host} {program}{_text(entry.get('_PID'))}".encode("utf-8", "replace")
-    stamp = Stamp(int(micros) * 1000) if known else None
+    stamp = Stamp(int(micros) * 1000) if known and is_plausible(int(micros) * 1000) else None
     line = Line(clean(_text(entry.get("MESSAGE")).encode("utf-8", "replace")), lane, stamp, host=host, program=program)
     strip_prefixes(line, single_node=False)
     return line

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import BinaryIO, TypeAlias
+from collections.abc import Iterator
+from typing import BinaryIO
 
 import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.stream import Counters
 
-#: Gives so many bytes from a place of a stream once more.
-Again: TypeAlias = Callable[[int, int], bytes]
-
 #: What is done once for each block costs little of one so large; much larger ones cost more for fresh memory.
-BLOCK = 3 << 19
+BLOCK = 1 << 20
 #: The first one is smaller: in it whoever reads a file gets to know it, and looks at every line for that.
 FIRST = 1 << 17
 #: How much may be left after the last newline before carriage returns are taken for line ends, too.
@@ -54,18 +50,14 @@ class Block(msgspec.Struct, gc=False):
     newlines: int = -1
 
 
-def blocks(file: BinaryIO, counters: Counters, size: int | Callable[[], int] = BLOCK) -> Iterator[Block]:
-    """Cuts a file into blocks of at most about `size` bytes that end on a line border (the last one may not).
-
-    Args:
-        size: asked anew for each block where it is a function.
-    """
+def blocks(file: BinaryIO, counters: Counters, size: int = BLOCK) -> Iterator[Block]:
+    """Cuts a file into blocks of at most about `size` bytes that end on a line border (the last one may not)."""
     carry = b""
     offset = 0  # of the carry
     line = 1
     skipping = False
     kept = b""  # the end, so far, of a line that is too long
-    for chunk in _chunks(file, counters, size if callable(size) else lambda: size):
+    for chunk in _chunks(file, counters, size):
         if skipping:
             end = _first_end(chunk)
             rest = chunk if end < 0 else chunk[:end]
@@ -109,21 +101,12 @@ def blocks(file: BinaryIO, counters: Counters, size: int | Callable[[], int] = B
         yield Block(carry or kept, offset - len(kept), line)
 
 
-def _chunks(file: BinaryIO, counters: Counters, size: Callable[[], int]) -> Iterator[bytes]:
-    wanted = min(size(), FIRST)
+def _chunks(file: BinaryIO, counters: Counters, size: int) -> Iterator[bytes]:
+    wanted = min(size, FIRST)
     while chunk := file.read(wanted + _ahead(file, wanted)):
         counters.read(len(chunk))
         yield chunk
-        wanted = size()
-
-
-def again(file: BinaryIO) -> Again | None:
-    """A way to read parts of a file once more; None where that cannot be done, or is not cheap."""
-    return partial(_part, file.fileno()) if type(file) is io.FileIO and file.seekable() else None
-
-
-def _part(file: int, offset: int, size: int) -> bytes:
-    return os.pread(file, size, offset)
+        wanted = size
 
 
 def _ahead(file: BinaryIO, size: int) -> int:

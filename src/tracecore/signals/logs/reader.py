@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 
 import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
-from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, again, blocks, newlines
+from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
-from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, holds, reports
+from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, reports
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -74,16 +73,9 @@ def read_lines(
     counters = Counters() if counters is None else counters
     assembly = _Assembly(stream, clock, dialect, counters)
     with stream.open() as file:
-        if holds(selector):
-            once_more = again(file)
-            for block in blocks(file, counters, partial(selector.size, block_size)):
-                for answered, picked in selector.take(block, once_more, hold=assembly.idle):
-                    yield from assembly.feed(answered, picked)
-            for answered, picked in selector.rest():
-                yield from assembly.feed(answered, picked)
-        else:
-            for block in blocks(file, counters, block_size):
-                yield from assembly.feed(block, selector(block.data))
+        for block in blocks(file, counters, block_size):
+            picked = selector.take(block) if reports(selector) else selector(block.data)
+            yield from assembly.feed(block, picked)
     if reports(selector):
         yield from assembly.reported(selector.finish())
     yield from assembly.finish()
@@ -249,6 +241,8 @@ class _Assembly:
                 continue
             stamp = line.stamp or stamps.find(line.text)
             reference = self._clock.latest if self._time is None else self._time
+            if stamp is not None and not self._fits(stamp.resolve(reference)):
+                stamp = None
             time = self._anchor(report.offset) if stamp is None else stamp.resolve(reference)
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
@@ -390,15 +384,15 @@ class _Assembly:
     def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:
         """The time of a line and whether it was inferred."""
         reference = self._clock.latest if self._time is None else self._time
-        if stamp is not None:
+        if stamp is not None and self._fits(time := stamp.resolve(reference)):
             # A year or a date is completed from the bundle's end the first time, then from the line before.
-            self._time = stamp.resolve(reference)
+            self._time = time
             self._seen = self._stamped_at = offset
             return self._time, False
         if self._looks < MAX_LOOKS and offset > self._seen:
             found = self._look_back(offset, data, position)
-            if found is not None:
-                self._time = found.resolve(reference)
+            if found is not None and self._fits(time := found.resolve(reference)):
+                self._time = time
                 self._looks = 0
             else:
                 self._looks += 1
@@ -406,6 +400,12 @@ class _Assembly:
         if self._time is not None:
             return self._time, True
         return self._anchor(offset), True
+
+    def _fits(self, time: int) -> bool:
+        """Whether a line can be of this time: not long before the line above, nor after the end of the bundle."""
+        if time > self._clock.latest + stamps.DAY and self._clock.exact:
+            return False
+        return self._time is None or time > self._time - stamps.APART
 
     def _look_back(self, offset: int, data: bytes, position: int) -> Stamp | None:
         """The nearest time in the lines above that nobody has looked at yet."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeGuard
 
-from tracecore.signals.logs.blocks import Again, Block
+from tracecore.signals.logs.blocks import Block
 
 if TYPE_CHECKING:
     from tracecore.signals.arrays import np
-
-#: What was picked of a block. Of blocks of which only reports are needed, the end stands for all of them.
-Answer: TypeAlias = tuple[Block, Sequence[int] | None]
 
 #: Lines with one of these open a multi-line block. Without them the block is read as single lines.
 OPENERS = (
@@ -91,51 +88,29 @@ class Selector(Protocol):
     def __call__(self, block: bytes) -> Sequence[int] | None: ...
 
 
-@runtime_checkable
 class Reporting(Protocol):
     """A selector that keeps reports back until it knows what they stand for."""
+
+    #: Kinds of lines of which it read something else than recipes do; it leaves them alone since then.
+    refused: int
+
+    def take(self, block: Block) -> Picked:
+        """The same as for the block's bytes, with reports."""
+        ...
 
     def finish(self) -> Sequence[Report]:
         """Those it still has, at the end of the stream."""
         ...
 
 
-@runtime_checkable
-class Holding(Reporting, Protocol):
-    """A selector that may judge several blocks together, later."""
-
-    def size(self, most: int) -> int:
-        """Bytes of the next block to take."""
-        ...
-
-    def take(self, block: Block, again: Again | None, *, hold: bool) -> Sequence[Answer]:
-        """What can be said now, in the order of the stream: of this block, and of those before that were kept back.
-
-        Args:
-            block: the next one. If it is kept back, it is told how many newlines it has.
-            again: gives bytes of the stream once more; None where that cannot be done.
-            hold: the answer may wait for the next blocks.
-        """
-        ...
-
-    def rest(self) -> Sequence[Answer]:
-        """What can be said of the blocks that were kept back, now that no more of them are waited for."""
-        ...
-
-
 @cache
-def _has(protocol: type, kind: type) -> bool:
-    return issubclass(kind, protocol)
-
-
-def holds(selector: Selector) -> TypeGuard[Holding]:
-    """Whether a selector may judge several blocks together. To ask a protocol costs more than a small file."""
-    return _has(Holding, type(selector))
+def _reports(kind: type) -> bool:
+    return hasattr(kind, "take") and hasattr(kind, "finish")
 
 
 def reports(selector: Selector) -> TypeGuard[Reporting]:
-    """Whether a selector keeps reports back."""
-    return _has(Reporting, type(selector))
+    """Whether a selector keeps reports back. To ask a protocol costs more than a small file."""
+    return _reports(type(selector))
 
 
 class Selectors(Protocol):

@@ -27,12 +27,9 @@ class Lines:
     """The recipes of a layer, and which lines they can do something with."""
 
     def __init__(self, layer: str) -> None:
-        from tracecore.recipes.sampling import Shapes
-
         self.plan: LayerPlan = fresh(layer)
         self._stream = Stream(path="otlp", format="text", layer=layer, open=_nothing)
         self._every: Selector = self.plan.every(self._stream)
-        self._shapes = Shapes()
         self._selectors: OrderedDict[_Key, Selector] = OrderedDict()
         warm(self.plan)
 
@@ -56,7 +53,7 @@ class Lines:
     def _sampler(self, stream: _Key) -> Selector:
         select = self._selectors.get(stream)
         if select is None:
-            select = self._selectors[stream] = self.plan.selector(self._stream, self._shapes)
+            select = self._selectors[stream] = self.plan.selector(self._stream, live=True)
             if len(self._selectors) > SAMPLED:
                 self._selectors.popitem(last=False)
         else:

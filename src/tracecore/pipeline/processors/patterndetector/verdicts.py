@@ -95,6 +95,7 @@ def _incident(update: Update) -> dict[str, Any]:
         "incident.headline": incident.headline,
         "incident.remediation": incident.advice,
         "incident.class": document["failure"]["class"],
+        "incident.patterns": list(dict.fromkeys(held.verdict.pattern_name for held in update.verdicts)),
         "incident.json": msgspec.json.encode(document).decode(),
     }
     if incident.root is not None:

@@ -49,7 +49,7 @@ class Nvml:
         try:
             import pynvml
         except ImportError:
-            raise NvmlError("nvidia-ml-py is not installed: pip install tracecore[gpu]") from None
+            raise NvmlError("nvidia-ml-py is not installed: pip install nvidia-ml-py") from None
         self._nvml: Any = pynvml
         self._absent = tuple(
             kind

@@ -1,0 +1,109 @@
+"""Counters of silent corruption by job and node, and which of them rose while a job ran."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from tracecore.facts.fact import order
+from tracecore.patterns.scope import job_keys
+from tracecore.patterns.timeline import Changes, grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.gpu import SdcCounter
+    from tracecore.facts.training import EvalAccuracy
+
+_time = attrgetter("time")
+_node = attrgetter("node")
+_delta = attrgetter("delta")
+
+
+class Counters:
+    """The counters of a window. One that names no job is of any job that ran on its node.
+
+    Args:
+        counters: in order.
+        skew: how far the clocks of two nodes may disagree.
+    """
+
+    def __init__(self, counters: Sequence[SdcCounter], skew: int) -> None:
+        self._skew = skew
+        anybodys = [counter for counter in counters if of_any_job(counter)]
+        self._anybodys = Rises(anybodys)
+        self._nodes = {node: Rises(group) for node, group in grouped(anybodys, _node).items()}
+        own = [counter for counter in counters if not of_any_job(counter)]
+        self._jobs = {job: OfJob(group) for job, group in grouped(own, job_keys).items()}
+
+    def during(self, evaluation: EvalAccuracy, memory: int) -> tuple[SdcCounter | None, int, int]:
+        """The first that rose inside the job's own start and end, how much all did, and the tolerance between clocks
+        where the first counts only thanks to it. A job that says no end had not ended when it was evaluated."""
+        if evaluation.job_start is None:
+            return None, 0, 0
+        node = evaluation.node
+        earliest, latest = evaluation.time - memory, evaluation.time + memory
+        begin, end = evaluation.job_start, evaluation.time if evaluation.job_end is None else evaluation.job_end
+        if begin > end:
+            return None, 0, 0  # a job that ended before it began
+        exact = max(begin, earliest), min(end, latest)
+        own = self._jobs.get(job_keys(evaluation))
+        near = [self._anybodys] if node is None else [self._nodes.get(node), self._nodes.get(None)]
+        found = [rises.between(*exact) for rises in (*near, None if own is None else own.all) if rises is not None]
+        if own is not None and node is not None and self._skew:
+            # What another node says is told by another clock.
+            found += own.elsewhere(node, (max(begin - self._skew, earliest), exact[0] - 1))
+            found += own.elsewhere(node, (exact[1] + 1, min(end + self._skew, latest)))
+        first = min((counter for counter, _ in found if counter is not None), key=order, default=None)
+        inside = first is None or exact[0] <= first.time <= exact[1]
+        return first, sum(rises for _, rises in found), 0 if inside else self._skew
+
+
+class Rises:
+    """Counters in order, and how much all up to each rose."""
+
+    __slots__ = ("counters", "sums")
+
+    def __init__(self, counters: Sequence[SdcCounter]) -> None:
+        self.counters = counters
+        self.sums = [0, *accumulate(map(_delta, counters))]
+
+    def between(self, oldest: int, newest: int) -> tuple[SdcCounter | None, int]:
+        """The first of this time, and how much all of this time rose."""
+        begin, end = self.range(oldest, newest)
+        return self.counters[begin] if begin < end else None, self.sums[end] - self.sums[begin] if begin < end else 0
+
+    def range(self, oldest: int, newest: int) -> tuple[int, int]:
+        """The places of those of this time."""
+        return bisect_left(self.counters, oldest, key=_time), bisect_right(self.counters, newest, key=_time)
+
+
+class OfJob:
+    """The counters that name one job."""
+
+    __slots__ = ("_changes", "_named", "_nodes", "all")
+
+    def __init__(self, counters: Sequence[SdcCounter]) -> None:
+        self.all = Rises(counters)
+        self._named = Rises([counter for counter in counters if counter.node is not None])
+        self._changes = Changes(map(_node, self._named.counters))
+        self._nodes = {node: Rises(group) for node, group in grouped(self._named.counters, _node).items()}
+
+    def elsewhere(self, node: str, span: tuple[int, int]) -> list[tuple[SdcCounter | None, int]]:
+        """The first of other nodes and of this time, and how much all of them rose."""
+        if span[0] > span[1]:
+            return []
+        begin, end = self._named.range(*span)
+        named = self._named.counters
+        first = self._changes.after(begin) if begin < end and named[begin].node == node else begin
+        if first is None or first >= end:
+            return []
+        here = self._nodes[node].between(*span)[1] if node in self._nodes else 0
+        return [(named[first], self._named.between(*span)[1] - here)]
+
+
+def of_any_job(counter: SdcCounter) -> bool:
+    """Whether it names no job, nor a pod that could tell."""
+    return not counter.job and not counter.pod

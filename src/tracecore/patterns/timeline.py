@@ -1,0 +1,149 @@
+"""Facts in order of time, and those of them that are near an instant."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, chain, pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tracecore.facts.fact import Fact, order
+from tracecore.patterns.contract import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    K = TypeVar("K", bound=Hashable)
+
+F = TypeVar("F", bound=Fact)
+
+_time = attrgetter("time")
+_end = attrgetter("end")
+
+
+class Timeline(Generic[F]):
+    """Facts in order of time; each question about them costs a binary search.
+
+    Args:
+        facts: in order of time.
+    """
+
+    __slots__ = ("_longest", "facts")
+
+    def __init__(self, facts: Sequence[F]) -> None:
+        self.facts = facts
+        self._longest: list[F] | None = None
+
+    def first(self, oldest: int, newest: int) -> F | None:
+        """The first that ended at `oldest` or later, where it began at `newest` or earlier."""
+        longest = self._lasting()
+        # Ends of the longest never fall; where they first reach `oldest`, the fact itself does.
+        place = bisect_left(longest, oldest, key=_end)
+        return longest[place] if place < len(longest) and longest[place].time <= newest else None
+
+    def latest(self, oldest: int, newest: int) -> F | None:
+        """The last that began at `newest` or earlier, where it ended at `oldest` or later; else the one of those
+        before it that lasted longest, where that did."""
+        place = bisect_right(self.facts, newest, key=_time) if self.facts else 0
+        if not place:
+            return None
+        last = self.facts[place - 1]
+        if last.time < oldest and last.end < oldest:
+            last = self._lasting()[place - 1]
+        return last if last.end >= oldest else None
+
+    def _lasting(self) -> list[F]:
+        """For each fact the one that lasted longest of it and those before it."""
+        if self._longest is None:
+            self._longest = list(accumulate(self.facts, _later_end))
+        return self._longest
+
+
+def _later_end(one: F, other: F) -> F:
+    return other if other.end > one.end else one
+
+
+class Others(Generic[F]):
+    """Facts in order of time, for the first near an instant whose name is another.
+
+    Args:
+        facts: in order of time.
+        name: says by what they are told apart: a rank, a GPU.
+    """
+
+    __slots__ = ("_longest", "_name")
+
+    def __init__(self, facts: Sequence[F], name: Callable[[F], object]) -> None:
+        self._name = name
+        #: For each fact, of it and those before it, the one that lasted longest, and the one of another name that did.
+        self._longest: list[tuple[F, F | None]] = []
+        one: F | None = None
+        other: F | None = None
+        for fact in facts:
+            if one is None or fact.end > one.end:
+                one, other = fact, other if one is None or name(one) == name(fact) else one
+            elif name(fact) != name(one) and (other is None or fact.end > other.end):
+                other = fact
+            self._longest.append((one, other))
+
+    def first(self, value: object, oldest: int, newest: int) -> F | None:
+        """The first whose name is not this value that ended at `oldest` or later, where it began at `newest` or
+        earlier."""
+
+        def of_another(pair: tuple[F, F | None]) -> F | None:
+            return pair[0] if self._name(pair[0]) != value else pair[1]
+
+        def end(pair: tuple[F, F | None]) -> int:
+            fact = of_another(pair)
+            return NEVER if fact is None else fact.end
+
+        place = bisect_left(self._longest, oldest, key=end)
+        fact = of_another(self._longest[place]) if place < len(self._longest) else None
+        return fact if fact is not None and fact.time <= newest else None
+
+
+class Changes:
+    """The places at which a sequence of values changes.
+
+    Args:
+        values: in the order of the facts they are of.
+    """
+
+    __slots__ = ("_places",)
+
+    def __init__(self, values: Iterable[object]) -> None:
+        self._places = [place for place, (one, other) in enumerate(pairwise(values), 1) if one != other]
+
+    def after(self, begin: int) -> int | None:
+        """The first place after `begin` at which the value is another; None where it stays the same."""
+        place = bisect_right(self._places, begin)
+        return self._places[place] if place < len(self._places) else None
+
+    def between(self, begin: int, end: int) -> bool:
+        """Whether two of the values from `begin` up to, and without, `end` differ."""
+        place = self.after(begin)
+        return place is not None and place < end
+
+
+def grouped(facts: Iterable[F], name: Callable[[F], K]) -> dict[K, list[F]]:
+    """The facts by this name, each group in the order of the facts."""
+    groups: dict[K, list[F]] = {}
+    for fact in facts:
+        key = name(fact)
+        if key in groups:
+            groups[key].append(fact)
+        else:
+            groups[key] = [fact]
+    return groups
+
+
+def in_order(*sequences: Sequence[F]) -> Sequence[F]:
+    """The facts of all these, each of which is in order, by time and then by uid."""
+    filled = [facts for facts in sequences if facts]
+    if len(filled) < 2:
+        return filled[0] if filled else ()
+    merged = sorted(chain.from_iterable(filled), key=_time)
+    # Uids are made up only where times do not decide.
+    if len(set(map(_time, merged))) < len(merged):
+        merged.sort(key=order)
+    return merged

@@ -1,0 +1,409 @@
+"""Shapes of progress lines: what the numbers of a line mean, learned from the recipes.
+
+Lines that differ in their numbers only say the same things in the same places. So of each shape one line is looked
+into: one number after the other is changed, and reader and recipes are asked what the line says now. What a number
+moves, and by how much, is all that is known of it: a step, a time, whose line it is, how large a loss or a norm is.
+Nothing here knows how a framework writes.
+
+A line is looked up by what is left of it without its digits. What is not found so is looked up once more by its
+`outline`, in which words that no recipe names, identifiers, padding and bars are alike; so text that is different in
+every line does no harm.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from tracecore.signals.arrays import np
+
+Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+#: Shapes that are learned; further ones are evaluated line by line.
+MAX_SHAPES: Final = 512
+#: Shapes that differ in words only that no number follows.
+MAX_ALIKE: Final = 8
+#: Lines and outlines that are remembered; all are forgotten when there are so many.
+MAX_KEYS: Final = 1 << 16
+#: Numbers of a line that may mean something.
+WIDTH: Final = 14
+#: Answers for a line that is no shape: not looked up yet, no progress, progress that has to be evaluated by itself.
+UNKNOWN: Final = -1
+NOTHING: Final = -2
+ALONE: Final = -3
+#: Factor between what the size of one value adds to a lane, and that of the next.
+APART: Final = 4096
+#: Steps are below this; of more digits than a number of 64 bits has, nothing is known.
+MAX_STEP: Final = 1 << 40
+MAX_DIGITS: Final = 18
+
+DIGITS: Final = b"0123456789"
+_NUMBER: Final = re.compile(rb"\d+")
+_TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
+_RUN: Final = re.compile(rb"\d+|[A-Za-z]+")
+_REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
+_UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z]{0,6}0)")
+_PROSE: Final = re.compile(rb"\bw(?:[^0-9A-Za-z]{1,3}w)+\b")
+#: Identifiers and colours: their digits are no numbers.
+_IDENTIFIER: Final = re.compile(
+    rb"\x1b\[[0-9;]*[A-Za-z]|(?<![0-9A-Za-z.])(?:0x)?(?:(?=[0-9]*[a-fA-F])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{6,}(?![0-9A-Za-z])"
+    rb"|[0-9]*[A-Za-z]+[0-9]+[A-Za-z]+[0-9]+[0-9A-Za-z]*)"
+)
+_MASK: Final = b"\xff" * 256
+
+
+def masked(text: bytes) -> bytes:
+    """A text without identifiers; everything else stays in its place."""
+    return _IDENTIFIER.sub(_hidden, text)
+
+
+def _hidden(match: re.Match[bytes]) -> bytes:
+    size = match.end() - match.start()
+    return _MASK[:size] if size <= len(_MASK) else b"\xff" * size
+
+
+class Said(NamedTuple):
+    """What reader and recipes make of one line.
+
+    Args:
+        something: they know it.
+        progress: it says nothing but progress.
+        step: its step.
+        who: names who wrote it.
+        kind: the rest that tells one kind of progress line from another.
+        time: in seconds, in any calendar; None where it has none.
+        values: of which it matters how large they are.
+    """
+
+    something: bool
+    progress: bool
+    step: int | None
+    who: object
+    kind: object
+    time: float | None
+    values: tuple[float | None, ...]
+
+
+Ask: TypeAlias = Callable[[bytes], Said]
+
+
+class Shape(NamedTuple):
+    """What the numbers of a line mean, each by its place among them.
+
+    Args:
+        steps: what a number adds to the step, for each of one.
+        times: the same for the time, in seconds.
+        who: numbers that say whose line it is.
+        lengths: numbers whose length says how large a value is, each with a factor that tells values apart.
+        exponents: the same for exponents, the factor with their sign.
+        stepless: the line has no step.
+        kind: see `Said`.
+        since: the time of a line whose numbers are all 0; None for lines without one.
+    """
+
+    steps: tuple[tuple[int, int], ...] = ()
+    times: tuple[tuple[int, float], ...] = ()
+    who: tuple[int, ...] = ()
+    lengths: tuple[tuple[int, int], ...] = ()
+    exponents: tuple[tuple[int, int], ...] = ()
+    stepless: bool = False
+    kind: object = None
+    since: float | None = None
+
+    @property
+    def timeless(self) -> bool:
+        """Whether the line has no time."""
+        return self.since is None
+
+    def fits(self, said: Said, raw: bytes, spans: Sequence[tuple[int, int]]) -> bool:
+        """Whether a line with as many numbers says what this shape says."""
+        step = None if self.stepless else sum(_at(raw, spans[place]) * weight for place, weight in self.steps)
+        if (said.kind, said.step, said.time is None) != (self.kind, step, self.since is None):
+            return False
+        if said.time is None or self.since is None:
+            return True
+        return abs(self.since + sum(_at(raw, spans[place]) * weight for place, weight in self.times) - said.time) < 2
+
+    @property
+    def used(self) -> list[int]:
+        """Numbers that mean something."""
+        pairs = (*self.steps, *self.times, *self.lengths, *self.exponents)
+        return sorted({*self.who, *(place for place, _ in pairs)})
+
+
+def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
+    """The shape of a line; `NOTHING` or `ALONE` where it is none.
+
+    Args:
+        raw: the line.
+        spans: where its numbers are.
+        ask: what recipes and reader make of a line.
+    """
+    base = ask(raw)
+    if not base.something or not base.progress:
+        return ALONE if base.something else NOTHING
+    steps: list[tuple[int, int]] = []
+    times: list[tuple[int, float]] = []
+    who: list[int] = []
+    lengths: list[tuple[int, int]] = []
+    exponents: list[tuple[int, int]] = []
+    for place in _telling(raw, spans, ask, base, 0, len(spans)):
+        begin, end = spans[place]
+        said, change = _moved(raw, begin, end, ask, base)
+        if said is None:
+            return ALONE
+        if said.who != base.who or said.kind != base.kind:
+            who.append(place)
+        if said.step != base.step:
+            if said.step is None or base.step is None or (said.step - base.step) % change:
+                return ALONE
+            steps.append((place, (said.step - base.step) // change))
+        if said.time != base.time:
+            if said.time is None or base.time is None:
+                return ALONE
+            weight = (said.time - base.time) / change
+            if abs(weight) >= 0.9 or end - begin >= 10:  # else a part of a second
+                times.append((place, weight))
+        for number, (before, after) in enumerate(zip(base.values, said.values, strict=True)):
+            factor = APART**number
+            if before is None or after is None or before == after:
+                continue
+            if _is_whole(before, after, change) and factor not in dict(lengths).values():
+                lengths.append((place, factor))
+            elif sign := _exponent(before, after, change):
+                exponents.append((place, sign * factor))
+    since = None
+    if times and base.time is not None:
+        since = base.time - sum(_at(raw, spans[place]) * weight for place, weight in times)
+    columns = tuple(steps), tuple(times), tuple(who), tuple(lengths), tuple(exponents)
+    shape = Shape(*columns, base.step is None, base.kind, since)
+    return shape if len(shape.used) <= WIDTH and shape.fits(base, raw, spans) else ALONE
+
+
+def _at(raw: bytes, span: tuple[int, int]) -> int:
+    return int(raw[span[0] : span[1]])
+
+
+def _telling(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask, base: Said, low: int, high: int) -> Iterable[int]:
+    """Places of the numbers that mean something: most of a long line mean nothing, and are asked for together."""
+    if low >= high:
+        return
+    changed = bytearray(raw)
+    for _, end in spans[low:high]:
+        changed[end - 1] = _other(raw[end - 1])
+    if ask(bytes(changed)) == base:
+        return
+    if high - low == 1:
+        yield low
+        return
+    middle = (low + high) // 2
+    yield from _telling(raw, spans, ask, base, low, middle)
+    yield from _telling(raw, spans, ask, base, middle, high)
+
+
+def _other(digit: int) -> int:
+    """One less, so that dates stay dates; of nothing one more."""
+    return digit - 1 if digit > 48 else 49
+
+
+def _moved(raw: bytes, begin: int, end: int, ask: Ask, base: Said) -> tuple[Said | None, int]:
+    """What a line says with another number in one place, and how much larger that is; None where it makes no sense."""
+    for place in (end - 1, begin):
+        changed = raw[:place] + bytes((_other(raw[place]),)) + raw[place + 1 :]
+        said = ask(changed)
+        if said.something and (said.time is None) == (base.time is None):
+            return said, int(changed[begin:end]) - int(raw[begin:end])
+    return None, 0
+
+
+def _is_whole(before: float, after: float, change: int) -> bool:
+    """Whether the whole part of a value was changed."""
+    return math.isclose(after - before, math.copysign(change, after - before), rel_tol=1e-6)
+
+
+def _exponent(before: float, after: float, change: int) -> int:
+    """The sign of the exponent of a value that was changed; 0 where something else was."""
+    if not before or not after or abs(change) > 99:
+        return 0
+    grown = math.log10(abs(after / before)) if math.isfinite(before) and math.isfinite(after) else 0.0
+    return round(grown / change) if abs(grown) > 0.99 and math.isclose(abs(grown), abs(change), rel_tol=1e-6) else 0
+
+
+class Rows:
+    """Variants of shapes as columns: of each, which numbers of a line mean something, and what.
+
+    A variant is a shape and how many numbers its lines have.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], int] = {}
+        self.shapes = np.zeros(0, np.int64)
+        self._rows: list[list[list[float]]] = []
+        self._shapes: list[int] = []
+        self._counts: list[int] = []
+
+    def add(self, number: int, shape: Shape, count: int) -> int:
+        """The number of a variant: that of the shape, and how many numbers a line has."""
+        key = number, count
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self._rows)
+            who = [(place, 1 + order * 1_000_003) for order, place in enumerate(shape.who)]
+            used = shape.used
+            columns: list[list[float]] = [list(used)]
+            for meaning in (shape.steps, shape.times, who, shape.lengths, shape.exponents):
+                weights: dict[int, float] = dict(meaning)
+                columns.append([weights.get(place, 0) for place in used])
+            self._rows.append([column + [0.0] * (WIDTH - len(used)) for column in columns])
+            self._shapes.append(number)
+            self._counts.append(count)
+        return found
+
+    def columns(self) -> None:
+        """Makes columns of what was added."""
+        if len(self.shapes) == len(self._rows):
+            return
+        table = np.array(self._rows, np.float64)
+        self.runs, self.steps, self.who, self.lengths, self.exponents = (
+            table[:, column].astype(np.int64) for column in (0, 1, 3, 4, 5)
+        )
+        self.times = table[:, 2]
+        self.shapes = np.array(self._shapes, np.int64)
+        self.counts = np.array(self._counts, np.int64)
+
+
+class Shapes:
+    """What is known of the lines of streams of one format. Not for two threads at a time.
+
+    Args:
+        ask: what recipes and reader make of a line.
+        vocabulary: words that recipes name, in small letters.
+    """
+
+    def __init__(self, ask: Ask, vocabulary: Iterable[str]) -> None:
+        self._ask = ask
+        self._words = _Words(vocabulary)
+        #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits.
+        self.keys: dict[bytes, int] = {}
+        self._outlines: dict[tuple[bytes, bytes], int] = {}
+        #: Shapes of outlines that differ in words only that no number follows.
+        self._alike: dict[bytes, list[int]] = {}
+        self._seen: set[tuple[bytes, bytes]] = set()
+        self.shapes: list[Shape | int] = []
+        self.rows = Rows()
+        self._without = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+        #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
+        self.refused = 0
+
+    def find(self, key: bytes, line: bytes, raw: bytes) -> int:
+        """The variant of a line that was not found by its key.
+
+        Args:
+            key: the line without digits.
+            line: the line, `masked`.
+            raw: the line as it is.
+        """
+        outline = self._words.outline(line)
+        number = self._outlines.get(outline, UNKNOWN)
+        spans = [match.span() for match in _NUMBER.finditer(line)]
+        if number == UNKNOWN:
+            number = self._learned(outline, raw, spans)
+            if number == UNKNOWN:
+                return ALONE
+            if len(self._outlines) >= MAX_KEYS:
+                self._outlines.clear()
+            self._outlines[outline] = number
+        found = number
+        if number >= 0:
+            shape = self.shapes[number]
+            found = self.rows.add(number, shape, len(spans)) if isinstance(shape, Shape) else ALONE
+        if len(self.keys) >= MAX_KEYS:
+            self.keys.clear()
+        self.keys[key] = found
+        return found
+
+    def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+        """The shape of the first line with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
+        said = self._ask(raw)
+        if not said.something or not said.progress:
+            return ALONE if said.something else NOTHING
+        if any(end - begin > MAX_DIGITS for begin, end in spans):
+            return ALONE
+        known = self._alike.setdefault(outline[0], [])
+        for number in known:
+            shape = self.shapes[number]
+            if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+                return number
+        # To learn a shape takes as long as to evaluate twenty lines: not for one that comes once.
+        if outline not in self._seen:
+            if len(self._seen) >= MAX_KEYS:
+                self._seen.clear()
+                self._alike.clear()
+            self._seen.add(outline)
+            return UNKNOWN
+        if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
+            return ALONE
+        found = learn(raw, spans, self._ask)
+        if isinstance(found, int):
+            return found
+        known.append(len(self.shapes))
+        self.shapes.append(found)
+        return known[-1]
+
+    def without(self) -> tuple[Flags, Flags]:
+        """Which shapes have no step, and which no time."""
+        if len(self._without[0]) < len(self.shapes):
+            shapes = [shape if isinstance(shape, Shape) else Shape() for shape in self.shapes]
+            self._without = (
+                np.array([shape.stepless for shape in shapes], np.bool_),
+                np.array([shape.timeless for shape in shapes], np.bool_),
+            )
+        return self._without
+
+    def agrees(self, variant: int, raw: bytes, step: int) -> bool:
+        """Whether a line says what its columns say; if not, its shape is not used any more."""
+        number = int(self.rows.shapes[variant])
+        said = self._ask(raw)
+        if said.something and said.progress and (-1 if said.step is None else said.step) == step:
+            return True
+        self.refused += 1
+        self.shapes[number] = ALONE
+        self.keys = {key: found for key, found in self.keys.items() if found < 0 or self.rows.shapes[found] != number}
+        return False
+
+
+class _Words(dict[bytes, bytes]):
+    """What stands for a token in an outline."""
+
+    def __init__(self, vocabulary: Iterable[str]) -> None:
+        super().__init__()
+        words = sorted({word.lower() for word in vocabulary}, key=len, reverse=True)
+        parts = "|".join(re.escape(word) for word in words if len(word) > 3)
+        whole = "|".join(map(re.escape, words))
+        self._named = re.compile(f"^(?:{parts})|(?:{parts})$|^(?:{whole})$".encode(), re.IGNORECASE).search
+
+    def __missing__(self, token: bytes) -> bytes:
+        if len(self) >= MAX_KEYS:
+            self.clear()
+        found = self[token] = self._outlined(token)
+        return found
+
+    def _outlined(self, token: bytes) -> bytes:
+        if not token[:1].isalnum():
+            return _REPEATED.sub(rb"\1\2", token)
+        runs = _RUN.findall(token)
+        return b"".join(b"0" if run.isdigit() else self._word(run) for run in runs)
+
+    def _word(self, word: bytes) -> bytes:
+        return word if len(word) <= 2 or self._named(word) else b"w"
+
+    def outline(self, raw: bytes) -> tuple[bytes, bytes]:
+        """A line in which everything is alike that means the same to recipes, and named words that no number follows.
+
+        Of these it matters that they are there, and not where.
+        """
+        parts = _UNNUMBERED.split(b"".join(map(self.__getitem__, _TOKEN.findall(raw))))
+        named = {word for word in parts[1::2] if len(word) > 2}
+        return _PROSE.sub(b"w", b"w".join(parts[::2])), b" ".join(sorted(named))
