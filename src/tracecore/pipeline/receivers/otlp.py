@@ -67,6 +67,14 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
         max_connections: open connections at a time.
     """
 
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "transport",
+        "read_buffer_size",
+        "write_buffer_size",
+        "include_metadata",
+        "middlewares",
+    )
+
     endpoint: str = "localhost:4317"
     tls: ServerTls | None = None
     auth: Auth | None = None
@@ -124,6 +132,17 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
             longest is closed.
         cors: which pages of browsers may send; none when not given.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "include_metadata",
+        "response_headers",
+        "compression_algorithms",
+        "read_header_timeout",
+        "write_timeout",
+        "idle_timeout",
+        "keep_alives_enabled",
+        "middlewares",
+    )
 
     endpoint: str = "localhost:4318"
     tls: ServerTls | None = None

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 #: Seconds, and bytes, for which a client that was refused is still listened to.
 LINGER: Final = 5.0
 LEFT_OVER: Final = 256 << 20
+#: The largest body where none is configured, or 0.
+DEFAULT_BODY: Final = 20 << 20
 #: Lines after the last chunk of a body.
 TRAILERS: Final = 64
 
@@ -193,7 +195,7 @@ class _Handler(Handler):
         self._answer(405, failure(_UNIMPLEMENTED, "use POST", True), True, {"Allow": "POST"})
 
     def _body(self) -> bytes:
-        most = self.options.max_request_body_size
+        most = self.options.max_request_body_size or DEFAULT_BODY
         length = self.headers.get("Content-Length")
         chunked = self.headers.get("Transfer-Encoding")
         if (chunked is not None and length is not None) or len(self.headers.get_all("Content-Length", [])) > 1:
