@@ -48,7 +48,8 @@ def report(number: int, seconds: float, loss: float) -> None:
         stamp = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")
         print(
             f" [{stamp}] iteration {number:8d}/    1000 | consumed samples: {number * 32:12d} | elapsed time per"
-            f" iteration (ms): {seconds * 1e3:.1f} | learning rate: 1.5E-04 | global batch size:    32 | lm loss: {loss:.6E} |"
+            f" iteration (ms): {seconds * 1e3:.1f} | learning rate: 1.5E-04 | global batch size:    32 |"
+            f" lm loss: {loss:.6E} |"
             " loss scale: 1.0 | grad norm: 0.842 | number of skipped iterations:   0 | number of nan iterations:   0 |",
             flush=True,
         )
