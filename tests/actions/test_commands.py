@@ -106,7 +106,9 @@ def test_policies_are_listed_shown_and_tested(tmp_path: Path, capsys: pytest.Cap
     assert main(["policy", "list"]) == 0
     assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == set(policies.names())
     assert main(["policy", "show", "default"]) == 0
-    assert "class resource: 1 retry, first after 30 s" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "class resource: 1 retry, first after 30 s" in shown
+    assert "when the job was cancelled: do not start it again" in shown
     assert main(["policy", "test", "default", "resilient"]) == 0
     assert "0 complaints" in capsys.readouterr().out
     broken = tmp_path / "team.yaml"

@@ -14,6 +14,7 @@ from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
 from tracecore.facts.process import ExitStatus
+from tracecore.incidents import node_trouble
 from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.excerpt import quoted
@@ -90,13 +91,21 @@ def diagnose(
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
         incident.failure = failure_of(incident, attempt, bundle)
+    kernel = {stream.path for stream in bundle.streams if stream.layer == "kernel"}
+    troubles = node_trouble.uncited(facts, verdicts, kernel)
+    for incident in finding.incidents:
+        node_trouble.attach(incident, troubles)
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
     coverage = bundle.coverage(counters)
     coverage["limits_reached"] |= engine.stats.limits_reached()
-    notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]
+    notes = [
+        *finding.notes,
+        *node_trouble.notes(troubles, run),
+        *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors)),
+    ]
     return Diagnosis(
         incidents=finding.incidents,
         verdicts=verdicts,
