@@ -639,13 +639,18 @@ def _verdict(
         unmeasured = tuple(sorted(known.absent - cohort.keys() - {c.rank for c in culprits}))
     first: CollectiveEntry | None = None
     time = hanging[0].time
-    pg_desc = None
+    pg_desc = op = None
+    best = -1
     for fact in hanging:
         if fact.time > time:
             time = fact.time
         pg_desc = pg_desc or fact.pg_desc
         if first is None and isinstance(fact, CollectiveEntry):
             first = fact
+        # What the ranks are in: who waits further on is in something else, and a dump knows best.
+        fits = 2 * (fact.seq == seq) + isinstance(fact, CollectiveEntry)
+        if fits > best and fact.op is not None:
+            op, best = fact.op, fits
     partial = reporter is not None or (not culprits and (bool(unmeasured) or first is None))
     return NcclHangVerdict(
         key=window.key,
@@ -655,7 +660,7 @@ def _verdict(
         pg=window.key[1],
         pg_desc=pg_desc,
         seq=seq,
-        op=None if pairwise else _operation(hanging, seq),
+        op=None if pairwise else op,
         is_p2p=pairwise,
         hanging=hanging,
         culprits=culprits,
@@ -665,17 +670,6 @@ def _verdict(
         earlier=known.earlier,
         reporter=reporter,
     )
-
-
-def _operation(hanging: Sequence[CollectiveEntry | WatchdogReport], seq: int) -> str | None:
-    """What the ranks are in, from a dump where there is one."""
-    best: str | None = None
-    least = 4
-    for fact in hanging:
-        distance = 2 * (fact.seq != seq) + (not isinstance(fact, CollectiveEntry))
-        if fact.op and distance < least:
-            best, least = fact.op, distance
-    return best
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:

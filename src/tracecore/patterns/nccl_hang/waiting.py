@@ -172,9 +172,10 @@ def culprits_of(
         # Called something else, here or before: nothing after that can match.
         return tuple([_different(odd) for odd in known.odd]), None
     found: dict[int, Culprit] = {}
-    for report in window.of(WatchdogReport):
-        for rank in report.missing:
-            found.setdefault(rank, Culprit(rank, "never_entered", fact=report))
+    if reports := window.of(WatchdogReport):
+        for report in reports:
+            for rank in report.missing:
+                found.setdefault(rank, Culprit(rank, "never_entered", fact=report))
     origin: tuple[str, int] | None = None
     progress = known.progress
     for rank in known.entered:

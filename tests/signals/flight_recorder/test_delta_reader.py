@@ -1,4 +1,4 @@
-"""A dump read by the precedent of another gives what it gives when it is read alone, or is not taken for its like."""
+"""A dump read by reference to another gives what it gives when it is read alone, or is not taken for its like."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracecore.signals.flight_recorder import lockstep
+from tracecore.signals.flight_recorder import delta_reader
+from tracecore.signals.flight_recorder.delta_reader import Reference, reference_of
 from tracecore.signals.flight_recorder.dump import Dump, decode, dump_of
-from tracecore.signals.flight_recorder.pickled import DumpError, Limits
-from tracecore.signals.flight_recorder.precedent import Precedent
+from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
@@ -32,8 +32,10 @@ def dumped(*changes: Change, entries: int = 120, last: int = 300, stuck: int = 2
     return Writer().document(root)
 
 
-def precedent(data: bytes) -> Precedent:
-    _, found = lockstep._read("first", 0, data, Limits())
+def reference(data: bytes) -> Reference:
+    machine = Interpreter(data, Limits())
+    root = machine.run()
+    found = reference_of(machine, root, dump_of("first", 0, root))
     assert found is not None
     return found
 
@@ -82,6 +84,26 @@ def in_mesh(number: int) -> Change:
     return change
 
 
+def pipeline(stage: int) -> Change:
+    """Every fourth entry is a send to the next stage, every other fourth a receive from the one before."""
+
+    def change(root: dict[str, Any]) -> None:
+        for number, row in enumerate(root["entries"]):
+            if number % 2 == 0:
+                name = f"send {stage}->{stage + 1}" if number % 4 else f"recv {stage}<-{stage - 1}"
+                row.update(profiling_name=f"nccl:{name}", is_p2p=True, p2p_seq_id=number)
+
+    return change
+
+
+def uneven(seed: int) -> Change:
+    def change(root: dict[str, Any]) -> None:
+        for number, row in enumerate(root["entries"][3::3]):
+            row["input_sizes"] = [[1000 + seed * number]]
+
+    return change
+
+
 def call_otherwise(root: dict[str, Any]) -> None:
     for row in root["entries"]:
         if row["profiling_name"] == "nccl:all_reduce":
@@ -104,22 +126,53 @@ def finish(root: dict[str, Any]) -> None:
         (dumped(entries=195, last=195, stuck=190), dumped(entries=200, last=200, stuck=196, seed=2)),
         (dumped(in_mesh(3)), dumped(in_mesh(4), seed=2)),
         (dumped(in_mesh(3)), dumped(in_mesh(1234), seed=2)),
+        (dumped(pipeline(3)), dumped(pipeline(4), seed=2)),
+        (dumped(pipeline(9)), dumped(pipeline(10), finish, seed=2)),
     ],
-    ids=["times", "threads", "further", "not as far", "shorter", "longer", "mesh", "mesh with a longer name"],
+    ids=[
+        "times",
+        "threads",
+        "further",
+        "not as far",
+        "shorter",
+        "longer",
+        "mesh",
+        "mesh with a longer name",
+        "pipeline",
+        "pipeline with longer names",
+    ],
 )
 def test_ranks_of_one_job_are_alike(first: bytes, second: bytes) -> None:
-    known = precedent(first)
+    known = reference(first)
     found = known.read("second", 1, second, Limits())
     assert found is not None
     same(found, alone(second))
-    # The precedent is as it was.
+    # The reference is as it was.
     again = known.read("second", 1, second, Limits())
     assert again is not None
     same(again, alone(second))
 
 
+def test_half_of_the_entries_may_differ() -> None:
+    known, second = reference(dumped(uneven(7))), dumped(uneven(9), seed=2)
+    assert known.read("second", 1, second, Limits(), most=20) is None
+    found = known.read("second", 1, second, Limits(), most=60)
+    assert found is not None
+    same(found, alone(second))
+
+
+def test_every_recorded_dump(incidents: Path) -> None:
+    for folder in sorted(incidents.glob("*/fr")):
+        files = sorted(folder.iterdir())
+        for file in (*files, *reversed(files)):
+            data = file.read_bytes()
+            dump = delta_reader.read("second", 1, data, Limits())
+            assert dump is not None
+            same(dump, alone(data))
+
+
 def test_equal_columns_are_shared() -> None:
-    known = precedent(dumped())
+    known = reference(dumped())
     found = known.read("second", 1, dumped(seed=2), Limits())
     assert found is not None
     assert found.columns.sig is known.dump.columns.sig
@@ -136,15 +189,17 @@ def no_times(root: dict[str, Any]) -> None:
     ids=["another operation by the same name", "a ring that begins later", "times that are none", "another ring"],
 )
 def test_what_is_not_alike_is_read_alone(second: bytes) -> None:
-    found = precedent(dumped()).read("second", 1, second, Limits())
+    found = reference(dumped()).read("second", 1, second, Limits())
     if found is not None:
         same(found, alone(second))
-    lockstep.read("first", 0, dumped(), Limits())
-    same(lockstep.read("second", 1, second, Limits()), alone(second))
+    delta_reader.read("first", 0, dumped(), Limits())
+    again = delta_reader.read("second", 1, second, Limits())
+    assert again is not None
+    same(again, alone(second))
 
 
 BASE = dumped()
-KNOWN = precedent(BASE)
+KNOWN = reference(BASE)
 
 
 @settings(max_examples=100)
