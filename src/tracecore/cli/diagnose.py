@@ -76,7 +76,7 @@ def command(
 
         try:
             with private.opened(report) as file:
-                file.write(page(diagnosis).encode())
+                file.write(page(diagnosis, time.time_ns()).encode("utf-8", "replace"))
         except OSError as error:
             raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
         if not quiet:
@@ -94,7 +94,7 @@ def _print(diagnosis: Diagnosis, output: str, quiet: bool) -> None:
     elif output == "html":
         from tracecore.incidents.page import page
 
-        click.echo(page(diagnosis), nl=False)
+        click.echo(page(diagnosis, time.time_ns()), nl=False)
     else:
         from tracecore.incidents.text import plain, report
 

@@ -85,6 +85,8 @@ def judge(
         max_restarts: a bound over the policy's, for all restarts together.
     """
     notes = evidence.gather(ended.folder, ended.env, ended.since)
+    code = None if ended.exit is None else ended.exit.exit_code
+    evidence.write_exit_code(ended.folder, code, known=ended.exit is None or code is not None)
     diagnosis = None
     if diagnose is not None:
         found = diagnose(ended.folder)
