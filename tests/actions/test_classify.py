@@ -113,8 +113,8 @@ def test_a_retried_connection_does_not_decide() -> None:
 
 
 def test_a_warning_decides_only_where_nothing_stronger_does() -> None:
-    warning = "WARNING storage: [Errno 116] Stale file handle: '/mnt/data/x'\n"
-    assert classify(1, None, warning).evidence.rule == "storage"
+    warning = "WARNING metrics: connection refused by 10.0.0.9\n"
+    assert classify(1, None, warning).evidence.rule == "connection"
     assert classify(1, None, warning + raised("ValueError: bad row")).failure_class == "code"
 
 
@@ -160,7 +160,7 @@ def test_what_somebody_cancelled_is_not_started_again() -> None:
 def test_a_kill_that_a_line_explains_is_what_the_line_says() -> None:
     log = "slurmstepd: error: Detected 1 oom_kill event in StepId=11.0. Some of the step tasks have been OOM Killed.\n"
     info = classify(137, "SIGKILL", log)
-    assert (info.failure_class, info.evidence.rule) == ("resource", "memory_kill")
+    assert (info.failure_class, info.evidence.rule) == ("infrastructure", "memory_kill")
 
 
 def test_a_launchers_kill_is_unknown_until_an_exit_status_says_that_the_job_failed() -> None:
@@ -206,7 +206,7 @@ def test_the_record_has_the_fields_of_the_contract_and_no_empty_ones() -> None:
     assert document["log_tail"] == "RuntimeError: CUDA out of memory"
     assert document["retry_cap"] == 1
     assert document["retry"] == {
-        "decision": "retry", "reason": "resource: retry 1 of 1 after 30 s", "delay_s": 30.0, "cap": 1, "counted": True,
+        "decision": "retry", "reason": "retry 1 of 1 after 30 s", "delay_s": 30.0, "cap": 1, "counted": True,
     }  # fmt: skip
     assert document["evidence"]["line_number"] == 1
     assert {"signal", "auto_retried", "retry_count"}.isdisjoint(document)

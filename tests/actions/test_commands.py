@@ -37,7 +37,7 @@ def test_text_quotes_the_line_and_says_what_to_do(log: Path, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert out.startswith("resource: ")
     assert "line 1: RuntimeError: CUDA out of memory" in out
-    assert "retry in 30 s" in out
+    assert "\nRetry 1 of 1 after 30 s.\n" in out
 
 
 def test_negative_exit_codes_signals_and_reasons_are_taken(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +106,9 @@ def test_policies_are_listed_shown_and_tested(tmp_path: Path, capsys: pytest.Cap
     assert main(["policy", "list"]) == 0
     assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == set(policies.names())
     assert main(["policy", "show", "default"]) == 0
-    assert "class resource: 1 retry, first after 30 s" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "class resource: 1 retry, first after 30 s" in shown
+    assert "when the job was cancelled: do not start it again" in shown
     assert main(["policy", "test", "default", "resilient"]) == 0
     assert "0 complaints" in capsys.readouterr().out
     broken = tmp_path / "team.yaml"
@@ -117,3 +119,23 @@ def test_policies_are_listed_shown_and_tested(tmp_path: Path, capsys: pytest.Cap
     broken.write_text("name: x\n", encoding="utf-8")
     assert main(["policy", "test", str(broken)]) == 2
     assert f"{broken}:1:1: 'total' is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--log", "-"], "Do not retry: the cause is in the code, and the policy allows no retry."),
+        (["--reason", "CANCELLED"], "Do not retry: the job was cancelled, so it is not started again."),
+        (["--reason", "PREEMPTED"], "Retry: the job was preempted, which is not a failure and uses up no retry."),
+        (["--reason", "NODE_FAIL"], "Retry 1 of 3 at once."),
+    ],
+)
+def test_the_decision_reads_as_a_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import io
+    import sys
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ValueError: bad shape\n")))
+    assert main(["classify", "--exit-code", "1", *arguments]) == 0
+    assert said in capsys.readouterr().out.splitlines()

@@ -152,7 +152,7 @@ _KNOWN_LINE = (
         (words, "hash mismatch")
         for words in ("CUDA error", "GPU OOM", "out of memory", "OOM", "cannot allocate memory")
     ),
-    *(("hash mismatch", words) for words in ("CUDA out of memory", "CUDA error", "GPU OOM")),
+    *(("hash mismatch", words) for words in ("CUDA error", "GPU OOM")),
     *(("hash mismatch", words) for words in ("out of memory", "OOM", "cannot allocate memory")),
 )
 _NO_COMPLAINT = (

@@ -303,7 +303,7 @@ def test_a_stall_is_dumped_judged_and_restarted(tmp_path: Path, patient: str) ->
     dump = tmp_path / "state" / "attempts" / "0001" / "evidence" / "fr" / "nccl_trace_rank_0"
     assert dump.read_bytes() == b"a dump"
     failure = record(tmp_path, 1, "failure")
-    assert failure["class"] == "resource"
+    assert failure["class"] == "infrastructure"
     assert "no progress for" in failure["evidence"]["line"]
     assert record(tmp_path, 1)["step"] == 104
     assert record(tmp_path, 2)["outcome"] == "completed"

@@ -19,6 +19,7 @@ from tracecore.facts.gpu import (
     AerRecovery,
     EccDelta,
     FramebufferSample,
+    GpuCondition,
     GpuDriverError,
     GpuLost,
     NvlinkRate,
@@ -81,6 +82,7 @@ def of(kind: type[Fact], facts: list[Fact]) -> Any:
 
 # type, attributes of the record, what the fact must say. The first attribute is the gate.
 NORMAL: list[tuple[type[Fact], dict[str, Any], dict[str, Any]]] = [
+    (GpuCondition, {"hw.gpu.condition": "row_remap_failed"}, {"condition": "row_remap_failed"}),
     (XidGauge, {"hw.gpu.xid.last": 79, "gpu.id": "0000:3B:00.0"}, {"code": 79, "gpu": "0000:3b:00.0"}),
     (
         Xid,

@@ -80,6 +80,9 @@ def test_one_path_on_two_nodes_is_two_places() -> None:
 
 def test_the_resource_says_whom_a_fact_is_about_not_its_text() -> None:
     payload = wire.payload([Xid(time=T0, source=Source("a"), node="victim", job="theirs", code=79)], T0)
+    record = payload["resource_logs"][0]["scope_logs"][0]["log_records"][0]
+    fields = json.loads(record["attributes"]["tracecore.fact.json"])
+    record["attributes"]["tracecore.fact.json"] = json.dumps({**fields, "node": "victim", "job": "theirs"})
     payload["resource_logs"][0]["resource"]["attributes"] = {
         "k8s.node.name": "mine", "k8s.namespace.name": "team", "k8s.pod.name": "p", "gen_ai.training.job_id": "my-job",
     }  # fmt: skip
@@ -116,8 +119,8 @@ def changed(**attributes: Any) -> dict[str, Any]:
         (changed(tracecore__fact__kind="of_the_future"), "unknown_kind"),
         (changed(tracecore__fact__json=" " * (wire.MAX_FACT + 1)), "too_large"),
         (changed(tracecore__fact__json="[" * 50_000), "malformed"),
-        (changed(tracecore__fact__json='{"fact":"Xid"}'), "malformed"),
-        (changed(tracecore__fact__kind="progress"), "malformed"),
+        (changed(tracecore__fact__json="{}"), "malformed"),
+        (changed(tracecore__fact__kind="cuda_oom"), "malformed"),
         (changed(tracecore__fact__version="1"), "malformed"),
     ],
 )

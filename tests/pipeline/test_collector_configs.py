@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
 from tracecore.pipeline.agent.batch import Batch
 from tracecore.pipeline.agent.catalogue import factories
 from tracecore.pipeline.agent.component import SECTIONS, Setting
-from tracecore.pipeline.agent.configuration import ConfigurationError, read
+from tracecore.pipeline.agent.configuration import ConfigurationError, json_schema, read
 from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.processors import resourcedetection
 from tracecore.pipeline.processors.k8sattributes import Association, AssociationSource, key_kind
@@ -208,3 +209,62 @@ def test_services_are_named_by_the_conventions() -> None:
     assert found() == ["storefront", "shop", "7", "shop.web-5d4-x.main"]
     pod["metadata"]["annotations"] = {"resource.opentelemetry.io/service.name": "mine"}
     assert found()[0] == "mine"
+
+
+def test_settings_that_only_tune_the_collector_are_warned_about(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """\
+receivers:
+  otlp:
+    protocols:
+      grpc: {keepalive: {server_parameters: {max_connection_age: 10s}}, read_buffer_size: 1, include_metadata: true}
+processors:
+  memory_limiter: {limit_mib: 100, min_gc_interval_when_soft_limited: 10s}
+  k8s_attributes: {extract: {metadata: [k8s.pod.name, k8s.deployment.uid], deployment_name_from_replicaset: true}}
+exporters:
+  otlp: {endpoint: "x:4317", compression: zstd, balancer_name: round_robin}
+extensions:
+  health_check: {check_collector_pipeline: {enabled: true}}
+service:
+  extensions: [health_check]
+  telemetry:
+    logs: {sampling: {enabled: true}, initial_fields: {a: b}}
+    metrics: {readers: [{pull: {exporter: {prometheus: {host: 127.0.0.1, port: 0}}}}, {periodic: {interval: 1000}}]}
+    traces: {level: none}
+  pipelines: {logs: {receivers: [otlp], processors: [memory_limiter, k8s_attributes], exporters: [otlp]}}
+""",
+    )
+    configuration, warnings = read([path], {})
+    assert configuration.service.telemetry.metrics.listen() == ("127.0.0.1", 0)
+    said = [warning.message for warning in warnings]
+    for name in (
+        "read_buffer_size", "include_metadata", "min_gc_interval_when_soft_limited", "balancer_name", "periodic",
+        "traces", "deployment_name_from_replicaset", "check_collector_pipeline", "sampling", "initial_fields",
+    ):  # fmt: skip
+        assert f"{name} has no effect here" in said
+    assert "k8s.deployment.uid is not known here, and left out" in said
+    assert "zstd is not there for gRPC: gzip is used" in said
+    document = YAML(typ="safe").load(path.read_text())
+    jsonschema.Draft202012Validator(json_schema()).validate(document)
+
+
+def test_a_setting_that_nobody_knows_is_still_a_mistake(tmp_path: Path) -> None:
+    text = "receivers: {otlp: {protocols: {grpc: {read_bufer_size: 1}}}}\nexporters: {nop: }\n"
+    path = written(tmp_path, text + "service: {pipelines: {logs: {receivers: [otlp], exporters: [nop]}}}\n")
+    (problem,) = problems(path)
+    assert problem.startswith('no such setting "read_bufer_size"')
+
+
+def test_prometheus_discoveries_and_tokens(tmp_path: Path) -> None:
+    job = "{job_name: a, bearer_token_file: /t, scheme: https, static_configs: [{targets: ['x:1']}]}"
+    more = "service: {pipelines: {metrics: {receivers: [prometheus], exporters: [nop]}}}\nexporters: {nop: }\n"
+    path = written(tmp_path, f"receivers: {{prometheus: {{config: {{scrape_configs: [{job}]}}}}}}\n{more}")
+    configuration, _ = read([path], {})
+    (made,) = configuration.of("receiver")["prometheus"].options.jobs()
+    assert made.authorization.credentials_file == "/t"
+    other = "{job_name: a, consul_sd_configs: [{server: x}]}"
+    text = f"receivers: {{prometheus: {{target_allocator: {{endpoint: x}}, config: {{scrape_configs: [{other}]}}}}}}\n"
+    found = problems(written(tmp_path, text + more))
+    assert len(found) == 2
+    assert all("is not supported here; run it in a Collector in front and send OTLP" in text for text in found)

@@ -57,8 +57,8 @@ def offline(place: Path, log: list[tuple[int, str]]) -> set[str]:
     return {said.verdict.pattern_name for said in diagnose([place]).verdicts}
 
 
-def live(log: list[tuple[int, str]], resource: dict[str, str]) -> set[str]:
-    """Every pattern that was said at any time, retracted or not."""
+def live(log: list[tuple[int, str]], resource: dict[str, str], other: dict[str, str] | None = None) -> set[str]:
+    """Every pattern that was said at any time, retracted or not; `other` writes the lines that are no steps."""
     now = START
     setting = Setting(
         "patterndetector",
@@ -73,7 +73,8 @@ def live(log: list[tuple[int, str]], resource: dict[str, str]) -> set[str]:
     for at, text in log:
         now = START + at * SECOND
         record = {"body": text, "attributes": {}, "time_unix_nano": now}
-        entry = {"resource": {"attributes": resource}, "scope_logs": [{"scope": {}, "log_records": [record]}]}
+        whose = resource if other is None or "step:" in text else other
+        entry = {"resource": {"attributes": whose}, "scope_logs": [{"scope": {}, "log_records": [record]}]}
         said.update(names(detector.process(Batch("logs", {"resource_logs": [entry]}))))
         said.update(names(detector.tick(now)))
     return said
@@ -121,3 +122,20 @@ def test_slow_steps_among_retries_are_healthy_live() -> None:
 def test_retries_that_end_with_a_step_are_healthy_offline(tmp_path: Path) -> None:
     log = lines(RETRIES["urllib3"], range(0, 300, 10), range(301, 420, 6))
     assert offline(tmp_path, [*log, *lines("", range(420, 1200, 10), range(0))]) == set()
+
+
+OTHER = {"k8s.pod.name": "w-1", "k8s.namespace.name": "train"}
+
+
+@pytest.mark.parametrize("node", ["node-7", "node-8"])
+@pytest.mark.parametrize("retry", [RETRIES["S3 throttle"], RETRIES["stale handle"], RETRIES["urllib3"]])
+def test_a_worker_that_retries_while_another_reports_the_steps_is_healthy_live(retry: str, node: str) -> None:
+    assert live(healthy(retry), POD, {**OTHER, "k8s.node.name": node}) == set()
+
+
+@pytest.mark.parametrize("retry", [RETRIES["S3 throttle"], RETRIES["stale handle"], RETRIES["urllib3"]])
+def test_a_rank_that_retries_while_another_reports_the_steps_is_healthy_offline(tmp_path: Path, retry: str) -> None:
+    for rank, steps in ((0, True), (3, False)):
+        log = [f"{rfc3339(START + at * SECOND)} {text}\n" for at, text in healthy(retry) if ("step:" in text) == steps]
+        (tmp_path / f"rank{rank}.log").write_text("".join(log))
+    assert [said.verdict.pattern_name for said in diagnose([tmp_path]).verdicts] == []

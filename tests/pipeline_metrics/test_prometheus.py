@@ -553,7 +553,7 @@ def test_good_configurations(tmp_path: Path, line: str) -> None:
         ("relabel_configs: [{action: keep, regex: '('}]", "regular expression"),
         ("relabel_configs: [{action: hashmod, target_label: a}]", "modulus"),
         ("relabel_configs: [{source_labels: [a], replacement: x}]", "target_label"),
-        ("consul_sd_configs: []", "no such setting"),
+        ("consul_sd_configs: []", "is not supported here"),
         ("metrics_path: metrics", "begins with /"),
         ("tls_config: {cert_file: /no/such/file}", "belong together"),
         ("basic_auth: {username: a}\n          authorization: {credentials: b}", "not both"),

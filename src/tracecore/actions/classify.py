@@ -2,11 +2,16 @@
 
 A verdict decides before all else. Then comes who killed the process, then what the log says, read in lines and
 blocks (see `statements`), and last the bare exit status. What each thing means is in `classes.yaml`.
+
+Where no verdict is given, the patterns look at the log's facts as `diagnose` does, with less to look at: the same
+evidence gives the same class.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import re2
@@ -22,16 +27,21 @@ from tracecore.actions.failure import (
     signal_name,
 )
 from tracecore.actions.rules import Rule, Rules, standard
-from tracecore.actions.statements import Statement, account, decisive, why_not
+from tracecore.actions.statements import Account, Statement, account, decisive, why_not
 from tracecore.actions.tail import read_tail
+from tracecore.facts.fold import fold
 from tracecore.facts.process import ExceptionRaised
 from tracecore.facts.process import signal_name as signal_of_exit
+from tracecore.incidents.conclusion import conclude
+from tracecore.patterns import catalogue
 from tracecore.patterns.contract import Verdict, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tracecore.actions.policy import Policy
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Pattern
 
 Judged: TypeAlias = "Verdict | Mapping[str, Any] | str"
 
@@ -71,9 +81,9 @@ def classify(
     found = said.statements
     killer = signal_name(signal) or (None if exit_code is None else signal_of_exit(exit_code))
     ended = killer is not None or exit_code not in (None, 0)
-    rule, chosen, why = _decide(exit_code, killer, ended, verdict, reason, found, rules)
+    rule, chosen, why, pattern = _decide(exit_code, killer, ended, verdict, reason, said, rules)
     failure_class = _class_of(rule, ended)
-    context = _context(rule, chosen, said.step, verdict, reason, rules)
+    context = _context(rule, chosen, said.step, pattern, reason, rules)
     tail_text = log_tail if isinstance(log_tail, str) else log_tail.decode("utf-8", "replace")
     evidence = Evidence(
         rule=rule.name if rule is not None else "nothing",
@@ -106,47 +116,87 @@ def _decide(
     ended: bool,
     verdict: Judged | None,
     reason: str | None,
-    found: list[Statement],
+    said: Account,
     rules: Rules,
-) -> tuple[Rule | None, Statement | None, str]:
-    """The rule that decides, the line it rests on, and why in a sentence."""
+) -> tuple[Rule | None, Statement | None, str, str]:
+    """The rule that decides, the line it rests on, why in a sentence, and the pattern that was found, if any."""
+    found = said.statements
+    given = "" if verdict is None else _judged(verdict)[0]
     if verdict is not None:
         name, document = _judged(verdict)
         rule = rules.for_verdict(name, document)
         if rule is not None and not (name == "worker_crash" and rule.name == "exception"):
-            return rule, _line_of(rule, found), f"the verdict {name} decides"
+            return rule, _line_of(rule, found), f"the verdict {name} decides", given
         if rule is not None:
             # The crash of a worker says who; what was wrong is what that worker said.
             chosen = decisive(found)
             if chosen is not None and chosen.role in ("cause", "error"):
-                return chosen.rule, chosen, f"the verdict {name}, and what the process said"
-            return rule, chosen, f"the verdict {name} decides"
+                return chosen.rule, chosen, f"the verdict {name}, and what the process said", given
+            return rule, chosen, f"the verdict {name} decides", given
     rule = rules.for_reason(reason, exit_code) if reason else None
     if rule is not None:
         chosen = decisive(found)
         before = chosen is not None and chosen.role in ("cause", "error")
-        if rule.role != "stop" or not before:
-            return rule, _line_of(rule, found), f"the reason {reason} was given"
+        # Neither a stop nor a hang outranks the failure that led to it.
+        if rule.role not in ("stop", "symptom") or not before:
+            return rule, _line_of(rule, found), f"the reason {reason} was given", given
     if killer == "SIGKILL":
         explained = next((one for one in found if one.rule.explains_kill and not one.survived), None)
         if explained is not None:
-            return explained.rule, explained, "killed by SIGKILL, and this line says why"
+            return explained.rule, explained, "killed by SIGKILL, and this line says why", given
         chosen = decisive(found)
         if chosen is not None and chosen.role == "stop":
-            return chosen.rule, chosen, "killed by SIGKILL after a stop was asked for"
-        return rules.for_exit(exit_code, killer), None, "killed by SIGKILL, and nothing says by whom"
-    chosen = decisive(found, ended=ended, healthy=exit_code == 0 and killer is None)
+            return chosen.rule, chosen, "killed by SIGKILL after a stop was asked for", given
+        return rules.for_exit(exit_code, killer), None, "killed by SIGKILL, and nothing says by whom", given
+    healthy = exit_code == 0 and killer is None
+    chosen = decisive(found, ended=ended, healthy=healthy)
+    if verdict is None and not healthy and (root := _root(said, chosen, rules)) is not None:
+        rule, name = root
+        if chosen is not None and chosen.rule.failure_class == rule.failure_class and chosen.role in ("cause", "error"):
+            return chosen.rule, chosen, _WHY[chosen.role], name  # says the same, in its own words
+        return rule, _line_of(rule, found) or chosen, f"its lines show {name}", name
     if chosen is not None and not (ended and chosen.role == "ending" and chosen.rule.failure_class == "unknown"):
-        return chosen.rule, chosen, _WHY[chosen.role]
+        return chosen.rule, chosen, _WHY[chosen.role], given
     if ended:
         rule = rules.for_exit(exit_code, killer)
         if chosen is not None and rule.name == rules.exit_statuses["default"]:
             rule = chosen.rule
         how = f"signal {killer}" if killer else f"exit status {exit_code}"
-        return rule, chosen, f"it ended with {how}, and nothing in its log says why"
+        return rule, chosen, f"it ended with {how}, and nothing in its log says why", given
     if exit_code == 0:
-        return None, None, "it ended with exit status 0"
-    return None, None, "no exit status was given, and no line says that anything failed"
+        return None, None, "it ended with exit status 0", given
+    return None, None, "no exit status was given, and no line says that anything failed", given
+
+
+def _root(said: Account, chosen: Statement | None, rules: Rules) -> tuple[Rule, str] | None:
+    """What the patterns find in the log, where that says more than its words: the rule and the pattern's name."""
+    if chosen is not None and chosen.role == "stop":
+        return None
+    verdict = root_cause(said.facts)
+    if verdict is None or verdict.pattern_name == "worker_crash":
+        # The crash of a worker says who; what was wrong is what that worker said.
+        return None
+    if verdict.role != "cause" and chosen is not None and chosen.role in ("cause", "error"):
+        return None
+    rule = rules.for_verdict(verdict.pattern_name, verdict.fields())
+    return None if rule is None else (rule, verdict.pattern_name)
+
+
+def root_cause(facts: Sequence[Fact]) -> Verdict | None:
+    """The root cause that the patterns find in some facts."""
+    if not facts:
+        return None
+    folded = fold(facts)
+    end = max(fact.end for fact in folded)
+    layers = Counter(fact.layer for fact in folded)
+    incidents = conclude(_patterns(), folded, end=end, until=end, layers=layers).finding.incidents
+    root = incidents[0].root if incidents else None
+    return None if root is None else root.verdict
+
+
+@cache
+def _patterns() -> tuple[Pattern[Any], ...]:
+    return catalogue()
 
 
 _WHY: Final = {
@@ -216,7 +266,7 @@ def _context(
     rule: Rule | None,
     chosen: Statement | None,
     step: int | None,
-    verdict: Judged | None,
+    pattern: str,
     reason: str | None,
     rules: Rules,
 ) -> dict[str, str]:
@@ -225,8 +275,8 @@ def _context(
         context["fingerprint"] = fingerprint(rule, chosen)
         if rule.stop is not None:
             context["planned_stop"] = rule.stop
-    if verdict is not None:
-        context["pattern"] = _judged(verdict)[0]
+    if pattern:
+        context["pattern"] = pattern
     if reason:
         context["reason"] = reason
         if not rules.knows_reason(reason):

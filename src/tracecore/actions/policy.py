@@ -27,9 +27,17 @@ if TYPE_CHECKING:
 #: Reasons for which a retry cannot help. They are independent: each can hold without the others.
 Reason: TypeAlias = Literal["deterministic", "same_step", "exhausted"]
 REASONS: Final[dict[Reason, str]] = {
-    "deterministic": "its class says that the same input fails again",
+    "deterministic": "the same input would fail again",
     "same_step": "the same root struck at the same step before",
     "exhausted": "its retries are used up",
+}
+
+#: How a job was stopped that did not fail.
+STOPPED: Final = {
+    "preempted": "was preempted",
+    "time_limit": "reached its time limit",
+    "cancelled": "was cancelled",
+    "interrupt": "was interrupted",
 }
 
 _ROOT = ("name", "about", "total", "stop_when", "classes", "patterns", "stops", "exclude", "cases")
@@ -145,28 +153,24 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """
         if (stop := failure.planned_stop) is not None:
             again = self.stops.get(stop, False)
-            word = stop.replace("_", " ")
-            return Decision(
-                retry=again,
-                reason=f"a stop that was asked for ({word}) is no failure"
-                + ("; start again" if again else ", and whoever asked for it wants it to stay so"),
-                counted=False,
-            )
+            then = "which is not a failure and uses up no retry" if again else "so it is not started again"
+            return Decision(retry=again, reason=f"the job {STOPPED[stop]}, {then}", counted=False)
         limit = self.limit(failure)
         count = ledger.retries_of(failure.fingerprint)
         against = tuple(self._against(failure, ledger, limit, count))
         if ledger.retries >= self.total:
-            reason = f"the job was retried {counted(ledger.retries, 'time')}, which is all it may be"
+            times = counted(ledger.retries, "time")
+            reason = f"the job was retried {times}, and the policy allows no more"
             return Decision(retry=False, reason=reason, count=count, cap=limit.retries, reasons=against)
         if len(against) >= self.stop_when:
             reason = _refusal(failure, limit, count, against)
             return Decision(retry=False, reason=reason, count=count, cap=limit.retries, reasons=against)
         delay = limit.delay(count)
-        wait = f" after {delay:g} s" if delay else " at once"
+        wait = f"after {delay:g} s" if delay else "at once"
         times = f"retry {count + 1} of {limit.retries}" if count < limit.retries else f"retry {count + 1}"
-        reason = f"{failure.failure_class}: {times}{wait}"
+        reason = f"{times} {wait}"
         if against:
-            reason += f", though {REASONS[against[0]]}"
+            reason += f", although {REASONS[against[0]]}"
         return Decision(retry=True, reason=reason, delay_s=delay, count=count, cap=limit.retries, reasons=against)
 
     def _against(self, failure: FailureInfo, ledger: Ledger, limit: Limit, count: int) -> list[Reason]:
@@ -186,10 +190,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 def _refusal(failure: FailureInfo, limit: Limit, count: int, against: tuple[Reason, ...]) -> str:
     if limit.retries == 0 and len(against) == 1:
-        return f"{failure.failure_class}: the same input fails again, so it is not retried"
+        where = (
+            f"the cause is in the {failure.failure_class}, and " if failure.failure_class in ("code", "data") else ""
+        )
+        return f"{where}the policy allows no retry"
     said = " and ".join(REASONS[one] for one in against)
     times = f" ({count} of {limit.retries})" if limit.retries else ""
-    return f"{failure.failure_class}: {said}{times}"
+    return f"{said}{times}"
 
 
 def judged(failure: FailureInfo, policy: Policy, ledger: Ledger | None = None, now: int = 0) -> FailureInfo:
@@ -387,3 +394,4 @@ def _word(retry: bool) -> str:
 
 
 assert set(REASONS) == set(get_args(Reason))
+assert set(STOPPED) == set(STOPS)

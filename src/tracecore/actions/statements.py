@@ -56,10 +56,15 @@ class Statement(msgspec.Struct, kw_only=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What a log says of its end: every statement, in order, and the furthest step it speaks of."""
+    """What a log says of its end: every statement, in order, and the furthest step it speaks of.
+
+    Args:
+        facts: of all lines but those that were survived.
+    """
 
     statements: list[Statement]
     step: int | None = None
+    facts: list[Fact] = []
 
 
 def account(tail: Tail, rules: Rules) -> Account:
@@ -73,7 +78,9 @@ def account(tail: Tail, rules: Rules) -> Account:
         attempt = one.attempt = max(one.attempt, attempt) if one.fact is None else one.attempt
     made = read_progress(tail, (one.end for one in found if one.role != "chatter"))
     _survivals(found, made)
-    return Account(found, max((one.step for one in made if one.step is not None), default=None))
+    survived = {one.offset for one in found if one.survived}
+    facts = [fact for stated in tail.stated if stated.source.offset not in survived for fact in stated.facts]
+    return Account(found, max((one.step for one in made if one.step is not None), default=None), facts)
 
 
 def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = False) -> Statement | None:

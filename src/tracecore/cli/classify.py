@@ -15,7 +15,7 @@ from tracecore.cli.output import json_option
 
 if TYPE_CHECKING:
     from tracecore.actions.exclusion import Exclusions
-    from tracecore.actions.failure import FailureInfo
+    from tracecore.actions.failure import FailureInfo, Retry
     from tracecore.actions.ledger import Ledger
     from tracecore.actions.policy import Policy
 
@@ -181,6 +181,15 @@ def _print_json(info: FailureInfo, excluded: Exclusions) -> None:
     click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
+def _decision(retry: Retry, *, dry_run: bool) -> str:
+    """The decision as a sentence: `Retry 1 of 3 at once.`, `Do not retry: the cause is in the code, …`."""
+    if retry.reason.startswith("retry "):
+        return f"Would be {retry.reason}." if dry_run else f"{retry.reason.capitalize()}."
+    if retry.decision == "retry":
+        return f"{'Would retry' if dry_run else 'Retry'}: {retry.reason}."
+    return f"{'Would not' if dry_run else 'Do not'} retry: {retry.reason}."
+
+
 def _text(info: FailureInfo, excluded: Exclusions, dry_run: bool) -> list[str]:
     evidence = info.evidence
     if not info.failed:
@@ -191,10 +200,7 @@ def _text(info: FailureInfo, excluded: Exclusions, dry_run: bool) -> list[str]:
     if evidence.line:
         lines.append(f"  line {evidence.line_number}: {textwrap.shorten(evidence.line, _WIDTH)}")
     lines += textwrap.wrap(info.suggestion, _WIDTH)
-    would = "would " if dry_run else ""
-    wait = f" in {info.retry.delay_s:g} s" if info.retry.delay_s else ""
-    decision = f"{would}retry{wait}" if info.retry.decision == "retry" else f"{would}not retry"
-    lines.append(f"{decision}: {info.retry.reason}")
+    lines.append(_decision(info.retry, dry_run=dry_run))
     if excluded:
         lines.append(f"leave out: {', '.join((*excluded.nodes, *excluded.gpus))}")
         lines += [f"  {option}" for option in (excluded.slurm(),) if option]

@@ -47,6 +47,8 @@ def show(name: str, as_json: bool) -> None:
     """What a policy does: NAME of one that ships with tracecore, or a file."""
     import msgspec
 
+    from tracecore.actions.policy import STOPPED
+
     policy = _load(name)
     if as_json:
         plain = msgspec.to_builtins(policy)
@@ -65,7 +67,7 @@ def show(name: str, as_json: bool) -> None:
             none = "not retried" if policy.stop_when == 1 else f"one reason against a retry{wait}"
             click.echo(f"  {title} {kind}: {retries if limit.retries else none}")
     for stop, again in policy.stops.items():
-        click.echo(f"  stop {stop.replace('_', ' ')}: {'start again' if again else 'stay stopped'}")
+        click.echo(f"  when the job {STOPPED[stop]}: {'start it again' if again else 'do not start it again'}")
     for what, patterns in policy.exclude.items():
         click.echo(f"  leaves out {what} named by: {', '.join(sorted(patterns))}")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tracecore.signals.record import LogSignal
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_field="fact"):
+class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_field="fact", omit_defaults=True):
     """One typed statement taken from a signal.
 
     Identity is explicit and None where it is not known: nothing is guessed from an index.

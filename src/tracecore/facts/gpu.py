@@ -64,6 +64,34 @@ class XidGauge(Fact, frozen=True, kw_only=True):
         return sentence(self, f"the exporter's gauge shows Xid {self.code} as the last")
 
 
+class GpuCondition(Fact, frozen=True, kw_only=True):
+    """A gauge or a table shows a condition of a GPU, or of the rank that uses it. It is no event.
+
+    Args:
+        condition: the vocabulary of `hw.gpu.condition`.
+    """
+
+    kind: ClassVar[str] = "gpu_condition"
+    layer: ClassVar[str] = "metrics"
+    folds: ClassVar[bool] = True
+
+    condition: str
+
+    def describe(self) -> str:
+        return sentence(self, CONDITIONS.get(self.condition, self.condition.replace("_", " ")))
+
+
+#: What a condition means, in a few words.
+CONDITIONS = {
+    "row_remap_pending": "a memory row is pending to be remapped, which needs a reset of the GPU",
+    "row_remap_failed": "remapping of a memory row failed: the GPU is to be replaced",
+    "page_retirement_pending": "memory pages are pending to be retired, which needs a reset of the GPU",
+    "uncorrected_errors": "uncorrected (double bit) memory errors since the driver was loaded",
+    "nvlinks_inactive": "some NVLinks are inactive",
+    "hang": "a monitor reports a hang",
+}
+
+
 class GpuLost(Fact, frozen=True, kw_only=True):
     """The driver says that the GPU has fallen off the bus, with or without an Xid number."""
 

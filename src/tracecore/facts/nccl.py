@@ -91,6 +91,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
         error: the vocabulary of `nccl.error`.
         peer: address or rank of the other side as printed.
         detail: the rest of the line.
+        device: the network adapter, with its port where the line has it.
     """
 
     kind: ClassVar[str] = "nccl_error"
@@ -101,6 +102,7 @@ class NcclError(Fact, frozen=True, kw_only=True):
     error: str
     peer: str | None = None
     detail: str | None = None
+    device: str | None = None
 
     def describe(self) -> str:
         peer = f" with peer {self.peer}" if self.peer else ""

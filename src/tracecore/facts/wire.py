@@ -1,22 +1,23 @@
 """Facts as OTLP log records, so that any OTLP transport carries them (docs/facts.md).
 
-A record says what the fact is in plain attributes for whoever routes or searches it, and whole in one JSON attribute
-for whoever reads it back. Who it is about travels in the resource, which the sending agent sets: a reader believes the
-resource and not the text.
+A record says what the fact is in plain attributes for whoever routes or searches it, and its fields in one JSON
+attribute for whoever reads it back. Whom it is about is said by the resource, which the sending agent sets, and nowhere
+else: text in a log cannot speak for another job.
 """
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Union
+from typing import Any, Final
 
 import msgspec
 
-from tracecore.facts.catalog import BY_NAME, TYPES, snake
+from tracecore.facts.catalog import BY_NAME, snake
 from tracecore.facts.fact import Fact
+from tracecore.facts.host import Heartbeat
+from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
 from tracecore.signals.redaction import redacted
 
@@ -32,7 +33,11 @@ MAX_LINE: Final = 1 << 10
 _KIND, _VERSION, _UID = "tracecore.fact.kind", "tracecore.fact.version", "tracecore.fact.uid"
 _JSON, _LINES = "tracecore.fact.json", "tracecore.fact.lines"
 _JOB, _RANK, _GPU = "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id"
+#: Fields of a fact that the record or its resource has.
+_ELSEWHERE: Final = frozenset({"fact", "time", "node", "pod", "job", "rank", "gpu"})
+_FREQUENT: Final = frozenset({Progress, Heartbeat})
 _ENCODER: Final = msgspec.json.Encoder()
+_DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class Received(msgspec.Struct):
@@ -54,7 +59,7 @@ class Received(msgspec.Struct):
 def uid(fact: Fact) -> str:
     """Name this fact the same way whenever and wherever it is sent: by origin, type and place."""
     name = "\x00".join((fact.node or "", type(fact).__name__, fact.uid, str(fact.time)))
-    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def payload(
@@ -97,16 +102,16 @@ def _resource(fact: Fact) -> dict[str, Any]:
 
 
 def _record(fact: Fact, now: int, lines: Sequence[str], redact: Callable[[str], str] | None) -> dict[str, Any]:
-    plain: Any = fact
-    said = fact.describe()
+    own = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in _ELSEWHERE}
+    # Reports of progress are most of what is sent, and nobody reads them one by one.
+    said = "" if type(fact) in _FREQUENT else fact.describe()
     if redact is not None:
-        plain, said, lines = _redacted(msgspec.to_builtins(fact), redact), redact(said), [*map(redact, lines)]
+        own, said, lines = _redacted(own, redact), redact(said), [*map(redact, lines)]
     attributes: dict[str, Any] = {
         _KIND: snake(type(fact).__name__),
         _VERSION: VERSION,
         _UID: uid(fact),
-        _JSON: _ENCODER.encode(plain).decode(),
-        "tracecore.layer": fact.layer,
+        _JSON: _ENCODER.encode(own).decode(),
     }
     if fact.rank is not None:
         attributes[_RANK] = fact.rank
@@ -114,15 +119,15 @@ def _record(fact: Fact, now: int, lines: Sequence[str], redact: Callable[[str], 
         attributes[_GPU] = fact.gpu
     if lines:
         attributes[_LINES] = [line[:MAX_LINE] for line in lines[:MAX_LINES]]
-    return {
-        "body": said[:MAX_LINE],
+    record = {
         "attributes": attributes,
         "time_unix_nano": fact.time,
         "observed_time_unix_nano": now,
-        "severity_number": 9,
-        "severity_text": "INFO",
         "event_name": EVENT,
     }
+    if said:
+        record["body"] = said[:MAX_LINE]
+    return record
 
 
 def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
@@ -153,7 +158,7 @@ def read(logs: Mapping[str, Any]) -> Received:
                 if not is_fact(record):
                     found.others = True
                     continue
-                fact = _fact(record["attributes"], whose)
+                fact = _fact(record, whose)
                 if isinstance(fact, str):
                     found.skipped[fact] += 1
                     continue
@@ -163,8 +168,9 @@ def read(logs: Mapping[str, Any]) -> Received:
     return found
 
 
-def _fact(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str:
+def _fact(record: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str:
     """The fact, or why there is none."""
+    attributes = record["attributes"]
     version, kind, data = attributes.get(_VERSION), attributes.get(_KIND), attributes.get(_JSON)
     if type(version) is not int or not isinstance(kind, str) or not isinstance(data, str):
         return "malformed"
@@ -175,35 +181,36 @@ def _fact(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str
     if len(data) > MAX_FACT:
         return "too_large"
     try:
-        fact: Fact = _decoder().decode(data)
+        fields = _DECODER.decode(data)
+        identity = _identity(attributes, whose)
+        # Fields that a newer sender knows are passed over.
+        return _placed(msgspec.convert({**fields, **identity, "time": record.get("time_unix_nano")}, BY_NAME[kind]))
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return "malformed"
-    if type(fact) is not BY_NAME[kind]:
-        return "malformed"
-    return _attributed(fact, whose)
 
 
-@functools.cache
-def _decoder() -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(Union[TYPES])  # noqa: UP007
-
-
-def _attributed(fact: Fact, whose: Mapping[str, Any]) -> Fact:
-    """The fact with the identity its resource has, and a source that names the node it was read on."""
-    node = _name(whose.get("k8s.node.name")) or _name(whose.get("host.name")) or fact.node
+def _identity(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> dict[str, Any]:
+    """Whom a fact is about, by what its sender says of itself and never by its text."""
     pod = _name(whose.get("k8s.pod.name"))
-    source = fact.source
+    return {
+        "fact": BY_NAME[attributes[_KIND]].__name__,
+        "node": _name(whose.get("k8s.node.name")) or _name(whose.get("host.name")),
+        "pod": f"{_name(whose.get('k8s.namespace.name')) or 'default'}/{pod}" if pod is not None else None,
+        "job": _name(whose.get(_JOB)),
+        "rank": attributes.get(_RANK),
+        "gpu": attributes.get(_GPU),
+    }
+
+
+def _placed(fact: Fact) -> Fact:
+    """The fact with a source that names the node it was read on."""
+    source, node = fact.source, fact.node
     # What the API server says is known by the API's own uid, whoever hears it. All else is counted by each agent.
-    if node is not None and fact.layer != "kubernetes" and not source.path.startswith(f"{node}:"):
-        ident = f"{node}:{source.ident}" if source.ident else ""
-        source = Source(f"{node}:{source.path}", source.offset, source.line, source.length, ident)
-    return msgspec.structs.replace(
-        fact,
-        node=node,
-        pod=f"{_name(whose.get('k8s.namespace.name')) or 'default'}/{pod}" if pod is not None else fact.pod,
-        job=_name(whose.get(_JOB)) or fact.job,
-        source=source,
-    )
+    if node is None or fact.layer == "kubernetes" or source.path.startswith(f"{node}:"):
+        return fact
+    ident = f"{node}:{source.ident}" if source.ident else ""
+    source = Source(f"{node}:{source.path}", source.offset, source.line, source.length, ident)
+    return msgspec.structs.replace(fact, source=source)
 
 
 def _name(value: object) -> str | None:

@@ -162,9 +162,13 @@ def _attempt(
         survived = [
             t
             for t in touches
-            if not _stands(t, attempt) and (ended or _is_anothers(t, attempt) or _was_slow(t, attempt))
+            if not _stands(t, attempt)
+            and (ended or _is_anothers(t, attempt) or _recovered(t, attempt) or _was_slow(t, attempt))
         ]
         touches = [t for t in touches if t not in survived]
+        unrelated = [t for t in touches if _is_unrelated_kill(t, touches, attempt)]
+        touches = [t for t in touches if t not in unrelated]
+        notes += [f"Also, and nothing ties it to a rank: {t.verdict.headline()}" for t in unrelated]
         how = "the run finished" if ended else "the run went on"
         notes += [f"Overcome, {how}: {t.verdict.headline()}" for t in survived]
     edges = _edges(touches)
@@ -221,6 +225,31 @@ def _is_anothers(t: Touch, attempt: Attempt | None) -> bool:
     if t.name != "host_oom" or attempt is None or attempt.state != "unknown" or t.ranks:
         return False
     return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
+
+
+def _is_unrelated_kill(t: Touch, touches: Sequence[Touch], attempt: Attempt | None) -> bool:
+    """Whether the kernel killed a process for memory that is none of this job, as far as anything tells.
+
+    The job's own processes would be told of: by rank, by process id, by their pod, or by a death of SIGKILL. Where
+    nothing else explains the failure, the kill stays the best explanation there is.
+    """
+    others = [o for o in touches if o.verdict.role == "cause" and o.name not in ("host_oom", *precedence.CONDITIONS)]
+    if t.name != "host_oom" or not others or attempt is None:
+        return False
+    if t.ranks or any(fact.job for fact in t.evidence) or any(fact.layer != "kernel" for fact in t.evidence):
+        return False
+    if any(t.pids & o.pids for o in others) or any(pod in attempt.places for pod in t.pods):
+        return False
+    deaths = [*attempt.ended.values(), *attempt.bad]
+    killed = any(getattr(fact, "signal", None) == "SIGKILL" for fact in deaths)
+    return not killed and not any(precedence.died_of(o) == "SIGKILL" for o in others)
+
+
+def _recovered(t: Touch, attempt: Attempt | None) -> bool:
+    """Whether steps were made long after a port is said to have failed: NCCL went on over it, or over another."""
+    if t.name != "ib_link_flap" or "port_errors" not in t.fields or attempt is None:
+        return False
+    return t.timed and attempt.timed and attempt.progress > t.first + WENT_ON
 
 
 def _was_slow(t: Touch, attempt: Attempt | None) -> bool:

@@ -68,7 +68,8 @@ def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
     named = [fact for fact in run.trouble if isinstance(fact, NcclError) and fact.peer]
     first = next(iter(others or named or run.trouble))
     ranks = {fact.rank for fact in run.trouble if fact.rank is not None}
-    everybody = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
+    known = {rank for attempt in run.attempts.values() for rank in attempt.ranks}
+    everybody = set(range(max(known, default=-1) + 1))  # a rank implies those below it
     suspects = Suspects.of([first]) if ranks < everybody else msgspec.structs.replace(Suspects.of([first]), ranks=())
     unsaid = "why" if isinstance(first, _MUTE) else "what came of it"
     headline = f"Something failed, and nothing read here says {unsaid}: {first.describe()}"

@@ -11,7 +11,7 @@ from tracecore.facts.wording import counted, size
 from tracecore.incidents.coverage import limits_reached, unread_files
 from tracecore.incidents.drawings import moment, progress_charts, timeline_picture
 from tracecore.incidents.drawings import text as _text
-from tracecore.incidents.text import DECISIONS, all_clear, decisive, last_lines, where
+from tracecore.incidents.text import all_clear, class_and_decision, decisive, last_lines, where
 from tracecore.incidents.timeline import Moment, timeline
 from tracecore.patterns import runbook, types
 from tracecore.patterns.cases import CaseError
@@ -131,12 +131,7 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     yield '<dl class="answer">'
     yield f"<dt>Where</dt><dd>{_text(where(incident))}</dd>"
     yield f"<dt>Do</dt><dd>{_prose(incident.advice)}</dd>"
-    failure = incident.failure or {}
-    retry = failure.get("retry") or {}
-    decision = f"; {DECISIONS.get(retry['decision'], retry['decision'])}" if retry.get("decision") else ""
-    whose = str(failure.get("class", "unknown"))
-    reason = f" ({str(retry['reason']).removeprefix(f'{whose}: ')})" if retry.get("reason") else ""
-    yield f"<dt>Class</dt><dd>{_text(whose + decision + reason)}</dd>"
+    yield f"<dt>Class</dt><dd>{_text(class_and_decision(incident.failure or {}))}</dd>"
     name = incident.root.verdict.pattern_name if incident.root else "not enough evidence"
     sure = f", confidence {incident.root.verdict.confidence}" if incident.root else ""
     yield f"<dt>Pattern</dt><dd>{_text(name + sure)}</dd></dl>"

@@ -74,18 +74,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 def _killed(cause: Touch, effect: Touch) -> bool:
     """The crash is a kill, not an exception of the program's own: by signal, or a DataLoader worker's."""
-    return bool(_signal(effect)) or bool(cause.pids & effect.pids)
+    return bool(died_of(effect)) or bool(cause.pids & effect.pids)
 
 
 def _asked(cause: Touch, effect: Touch) -> bool:
     """The process died of being told to."""
-    if _signal(effect) in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+    if died_of(effect) in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         return True
     kind = str(effect.fields.get("exception.type") or "").rpartition(".")[2]
     return kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
 
 
-def _signal(effect: Touch) -> str:
+def died_of(effect: Touch) -> str:
+    """The signal that a crash, or a DataLoader's loss of a worker, tells of; empty where there is none."""
     found = effect.fields.get("tracecore.process.signal") or effect.fields.get("signal") or ""
     return str(found)
 
@@ -98,7 +99,7 @@ def _not_waiting(cause: Touch, effect: Touch) -> bool:
     if not (cause.timed and effect.timed) or cause.first <= gave_up(effect) + SLACK:
         return True
     # Later, only an error of its own of the very rank that did not come still says why it did not.
-    return bool(cause.ranks & effect.ranks) and not _signal(cause)
+    return bool(cause.ranks & effect.ranks) and not died_of(cause)
 
 
 def gave_up(hang: Touch) -> int:
@@ -444,4 +445,9 @@ def same_death(cause: Touch, crash: Touch) -> bool:
     """
     if share(cause, crash, "record") or share(cause, crash, "pid"):
         return True
-    return cause.name == "host_oom" and not cause.ranks and _signal(crash) == "SIGKILL"
+    if cause.name in ("gpu_fault", "hbm_ecc"):
+        # Who has the error of the GPU in its own words is the one whose GPU failed.
+        return "CUDA error" in str(crash.fields.get("exception.message")) or "CUDA" in str(
+            crash.fields.get("exception.type")
+        )
+    return cause.name == "host_oom" and not cause.ranks and died_of(crash) == "SIGKILL"

@@ -14,7 +14,8 @@ from tracecore.incidents.excerpt import Excerpt, excerpt, harmless, last_words
 from tracecore.incidents.timeline import Moment, runs, timeline, words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
 
     from tracecore.facts.fact import Fact
     from tracecore.incidents.diagnosis import Diagnosis
@@ -122,12 +123,17 @@ def _answer(incident: Incident, screen: Screen) -> Iterator[str]:
     yield from _wrap(screen, harmless(incident.advice), " " * 7, "Do     ", "strong")
     failure = incident.failure or {}
     if failure.get("class"):
-        retry = failure.get("retry") or {}
-        words = words_of = str(failure["class"])
-        if retry.get("decision"):
-            words += f"; {DECISIONS.get(retry['decision'], retry['decision'])}"
-            words += f" ({str(retry['reason']).removeprefix(f'{words_of}: ')})" if retry.get("reason") else ""
-        yield from _wrap(screen, words, " " * 7, "Class  ", "strong")
+        yield from _wrap(screen, class_and_decision(failure), " " * 7, "Class  ", "strong")
+
+
+def class_and_decision(failure: Mapping[str, Any]) -> str:
+    """The failure class and what to do about it: `code; do not retry (the cause is in the code, …)`."""
+    retry = failure.get("retry") or {}
+    words = str(failure.get("class", "unknown"))
+    if decision := retry.get("decision"):
+        words += f"; {DECISIONS.get(decision, decision)}"
+        words += f" ({retry['reason']})" if retry.get("reason") else ""
+    return words
 
 
 def where(incident: Incident) -> str:

@@ -1,4 +1,4 @@
-"""The failure class of an incident: whose move is next, and whether to retry."""
+"""The failure class of an incident, and whether to retry: `classify` decides, for all who ask."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tracecore.actions.classify import classify
 from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.process import ExceptionRaised, StackPrinted
+from tracecore.facts.training import StepStalled
 from tracecore.signals.bundle import archive
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ AFTER: Final = 4 * 1024
 _REACH: Final = 256 << 20
 
 NOTHING_FAILED: Final = "none"
+#: Seconds without a step after which a run hangs, where nothing else says so; before that it may be at work.
+HANG_S: Final = 600
 
 
 def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> dict[str, Any]:
@@ -77,6 +80,9 @@ def _failure(
         reason=_reason(incident) if verdict is None else None,
         redact=redact,
     )
+    if verdict is not None and verdict.pattern_name == "worker_crash" and info.suggestion not in incident.advice:
+        # The pattern knows who crashed; what to do about it depends on the class.
+        incident.advice = f"{incident.advice} {info.suggestion}"
     document = info.document()
     # The log is in the bundle; the evidence cites it.
     document.pop("log_tail", None)
@@ -84,13 +90,14 @@ def _failure(
 
 
 def _reason(incident: Incident) -> str | None:
-    """What Kubernetes calls the end, where only that is known."""
+    """What Kubernetes or a supervisor calls the end, where only that is known."""
     for fact in incident.evidence:
         if isinstance(fact, PodEvicted):
             return fact.reason
         if isinstance(fact, WorkloadEvent) and fact.hint == "image_pull_failure":
             return "ErrImagePull"
-    return None
+    stalls = (fact for fact in incident.evidence if isinstance(fact, StepStalled))
+    return "Stalled" if any(stall.no_progress_s >= HANG_S for stall in stalls) else None
 
 
 def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tracecore.engine.emission import standing
-from tracecore.engine.engine import Engine
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
 from tracecore.facts.process import ExitStatus
-from tracecore.incidents import run as runs
-from tracecore.incidents.arbitration import arbitrate
+from tracecore.incidents import node_trouble
+from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
@@ -80,22 +78,34 @@ def diagnose(
     facts = fold((*told, *measured, *recorded.facts))
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
-    engine = Engine(patterns, strict=False)
-    verdicts = standing(engine.replay(facts, until=end + _watched(facts)))
-    verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
-    run = runs.look(facts, end, _ranks(bundle))
-    run.last_lines = lambda rank, attempt: quoted(bundle, rank, attempt)
-    finding = arbitrate(verdicts, run, bundle.layers())
+    concluded = conclude(
+        patterns,
+        facts,
+        end=end,
+        until=end + _watched(facts),
+        layers=bundle.layers(),
+        ranks=_ranks(bundle),
+        last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
+    )
+    verdicts, run, finding, engine = concluded.verdicts, concluded.run, concluded.finding, concluded.engine
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
         incident.failure = failure_of(incident, attempt, bundle)
+    kernel = {stream.path for stream in bundle.streams if stream.layer == "kernel"}
+    troubles = node_trouble.uncited(facts, verdicts, kernel)
+    for incident in finding.incidents:
+        node_trouble.attach(incident, troubles)
     counters = part.counters
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
     coverage = bundle.coverage(counters)
     coverage["limits_reached"] |= engine.stats.limits_reached()
-    notes = [*finding.notes, *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors))]
+    notes = [
+        *finding.notes,
+        *node_trouble.notes(troubles, run),
+        *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors)),
+    ]
     return Diagnosis(
         incidents=finding.incidents,
         verdicts=verdicts,

@@ -17,7 +17,7 @@ Attributes: TypeAlias = dict[str, Value]
 LAYERS = ("stdout", "kernel", "kubernetes", "metrics", "flight_recorder", "scheduler")
 
 
-class Source(msgspec.Struct, frozen=True, gc=False):
+class Source(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Where a statement was read: enough to cite it and to find it again.
 
     Args:

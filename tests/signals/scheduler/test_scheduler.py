@@ -46,10 +46,71 @@ def test_a_process_without_a_status_was_alive(make: Make, text: str) -> None:
     assert killed["log"]["time_unix_nano"] == T
 
 
-def test_entries_that_are_no_status_are_left(make: Make) -> None:
-    text = '{"0": "dead", "1": true, "x": 1, "2": 0, "3": [1], "node4": 1, "launcher-5": 1}'
-    (only,) = exit_codes.read(make(text, "exit_codes"), CLOCK)
-    assert only["log"]["attributes"]["gen_ai.training.rank"] == 2
+def read_all(make: Make, text: str) -> tuple[dict[int, object], str]:
+    """Status by rank, and what was said of entries that were not used."""
+    found: dict[int, object] = {}
+    try:
+        for record in exit_codes.read(make(text, "exit_codes"), CLOCK):
+            told = record["log"]["attributes"]
+            found[int(str(told["gen_ai.training.rank"]))] = told.get("tracecore.process.exit_code")
+    except ValueError as error:
+        return found, str(error)
+    return found, ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"0": 1, "1": -9, "2": null}',
+        '{"0": "1", "1": "-9", "2": null}',
+        '{"0": 1.0, "1": "SIGKILL", "2": null}',
+        '{"0": {"exit_code": 1}, "1": {"signal": "KILL"}, "2": {"exit_code": null}}',
+        '{"0": {"exitCode": "1"}, "1": {"exit_code": 0, "signal": 9}, "2": {"status": null}}',
+        '{"rank0": {"returncode": 1}, "rank1": {"returncode": -9}, "rank2": {"returncode": null}}',
+        '[{"rank": 0, "exit_code": 1}, {"rank": 1, "exit_code": -9}, {"rank": 2, "exit_code": null}]',
+        '[{"global_rank": "0", "status": "1:0"}, {"rank": "rank1", "status": "0:9"}, {"rank": 2, "code": null}]',
+        '{"exit_codes": {"0": 1, "1": -9, "2": null}}',
+        '{"results": {"ranks": [{"rank": 0, "exit_code": 1}, {"rank": 1, "signal": 9}, {"rank": 2, "code": null}]}}',
+        '{"a": {"rank": 0, "code": 1}, "b": {"rank": 1, "code": "signal 9"}, "c": {"rank": 2, "code": null}}',
+        "[1, -9, null]",
+    ],
+)
+def test_shapes_that_people_write(make: Make, text: str) -> None:
+    assert read_all(make, text) == ({0: 1, 1: -9, 2: None}, "")
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ('"0": "dead"', '0: "dead" is neither a status nor a signal'),
+        ('"0": true', "0: true is no exit status"),
+        ('"0": [1]', "0: [1] is no exit status"),
+        ('"0": 1.5', "0: 1.5 is no exit status"),
+        ('"0": {"host": "n1"}', "0: says no exit status"),
+        ('"0": {"exit_code": false}', "0: false is no exit status"),
+        ('"0": 99999999999999999999', "0: its status is too large"),
+        ('"-1": 1', "-1: a rank is not negative"),
+        ('"x": 1', "x: no rank"),
+        ('"launcher-5": 1', "launcher-5: no rank"),
+        ('"x": {"rank": -3, "exit_code": 1}', "rank -3: is no rank"),
+        ('"x": {"rank": true, "exit_code": 1}', "rank True: is no rank"),
+        ('"2": 1', "2: rank 2 was given before, with another status"),
+        ('"rank2": 1', "rank2: rank 2 was given before, with another status"),
+    ],
+)
+def test_entries_that_are_not_used_are_said(make: Make, entry: str, why: str) -> None:
+    assert read_all(make, '{"2": 0, ' + entry + "}") == ({2: 0}, f"not used: {why}")
+
+
+def test_many_entries_that_are_not_used_are_counted(make: Make) -> None:
+    text = json.dumps({f"host{n}": 1 for n in range(1200)})
+    said = read_all(make, text)[1]
+    assert said.endswith("host4: no rank; and 1,195 more")
+
+
+def test_deep_exit_codes_are_one_line(make: Make) -> None:
+    assert read_all(make, "[" * 100_000 + "]" * 100_000) == ({}, "nested too deeply")
+    assert read_all(make, '{"a": ' * 900 + "{}" + "}" * 900) == ({}, "not used: entries that are nested too deeply")
 
 
 def attributes(records: list[LogSignal], name: str) -> list[object]:

@@ -11,12 +11,13 @@ import msgspec
 from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
 from tracecore.actions.exclusion import Exclusions, exclusions
-from tracecore.actions.failure import FailureInfo
+from tracecore.actions.failure import CLASSES, FailureInfo, last_lines
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Decision, Policy
 from tracecore.actions.supervisor import evidence
 from tracecore.actions.supervisor.process import Exit
 from tracecore.facts.wording import counted
+from tracecore.patterns.contract import rfc3339
 
 #: Reads a folder of evidence and gives the document of `tracecore diagnose --format json`; None where it cannot.
 Diagnose: TypeAlias = Callable[[Path], Mapping[str, Any] | None]
@@ -102,8 +103,15 @@ def judge(
     signal = ended.exit.signal if ended.exit is not None and not ended.said else ""
     try:
         # What was ended from outside did not choose its exit status.
-        failure = classify(
+        failure = _diagnosed(incident) or classify(
             1 if ended.said else code, signal, text, verdict, reason=ended.reason or None, now=now, policy=policy
+        )
+        failure = msgspec.structs.replace(
+            failure,
+            exit_code=1 if ended.said else code,
+            signal=signal or failure.signal,
+            log_tail=last_lines(text.decode("utf-8", "replace")),
+            classified_at=rfc3339(now),
         )
     except Exception as error:
         # Nobody is there to start the job again: an error in reading its log must not end it.
@@ -164,6 +172,17 @@ def _root(diagnosis: Mapping[str, Any] | None, incident: Mapping[str, Any] | Non
         if verdict.get("verdict.id") == root.get("verdict"):
             return {"pattern.name": root.get("pattern"), **verdict}
     return {"pattern.name": root.get("pattern")}
+
+
+def _diagnosed(incident: Mapping[str, Any] | None) -> FailureInfo | None:
+    """The failure as the diagnosis has it, where it found the root cause: it saw more than the end of the log."""
+    document = (incident or {}).get("failure")
+    if not isinstance(document, Mapping) or not (incident or {}).get("root_cause"):
+        return None
+    try:
+        return msgspec.convert(document, FailureInfo) if document.get("class") in CLASSES else None
+    except msgspec.ValidationError:
+        return None
 
 
 def _excluded(policy: Policy, verdict: Mapping[str, Any] | None, incident: Mapping[str, Any] | None) -> Exclusions:

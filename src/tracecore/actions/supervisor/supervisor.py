@@ -373,7 +373,7 @@ class Supervisor:
             else f"{counted(asked[1], 'Python stack')} written"
         )
         self.say(f"{counted(asked[0], 'Flight Recorder dump')} asked for, {written}")
-        said = f"no progress for {quiet:.0f} s: deadline exceeded"
+        said = f"no progress for {quiet:.0f} s"
         ledger = self.state.ledger
         if self.settings.on_stall == "report":
             self.state.ledger = msgspec.convert(msgspec.to_builtins(ledger), type(ledger))
@@ -404,7 +404,7 @@ class Supervisor:
             env=self._environment(folder / "evidence"),
             since=known.since,
             said=said,
-            reason="NodeLost" if vanished else "",
+            reason="NodeLost" if vanished else "Stalled" if said else "",
             step=known.step,
         )
         judgement: Judgement | None = self._meanwhile(

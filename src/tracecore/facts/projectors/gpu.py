@@ -10,6 +10,7 @@ from tracecore.facts.gpu import (
     AerRecovery,
     EccDelta,
     FramebufferSample,
+    GpuCondition,
     GpuDriverError,
     GpuLost,
     NvlinkRate,
@@ -74,6 +75,11 @@ def xid_gauge(record: Stamped) -> XidGauge | None:
     code = positive(record.get("hw.gpu.xid.last"))
     identity = record.identity()
     return None if code is None or "gpu" not in identity else XidGauge(**identity, code=code)
+
+
+def gpu_condition(record: Stamped) -> GpuCondition | None:
+    condition = word(record.get("hw.gpu.condition"))
+    return None if condition is None else GpuCondition(**record.identity(), condition=condition)
 
 
 def gpu_lost(record: Stamped) -> GpuLost | None:
@@ -160,18 +166,15 @@ def _bytes(record: Stamped, attribute: str) -> int | None:
 
 def aer_error(record: Stamped) -> AerError | None:
     severity = aer_severity(record.get("kernelevents.pcie_aer.severity"))
-    identity = record.identity()
-    if severity is None or "gpu" not in identity:
+    if severity is None:
         return None
-    return AerError(**identity, severity=severity, error_type=name(record.get("kernelevents.pcie_aer.type")))
+    # Of a port or another device it is an error of the machine, and of no GPU.
+    return AerError(**record.identity(), severity=severity, error_type=name(record.get("kernelevents.pcie_aer.type")))
 
 
 def aer_recovery(record: Stamped) -> AerRecovery | None:
     outcome = {"succeeded": True, "failed": False}.get(word(record.get("kernelevents.pcie_aer.recovery")) or "")
-    identity = record.identity()
-    if outcome is None or "gpu" not in identity:
-        return None
-    return AerRecovery(**identity, succeeded=outcome)
+    return None if outcome is None else AerRecovery(**record.identity(), succeeded=outcome)
 
 
 def aer_severity(value: object) -> str | None:
@@ -254,13 +257,14 @@ def link_state(record: Stamped) -> LinkState | None:
 GPU = (
     Projection(xid, gate=("kernelevents.xid",)),
     Projection(xid_gauge, gate=("hw.gpu.xid.last", "gpu.id")),
+    Projection(gpu_condition, gate=("hw.gpu.condition",)),
     Projection(gpu_lost, gate=("kernelevents.gpu_lost",)),
     Projection(sxid, gate=("kernelevents.sxid",)),
     Projection(gpu_driver_error, gate=("kernelevents.gpu.error",)),
-    Projection(aer_recovery, gate=("kernelevents.pcie_aer.recovery", "gpu.id")),
+    Projection(aer_recovery, gate=("kernelevents.pcie_aer.recovery",)),
     Projection(nic_error, gate=("kernelevents.nic.error",)),
     Projection(link_state, gate=("hw.network.up", "network.interface.name")),
-    Projection(aer_error, gate=("kernelevents.pcie_aer.severity", "gpu.id")),
+    Projection(aer_error, gate=("kernelevents.pcie_aer.severity",)),
     Projection(ecc_delta, gate=("hw.errors.delta", "gpu.id")),
     Projection(
         throttle_sample,

@@ -97,6 +97,7 @@ def nccl_error(record: Stamped) -> NcclError | None:
         error=error,
         peer=name(str(peer) if type(peer) is int else peer),
         detail=text(record.get("nccl.error.detail"), 512),
+        device=name(record.get("nccl.error.device")),
     )
 
 

@@ -194,7 +194,7 @@ class DataloaderHang(Pattern[Config]):
     id = "7"
     name = "dataloader_hang"
     role = "cause"
-    maturity = "experimental"
+    maturity = "stable"
     needs = (StepStalled, LoaderError, MountEvent)
     triggers = (StepStalled,)
     Config = Config

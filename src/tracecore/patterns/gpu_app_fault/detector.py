@@ -62,7 +62,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
         report: the driver's: an Xid, or a page fault of another vendor's.
-        error: the program's own CUDA error.
+        error: the program's own CUDA error; None where only the driver of an AMD GPU speaks.
         gauge: an exporter that shows the same Xid.
         jobs: different jobs that this GPU did it to within the period, this one included.
         escalate: they are enough to suspect the GPU.
@@ -73,7 +73,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
     role: ClassVar[Role] = "cause"
 
     report: Fact
-    error: CudaError
+    error: CudaError | None = None
     gauge: XidGauge | None = None
     jobs: int = 1
     escalate: bool = False
@@ -84,13 +84,19 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def node(self) -> str | None:
-        return self.report.node or self.error.node
+        return self.report.node or (self.error.node if self.error is not None else None)
 
     @property
     def process(self) -> str | None:
         return getattr(self.report, "process", None)
 
     def headline(self) -> str:
+        if self.error is None:
+            who = f"Process {self.process}" if self.process else "A program"
+            pid = getattr(self.report, "pid", None)
+            which = f"GPU {self.report.gpu}" if self.report.gpu else "a GPU"
+            named = f"{f' (pid {pid})' if pid else ''} caused a page fault on {which}"
+            return f"{who}{named}{f' of {self.node}' if self.node else ''}: most often the program's fault"
         who = f"Rank {self.error.rank}" if self.error.rank is not None else self.process or "The program"
         code = f"Xid {self.code}" if self.code is not None else "the driver's page fault"
         gpu = f"GPU {self.report.gpu}" if self.report.gpu else "a GPU"
@@ -110,6 +116,14 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
                 f"it out of service (`kubectl cordon {node}`), run `dcgmi diag -r 3 -i {gpu}` there, and hand the "
                 f"result to the vendor if it fails."
             )
+        if self.error is None:
+            return (
+                f"A page fault names the process that touched memory which is not its own: read the end of its "
+                f"log, and run "
+                f"one step with `AMD_SERIALIZE_KERNEL=3` so that the traceback points at the kernel. Fix the "
+                f"program before "
+                f"restarting it. If other programs fault on GPU {gpu} of {node}, too, test it (`rvs`)."
+            )
         find = FIND.get(self.error.error, FIND_ANY)
         log = (
             f"`kubectl logs --previous -n {self.error.pod.replace('/', ' ', 1)}`"
@@ -122,32 +136,33 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def evidence(self) -> Sequence[Fact]:
-        facts: tuple[Fact, ...] = (self.report, self.error)
-        return sorted(facts if self.gauge is None else (*facts, self.gauge), key=order)
+        return sorted((fact for fact in (self.report, self.error, self.gauge) if fact is not None), key=order)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("stdout",) if self.error is None else ()
 
     def suspects(self) -> Suspects:
         # The hardware is not to be looked at first; unless it has done this to others.
         one = self.error
         return Suspects(
-            ranks=(one.rank,) if one.rank is not None else (),
+            ranks=(one.rank,) if one is not None and one.rank is not None else (),
             nodes=(self.node,) if self.node and self.escalate else (),
             gpus=(self.report.gpu,) if self.report.gpu and self.escalate else (),
-            pods=(one.pod,) if one.pod else (),
+            pods=(one.pod,) if one is not None and one.pod else (),
         )
 
     def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "tracecore.cuda.error": self.error.error or "unknown",
-            "jobs": self.jobs,
-            "escalate": self.escalate,
-        }
+        fields: dict[str, Any] = {}
+        if self.error is not None:
+            fields["tracecore.cuda.error"] = self.error.error or "unknown"
+        fields |= {"jobs": self.jobs, "escalate": self.escalate}
         known = {
             "kernelevents.xid": self.code,
             "gpu.id": self.report.gpu,
             "k8s.node.name": self.node,
             "process": self.process,
-            "gen_ai.training.rank": self.error.rank,
-            "gen_ai.training.job_id": self.error.job,
+            "gen_ai.training.rank": self.error.rank if self.error is not None else None,
+            "gen_ai.training.job_id": self.error.job if self.error is not None else None,
         }
         fields.update({name: value for name, value in known.items() if value is not None and value != ""})
         return fields
@@ -157,7 +172,7 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
             "kernelevents.xid": self.code,
             "gpu.id": self.report.gpu,
             "k8s.node.name": self.node,
-            "tracecore.cuda.error": self.error.error,
+            "tracecore.cuda.error": self.error.error if self.error is not None else None,
             "tracecore.alert.gpu_app_fault.jobs": self.jobs,
         }
 
@@ -165,7 +180,8 @@ class GpuAppFaultVerdict(Verdict, frozen=True, kw_only=True):
 class GpuAppFault(Pattern[Config]):
     """Xid 13, 31, 43 or 45 with a CUDA error of the same process, and no failure of the GPU beside it.
 
-    Both layers are needed. A 45 that follows another Xid is that one's; a GPU that fails is `gpu_fault`'s.
+    Both layers are needed, but for a page fault of an AMD GPU, which nothing else causes: partial alone. A 45 that
+    follows another Xid is that one's; a GPU that fails is `gpu_fault`'s.
     """
 
     id = "22"
@@ -173,7 +189,7 @@ class GpuAppFault(Pattern[Config]):
     role = "cause"
     maturity = "stable"
     needs = (Xid, GpuDriverError, GpuLost, CudaError, XidGauge)
-    triggers = (CudaError,)
+    triggers = (CudaError, GpuDriverError)
     Config = Config
 
     @property
@@ -194,7 +210,7 @@ class GpuAppFault(Pattern[Config]):
 
     def arms(self, fact: Fact, key: Key) -> bool:
         """Where all nodes meet, only a fact that does not know its node can make a pair that its own node cannot."""
-        return isinstance(fact, CudaError) if key[0] else fact.node is None
+        return isinstance(fact, CudaError | GpuDriverError) if key[0] else fact.node is None
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         kernel = in_order(window.of(Xid), window.of(GpuDriverError), window.of(GpuLost))
@@ -209,9 +225,11 @@ class GpuAppFault(Pattern[Config]):
                 continue
             oldest = report.time - self.config.window
             error = errors.nearest(report, oldest, report.end + self.config.window)
-            if error is None:
+            if error is None and not isinstance(report, GpuDriverError):
                 continue
-            process = (report.node, report.gpu, getattr(report, "pid", None))
+            # The lines of one page fault name its process once.
+            pid = None if isinstance(report, GpuDriverError) else getattr(report, "pid", None)
+            process = (report.node, report.gpu, pid)
             before = latest.get(process)
             latest[process] = report.end if before is None else max(report.end, before)
             if before is not None and before >= oldest:
@@ -220,12 +238,13 @@ class GpuAppFault(Pattern[Config]):
             known = jobs.get(place)
             if known is None:
                 known = jobs[place] = Jobs(self.config.period)
-            recent = known.recent(report.time, error.job if report.gpu else None)
+            recent = known.recent(report.time, error.job if error is not None and report.gpu else None)
             found.append(
                 GpuAppFaultVerdict(
                     key=window.key,
                     episode=report.uid,
-                    time=error.time if error.time > report.time else report.time,
+                    time=report.time if error is None or error.time < report.time else error.time,
+                    confidence="full" if error is not None else "partial",
                     report=report,
                     error=error,
                     gauge=gauges.near_on(report, report.code, GAUGE) if gauges and isinstance(report, Xid) else None,

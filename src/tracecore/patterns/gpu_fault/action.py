@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tracecore.facts.gpu import GpuDriverError, GpuLost, Xid
+from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid
 from tracecore.facts.process import CudaError
-from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry
+from tracecore.facts.xid_catalog import NvlinkEntry, entry, nvlink_entry, sxid_entry
 
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
@@ -27,6 +27,7 @@ DRIVER = {
     "ring_timeout": "hung: its ring timed out",
     "ras_uncorrectable": "has an uncorrectable error",
     "reset_failed": "could not be reset",
+    "fabric_abort": "lost its fabric: the fabric manager aborted the jobs on it",
 }
 #: Of these, what only amdgpu says.
 AMD = frozenset({"ring_timeout", "page_fault", "ras_uncorrectable", "reset_failed"})
@@ -35,6 +36,7 @@ CUDA = {
     "ecc_uncorrectable": "an uncorrectable memory error",
     "nvlink_uncorrectable": "an uncorrectable NVLink error",
     "device_lost": "that it is lost",
+    "device_hang": "that it hangs",
 }
 #: Buckets of the catalogue from the mildest to the most drastic; of several codes the most drastic counts.
 SEVERITY = ("RESTART_APP", "UPDATE_SWFW", "RESTART_FM", "CHECK_MECHANICALS", "WORKFLOW_NVLINK_ERR",
@@ -74,6 +76,14 @@ def _faulty(code: int) -> bool:
     return code in ALSO or ((known.hardware or known.fault == "driver") and known.action != "IGNORE")
 
 
+def ends_fabric(sxid: Sxid) -> bool:
+    """Whether this error of a switch ends the jobs on its fabric: it says so, or the catalogue does."""
+    if sxid.fatal is not None:
+        return sxid.fatal
+    known = sxid_entry(sxid.code)
+    return known is not None and known.fatal == "always"
+
+
 def action_of(fact: Fact) -> str | None:
     """NVIDIA's bucket for what to do now; a GPU off the bus needs its machine restarted."""
     if isinstance(fact, GpuLost):
@@ -81,7 +91,7 @@ def action_of(fact: Fact) -> str | None:
     if isinstance(fact, GpuDriverError):
         return "RESTART_BM" if fact.error == "uvm_fatal" else "RESET_GPU"
     if not isinstance(fact, Xid):
-        return "RESET_GPU" if isinstance(fact, CudaError) else None
+        return "RESET_GPU" if isinstance(fact, CudaError | Sxid) else None
     if fact.code == 154:
         return RECOVERY.get((fact.recovery or "").lower())
     if fact.code in LINK_UNITS and (row := _row(fact)) is not None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tracecore.facts.fact import order
 from tracecore.facts.gpu import GpuDriverError, GpuLost, Sxid, Xid, XidGauge
 from tracecore.facts.process import CudaError
-from tracecore.facts.xid_catalog import ACTIONS, entry
+from tracecore.facts.xid_catalog import ACTIONS, entry, sxid_entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
-from tracecore.patterns.gpu_fault.action import AMD, CUDA, DRIVER, LINK, MILD, action_of, drastic, faulty
+from tracecore.patterns.gpu_fault.action import AMD, CUDA, DRIVER, LINK, MILD, action_of, drastic, ends_fabric, faulty
 from tracecore.patterns.gpu_fault.gauge import PEERS, Gauges, gauge_keys
 from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
 
@@ -69,6 +69,11 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         on = f" on {self.first.node}" if self.first.node else ""
         xids = f" (Xid {', '.join(map(str, self.codes))})" if self.codes else ""
         fact = self.first
+        if isinstance(fact, Sxid):
+            known_switch = sxid_entry(fact.code)
+            link = f" on link {fact.link}" if fact.link is not None else ""
+            why = f": {known_switch.name}" if known_switch else ""
+            return f"NVSwitch{f' {fact.switch}' if fact.switch else ''}{on} failed{link}{why} (SXid {fact.code})"
         if self.lost:
             what = "has fallen off the bus"
         elif isinstance(fact, GpuDriverError):
@@ -84,6 +89,18 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 
     def remediation(self) -> str:
         node, gpu = self.first.node or "NODE", self.first.gpu or "GPU"
+        if isinstance(self.first, Sxid) or (
+            isinstance(self.first, GpuDriverError) and self.first.error == "fabric_abort"
+        ):
+            return (
+                f"A fatal error of the fabric ends every job whose GPUs use it, and whatever they say then "
+                f"follows from "
+                f"it. Keep new work off {node} (`kubectl cordon {node}` or `scontrol update nodename={node} "
+                f"state=drain`). "
+                f"When its jobs are gone, reset GPUs and switches together (`systemctl stop nvidia-fabricmanager; "
+                f"nvidia-smi --gpu-reset; systemctl start nvidia-fabricmanager`, or restart the machine) and look at "
+                f"`/var/log/fabricmanager.log`; if it comes back, send `nvidia-bug-report.sh` to the vendor."
+            )
         action = action_of(self.worst)
         show, reset, test = f"nvidia-smi -q -i {gpu}", f"nvidia-smi --gpu-reset -i {gpu}", "dcgmi diag -r 3"
         if isinstance(self.worst, GpuDriverError) and self.worst.error in AMD:
@@ -126,6 +143,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         fields: dict[str, Any] = {"xids": list(self.codes), "reports": self.reports, "lost": self.lost}
         known = {
             "gpu.id": self.first.gpu,
+            "kernelevents.sxid": self.first.code if isinstance(self.first, Sxid) else None,
             "k8s.node.name": self.first.node,
             "action": action_of(self.worst),
             "gen_ai.training.rank": self.first.rank,
@@ -147,7 +165,10 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
 class GpuFault(Pattern[Config]):
     """An Xid that NVIDIA's catalogue puts down to the GPU, its memory, its links or its driver; a GPU off the bus.
 
-    An error of a link counts with a failure at its other end. Xids of the program, and those that only speak of
+    A fatal error of a switch, and a fabric manager that aborted jobs, count by themselves: every GPU behind them is
+    lost
+    to its job. An error of a link counts with a failure at its other end. Xids of the program, and those that only
+    speak of
     another, never count.
     """
 
@@ -180,12 +201,15 @@ class GpuFault(Pattern[Config]):
 
     def matters(self, window: Window, fact: Fact) -> bool:
         """Where the ends of links meet, the failure of a GPU matters to an error of a link and to what programs say."""
-        return window.key[1] != PEERS or bool(window.digest(Xid, Links).xids or window.of(CudaError))
+        if window.key[1] != PEERS or (type(fact) is Sxid and ends_fabric(fact)):
+            return True
+        return bool(window.digest(Xid, Links).xids or window.of(CudaError))
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         gauges = Gauges(window.of(XidGauge))
         if window.key[1] == PEERS:
             found = self._links(window, gauges)
+            found += self._switches(window, gauges, found)
             if window.of(CudaError):
                 found += self._programs(window, gauges)
             if len(found) > 1:
@@ -203,6 +227,19 @@ class GpuFault(Pattern[Config]):
             self._verdict(window, gauges, chain, "partial")
             for chain in _chains(window.of(CudaError), near)
             if kernel.first(chain[0].time - near, chain[0].end + near) is None
+        ]
+
+    def _switches(self, window: Window, gauges: Gauges, links: Sequence[GpuFaultVerdict]) -> list[GpuFaultVerdict]:
+        """Fatal errors of switches, where no link of a GPU tells of the same."""
+        fatal = [sxid for sxid in window.of(Sxid) if ends_fabric(sxid)]
+        if not fatal:
+            return []
+        told = Timeline(sorted((link.first for link in links), key=_time))
+        near = self.config.window
+        return [
+            self._verdict(window, gauges, chain)
+            for chain in _chains(fatal, near)
+            if told.first(chain[0].time - near, chain[0].end + near) is None
         ]
 
     def _links(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:

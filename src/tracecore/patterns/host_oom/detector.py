@@ -112,7 +112,10 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
             )
         else:
             where = f"Look for the kill on {node} (`dmesg -T | grep -i 'killed process'`) and at `free -g`"
-        return f"{workers}{where}. Then restart the job from its last checkpoint."
+        limited = (
+            "" if self._kernel("constraint") == "none" else " A retry helps only with a higher limit or less memory."
+        )
+        return f"{workers}{where}.{limited} Then restart the job from its last checkpoint."
 
     def evidence(self) -> Sequence[Fact]:
         return sorted((*self.kills, *self.reports, *self.loaders), key=order)

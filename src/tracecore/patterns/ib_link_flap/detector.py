@@ -1,8 +1,8 @@
-"""An InfiniBand or RoCE port goes up and down."""
+"""An InfiniBand or RoCE port goes up and down, or fails and takes collectives with it."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -38,6 +38,8 @@ BROKEN = frozenset(
         "mpi_error",
     }
 )
+#: What NCCL says of a port or an adapter itself.
+PORT = "ib_port_error"
 #: Reports of a watchdog that say a collective did not end.
 STUCK = frozenset({"timeout", "exception"})
 
@@ -50,10 +52,13 @@ class Config(Settings, frozen=True, kw_only=True):
     Args:
         window: the transitions lie within this time; so near must a collective's error be.
         transitions: so many changes of state.
+        aftermath: how long after a port has failed a collective's error still follows from it. A watchdog waits for its
+            time-out, which is often half an hour.
     """
 
     window: Duration = 10 * MINUTE
     transitions: Count = 3
+    aftermath: Duration = 40 * MINUTE
 
 
 class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
@@ -128,8 +133,69 @@ class IbLinkFlapVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects(nodes=(self.first.node,) if self.first.node else ())
 
 
+class PortFailureVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        first: NCCL's first word that a port or an adapter failed.
+        trouble: the first error of a collective after it.
+        count: how many lines said so.
+        devices: adapters that they name, with their port where they do.
+    """
+
+    pattern_id: ClassVar[str] = "2"
+    pattern_name: ClassVar[str] = "ib_link_flap"
+    role: ClassVar[Role] = "cause"
+
+    first: NcclError
+    trouble: NcclError | WatchdogReport
+    count: int = 1
+    devices: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        where = f" on {self.first.node}" if self.first.node else ""
+        which = f"Port {', '.join(self.devices)}" if self.devices else "A network port"
+        later = (self.trouble.time - self.first.time) / SECOND
+        exact = not (self.first.approximate or self.trouble.approximate)
+        after = f" {seconds(round(later))} later" if exact and later >= 1 else ""
+        told = f" ({self.count} times)" if self.count > 1 else ""
+        return f"{which}{where} failed, as NCCL says{told}, and collectives failed{after}"
+
+    def remediation(self) -> str:
+        node, device = self.first.node or "its node", self.devices[0].partition(":")[0] if self.devices else "DEVICE"
+        return (
+            f"On {node}: `ibstat` and `rdma link` show which port is down, `dmesg -T | grep -i mlx5` why, "
+            f"`mlxlink -d {device} --show_module` its cable. Reseat or replace cable and transceiver, and look at "
+            f"the switch "
+            f"port on the other side (`iblinkinfo`). Until it holds, keep work off the node, or leave the port "
+            f"out with "
+            f"`NCCL_IB_HCA=^{device}`; restart the job from its last checkpoint."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return sorted((self.first, self.trouble), key=order)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("port_state",)
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"port_errors": self.count}
+        if self.devices:
+            fields["devices"] = list(self.devices)
+        if self.first.node:
+            fields["k8s.node.name"] = self.first.node
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {"k8s.node.name": self.first.node, "tracecore.alert.ib_link_flap.port_errors": self.count}
+
+    def suspects(self) -> Suspects:
+        return Suspects(nodes=(self.first.node,) if self.first.node else ())
+
+
 class IbLinkFlap(Pattern[Config]):
     """A port changes its state again and again; full where a collective on its node failed at that time.
+
+    Or NCCL says that a port or an adapter failed, and errors of collectives follow: partial, as nobody else saw it.
 
     A port that only comes up, from Down over Initialize and Armed to Active, does not flap. The state before the first
     that was seen is not known, so the first is no transition.
@@ -140,12 +206,13 @@ class IbLinkFlap(Pattern[Config]):
     role = "cause"
     maturity = "experimental"
     needs = (PortState, NcclError, WatchdogReport)
-    triggers = asides = (PortState,)
+    triggers = (PortState, NcclError)
+    asides = (PortState,)
     Config = Config
 
     @property
     def horizon(self) -> int:
-        return 2 * self.config.window
+        return max(2 * self.config.window, self.config.aftermath)
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         # Errors know their node and not the port, so that ports are told apart within the node's window.
@@ -178,7 +245,39 @@ class IbLinkFlap(Pattern[Config]):
         for port in sorted(ports):
             if len(ports[port]) > self.config.transitions:
                 found += self._flaps(window, ports[port], troubles)
+        if not found:
+            found += self._failures(window, troubles.facts)
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
+
+    def _failures(self, window: Window, troubles: Sequence[Trouble]) -> Iterator[Verdict]:
+        """One verdict for each run of port errors that errors of collectives follow."""
+        runs: list[list[NcclError]] = []
+        for fact in troubles:
+            if isinstance(fact, NcclError) and fact.error == PORT:
+                if not runs or fact.time - runs[-1][0].time > self.config.aftermath:
+                    runs.append([])
+                runs[-1].append(fact)
+        if not runs:
+            return
+        others = [fact for fact in troubles if not (isinstance(fact, NcclError) and fact.error == PORT)]
+        others.sort(key=_place)
+        for own in runs:
+            first = own[0]
+            place = bisect_left(others, _place(first), key=_place)
+            if place == len(others) or others[place].time - first.time > self.config.aftermath:
+                continue
+            trouble = others[place]
+            devices = sorted({device for fact in (*own, trouble) if (device := getattr(fact, "device", None))})
+            yield PortFailureVerdict(
+                key=(*window.key, "port", ""),
+                episode=first.source,
+                time=first.time,
+                confidence="partial",
+                first=first,
+                trouble=trouble,
+                count=sum(max(fact.count, 1) for fact in own),
+                devices=tuple(devices[:4]),
+            )
 
     def _flaps(self, window: Window, states: Sequence[PortState], troubles: Timeline[Trouble]) -> Iterator[Verdict]:
         """One verdict for each episode: changes that follow each other within the window."""
@@ -211,6 +310,11 @@ class IbLinkFlap(Pattern[Config]):
 
 def _when(change: tuple[PortState, bool]) -> int:
     return change[0].time
+
+
+def _place(fact: Fact) -> tuple[int, str, int]:
+    """The order of lines: by time, and those of one file without times as they stand in it."""
+    return fact.time, fact.source.path, fact.source.offset
 
 
 def _changes(states: Sequence[PortState]) -> Iterator[tuple[PortState, PortState]]:

@@ -604,7 +604,10 @@ class NcclHang(Pattern[Config]):
                     cohorts.setdefault(report.seq, {}).setdefault(-1 - report.group_rank, report)
                 continue
             if report.pg == GLOO or (report.seq is None and report.missing):
-                cohorts.setdefault(0, {}).setdefault(report.rank, report)
+                said = cohorts.setdefault(0, {})
+                before = said.setdefault(report.rank, report)
+                if report.missing and not getattr(before, "missing", ()):
+                    said[report.rank] = report  # who is missing says more than that one waited
                 continue
             if report.seq is None:
                 continue

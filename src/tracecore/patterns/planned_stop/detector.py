@@ -43,7 +43,7 @@ NEXT = {
     "drain": "resubmit {job}: it resumes elsewhere; {who}",
     "maintenance": "resubmit {job} when the maintenance is over, or elsewhere; {who}",
     "spot": "resubmit {job} from its last checkpoint on other machines; {who}",
-    "sigterm": "find who sent it before restarting {job}: {who}",
+    "sigterm": "restart {job} from its last checkpoint, and find who sent it: {who}",
     "hangup": "the terminal or SSH session of {job} was closed: start it with `nohup`, `tmux` or from the scheduler, "
     "so that it outlives the session, and resume from its last checkpoint",
     "interrupt": "somebody pressed control-C; restart {job} from its last checkpoint when it is wanted",

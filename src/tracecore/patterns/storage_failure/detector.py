@@ -303,7 +303,7 @@ class StorageFailure(Pattern[Config]):
             if failed is None:
                 # A step among the retries says that the ones before it had success.
                 time = max(time, outcomes.last_advance(first))
-                if max(fact.end for fact in chain) - time < self.config.retrying:
+                if max(fact.end for fact in chain) - time < self.config.retrying or not outcomes.reports(first):
                     continue
             elif harm is None and not _lasting(failed):
                 counts = max(failed.time, outcomes.last_step(failed)) + self.config.patience

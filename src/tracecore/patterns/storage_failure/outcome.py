@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
@@ -60,6 +61,7 @@ class Outcomes:
         self._mounted = grouped(in_order(window.of(PodReady), window.of(ContainerStarted)), _pod)
         self._recoveries = Related([e for e in window.of(StorageError) if e.error == "recovered"], STORAGE)
         self._steps = Steps(window.of(Progress))
+        self._all_stalls = window.of(StepStalled)
 
     def harm(self, fact: Fact) -> Fact | None:
         """What suffered from this error, the most telling first. From a retried one only a step that does not come."""
@@ -104,6 +106,9 @@ class Outcomes:
         span = (fact.time - self.reach, newest)
         if self._good_ends.any(fact, *span) and not self._other_ends.any(fact, *span):
             return True
+        if isinstance(fact, StorageError) and fact.retried:
+            # Ranks work in step: whoever of the run makes one, the retries had success or hold nobody up.
+            return self._steps.of_run.any(fact, fact.end + 1, newest) or self._steps.further_down(fact, newest)
         return self._steps.go_on(fact, newest)
 
     def last_step(self, fact: Fact) -> int:
@@ -116,8 +121,16 @@ class Outcomes:
 
         A progress bar that is drawn again shows the same step and is no advance.
         """
-        step = self._steps.advances.last(fact, fact.time, fact.end)
+        step = self._steps.of_run.last(fact, fact.time, fact.end)
         return fact.time if step is None else step.time
+
+    def reports(self, fact: Fact) -> bool:
+        """Whether the run of this error tells how far it is. Often one rank does, and may be on another node."""
+        if self._steps.of_run.last(fact, 0, fact.end) is not None:
+            return True
+        if Related(self._all_stalls, _run).lasting(fact, fact.time, fact.end + self.reach) is not None:
+            return True
+        return fact.node is None and not self._steps.all
 
     def _any_follows(self, facts: Sequence[Fact], fact: Fact) -> bool:
         place = bisect_left(facts, fact.end, key=_time)
@@ -145,7 +158,8 @@ class Steps:
             if last.get(stream) != reached:
                 last[stream] = reached
                 advances.append(report)
-        self.advances = Related(sorted(advances, key=_time))
+        self._in_time = sorted(advances, key=_time)
+        self.advances = Related(self._in_time)
         #: By stream, in order of place.
         self._streams = grouped(advances, _path)
 
@@ -156,11 +170,25 @@ class Steps:
         # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
         if self.advances.any(fact, fact.end + (1 if own else SETTLED), newest):
             return True
+        return self.further_down(fact, newest)
+
+    @cached_property
+    def of_run(self) -> Related[Progress]:
+        """The steps of a run, whoever reports them."""
+        return Related(self._in_time, _run)
+
+    def further_down(self, fact: Fact, newest: int) -> bool:
+        """Whether a step stands below the error in the same file, where lines have no time of their own."""
         if fact.count > 1:
             return False
         stream = self._streams.get(fact.source.path, [])
         place = bisect_right(stream, (fact.end, fact.source.offset), key=_when)
         return any(step.time <= newest and _related(step, fact) for step in stream[place : place + LOOKED_AT])
+
+
+def _run(fact: Fact) -> tuple[str | None, str | None]:
+    """What tells runs apart: the job, and where it is not known the pod."""
+    return (fact.job, None) if fact.job is not None else (None, fact.pod)
 
 
 def _place(report: Progress) -> tuple[int, str, int, str]:

@@ -56,9 +56,12 @@ MESSENGERS = frozenset(
     }
 )  # fmt: skip
 WORKER_KILLED = "DataLoader worker killed"
+#: Bytes of a log within which lines that name no process belong to the one around them.
+BESIDE = 1 << 15
 #: The rank of no process.
 NOBODY = object()
 _time = attrgetter("time")
+_offset = attrgetter("source.offset")
 _rank = attrgetter("rank")
 _pid = attrgetter("pid")
 _attempt = attrgetter("attempt")
@@ -83,6 +86,7 @@ class Scene:
         self.launchers = window.of(LauncherFailure)
         self.progress = window.of(Progress)
         self.stops = window.of(PlannedStop)
+        self._watchdogs: dict[str, list[WatchdogReport]] | None = None
 
     # Each of these costs one look at all facts of a kind, and only where it is asked for.
 
@@ -214,6 +218,28 @@ class Scene:
                 rank: int = other.rank
                 return rank
         return None
+
+    def named(self, fact: Fact) -> int | None:
+        """Its rank; of the lines by which C++ ends a process, which name none, that of the watchdog beside them."""
+        rank = self.rank(fact)
+        if rank is not None or not _ends_in_cpp(fact):
+            return rank
+        reports = self._spoken().get(fact.source.path, ())
+        place = bisect_left(reports, fact.source.offset, key=_offset)
+        near = [report for report in reports[max(place - 1, 0) : place + 1] if self.near(report, fact)]
+        closest = min(near, key=lambda report: abs(report.source.offset - fact.source.offset), default=None)
+        if closest is None or abs(closest.source.offset - fact.source.offset) > BESIDE:
+            return None
+        return closest.rank
+
+    def _spoken(self) -> dict[str, list[WatchdogReport]]:
+        """Lines of watchdogs that know their rank, by file, as they stand in it."""
+        if self._watchdogs is None:
+            self._watchdogs = {}
+            known = [report for report in self.ledger.words.lines.values() if report.rank is not None]
+            for report in sorted(known, key=_offset):
+                self._watchdogs.setdefault(report.source.path, []).append(report)
+        return self._watchdogs
 
     def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
         """What says that this error ended its process: a watchdog's line, or its stream's where one was folded; or the
@@ -429,6 +455,13 @@ def _how_ended(status: ExitStatus) -> str:
     if status.signal == "SIGABRT":
         return "aborted"
     return "fatal" if status.signal in FATAL - ABORT else "own"
+
+
+def _ends_in_cpp(fact: Fact) -> bool:
+    """`terminate called after throwing an instance of 'c10::Error'`, or the abort that it is."""
+    if isinstance(fact, ExceptionRaised):
+        return "::" in fact.type
+    return isinstance(fact, FatalSignal) and fact.signal in ABORT
 
 
 def _is_timeout(fact: Fact) -> bool:

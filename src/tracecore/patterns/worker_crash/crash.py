@@ -24,6 +24,8 @@ TELLING: dict[type[Fact], int] = {
 }
 #: Watchdogs abort those that wait, and whoever cleans up terminates them.
 FOLLOWING = {"SIGABRT": 2, "SIGTERM": 3}
+#: Characters of a message that are no coincidence.
+ENOUGH = 20
 _time = attrgetter("time")
 FF = TypeVar("FF", bound="Fact")
 
@@ -129,6 +131,10 @@ def _follows(fact: Fact) -> int:
 def _alike(fact: Fact, first: Fact) -> bool:
     """The same failure of another rank, of one type: everybody fails to import it, everybody is killed at once."""
     if isinstance(fact, ExceptionRaised) and isinstance(first, ExceptionRaised):
+        if fact.file is None and first.file is None and fact.type == first.type:
+            # Where no frame tells: one says all that the other says.
+            one, other = fact.message or "", first.message or ""
+            return min(len(one), len(other)) >= ENOUGH and (one in other or other in one)
         return (fact.type, fact.file, fact.line) == (first.type, first.file, first.line) and fact.file is not None
     if not (fact.approximate or abs(fact.time - first.time) <= SECOND):
         return False
@@ -136,5 +142,8 @@ def _alike(fact: Fact, first: Fact) -> bool:
     return signal is not None and signal == getattr(first, "signal", None)
 
 
-def _telling(fact: Fact) -> tuple[int, int, str]:
-    return TELLING.get(type(fact), len(TELLING)), fact.time, fact.uid
+def _telling(fact: Fact) -> tuple[float, int, str]:
+    telling: float = TELLING.get(type(fact), len(TELLING))
+    if isinstance(fact, ExceptionRaised) and "::" in fact.type and not fact.message:
+        telling = TELLING[CudaError] + 0.5  # an exception of C++ without its what()
+    return telling, fact.time, fact.uid

@@ -138,7 +138,7 @@ class Failures:
 
     def _conclude(self, fact: Fact, scene: Scene) -> None:
         name, own = id(fact), scene.own(fact)
-        rank = scene.rank(fact) if own else None
+        rank = scene.named(fact) if own else None
         if own != (name in self._own) or rank != self._whose.get(name):
             self._crashes = None
             if own:

@@ -187,10 +187,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         follows = " What the others say after it (lost connections, watchdog, SIGTERM) follows from it."
         follows = follows if self.followed else ""
         late = f" GPU errors are told late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
-        return (
-            f"Read the traceback in {logs} ({place}){where}: the same input raises it again, so fix code or data "
-            f"before restarting.{late}{follows}"
-        )
+        return f"Read the traceback in {logs} ({place}){where}: what was raised there ended the run.{late}{follows}"
 
     def _on_gpu(self) -> bool:
         """The exception reports an error of a kernel that was started some time before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import re2
@@ -30,6 +30,12 @@ class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
         port: 0 takes any free one.
     """
 
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "with_resource_constant_labels",
+        "without_target_info",
+        "translation_strategy",
+    )
+
     host: str = "127.0.0.1"
     port: Port = 8888
     without_scope_info: bool = False
@@ -46,6 +52,8 @@ class Pull(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    IGNORED: ClassVar[tuple[str, ...]] = ("periodic",)
+
     pull: Pull = Pull()
 
 
@@ -58,6 +66,8 @@ class OwnMetrics(msgspec.Struct, frozen=True, kw_only=True):
         readers: where they are served; the first counts.
     """
 
+    IGNORED: ClassVar[tuple[str, ...]] = ("views",)
+
     level: Literal["none", "basic", "normal", "detailed"] = "normal"
     address: str | None = None
     readers: list[Reader] = []
@@ -65,8 +75,10 @@ class OwnMetrics(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Any:
         if self.address is not None and _address(self.address) is None:
             yield ("address",), f'"{self.address}" is no address; write it like 127.0.0.1:8888'
+
+    def warn(self) -> Any:
         if len(self.readers) > 1:
-            yield ("readers", 1), "one reader is served"
+            yield ("readers", 1), "one reader is served, the first"
 
     def listen(self) -> tuple[str, int] | None:
         """Host and port; None where nothing is served."""
@@ -86,11 +98,24 @@ class OwnLogs(msgspec.Struct, frozen=True, kw_only=True):
         encoding: `console` for people, `json` for machines.
     """
 
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "development",
+        "disable_caller",
+        "disable_stacktrace",
+        "initial_fields",
+        "output_paths",
+        "error_output_paths",
+        "sampling",
+        "processors",
+    )
+
     level: Literal["debug", "info", "warn", "error", "DEBUG", "INFO", "WARN", "ERROR"] = "info"
     encoding: Literal["console", "json"] = "console"
 
 
 class OwnTelemetry(msgspec.Struct, frozen=True, kw_only=True):
+    IGNORED: ClassVar[tuple[str, ...]] = ("traces",)
+
     logs: OwnLogs = OwnLogs()
     metrics: OwnMetrics = OwnMetrics()
     resource: dict[str, Any] = {}

@@ -67,6 +67,8 @@ _KNOWN: Final = {
     "extension": _EXTENSIONS,
     "connector": _CONNECTORS,
 }
+#: Of settings.
+HERE: Final = "is not supported here; run it in a Collector in front and send OTLP"
 _REMEDY: Final = {
     "receiver": "run it in a Collector in front and send OTLP",
     "processor": "run it in a Collector in front and send OTLP",

@@ -6,7 +6,7 @@
 
 A duration is written `5s`, a size `1MiB`. Unknown fields are mistakes. A structure may have a method
 `check() -> Iterator[tuple[tuple[str | int, ...], str]]` that gives paths and what is wrong there, and one `warn` for
-what works and is probably not meant.
+what works and is probably not meant. `IGNORED` names settings of the Collector that change nothing here.
 """
 
 from __future__ import annotations
@@ -128,7 +128,11 @@ class _Decoder:
         unset: tuple[str, ...] = ()
         for name, child in node.value.items():
             field = fields.get(name)
-            if field is None:
+            if field is None and name in getattr(kind, "IGNORED", ()):
+                self._report.warning(node.key(name), f"{name} has no effect here")
+            elif field is None and (why := getattr(kind, "elsewhere", lambda name: "")(name)):
+                self._report.error(node.key(name), why)
+            elif field is None:
                 self._report.unknown(node.key(name), "no such setting", name, list(fields))
             elif child.value is None and name in getattr(kind, "PRESENT", ()):
                 inner = next(k for k in get_args(field.type) if k is not type(None))
@@ -317,6 +321,8 @@ def _struct_schema(kind: type[Any]) -> dict[str, Any]:
         )
         if field.required:
             required.append(field.encode_name)
+    for name in getattr(kind, "IGNORED", ()):
+        properties[name] = {"description": "Of the Collector; has no effect here."}
     made: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
     if required:
         made["required"] = required

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -23,6 +23,12 @@ class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
         server_name_override: the name the certificate must have.
         min_version: the oldest TLS accepted.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "reload_interval",
+        "cipher_suites",
+        "curve_preferences",
+    )
 
     insecure: bool = False
     insecure_skip_verify: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -21,6 +21,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         verbosity: `basic` counts, `normal` shows a line for each record, `detailed` everything.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "sampling_initial",
+        "sampling_thereafter",
+        "use_internal_logger",
+        "output_paths",
+        "sending_queue",
+    )
 
     verbosity: Literal["basic", "normal", "detailed"] = "basic"
 

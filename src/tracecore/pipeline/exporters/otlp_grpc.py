@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -23,7 +23,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         endpoint: `host:port`; with `http://` before it no TLS is used.
-        compression: how messages are compressed.
+        compression: how messages are compressed; gRPC for Python knows gzip only, which is used for the others.
         headers: sent with every request; never logged.
         auth: the extension that says who we are.
         timeout: for one attempt.
@@ -32,8 +32,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         retry_on_failure: how often it is tried again.
     """
 
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "balancer_name",
+        "wait_for_ready",
+        "read_buffer_size",
+        "write_buffer_size",
+        "keepalive",
+        "middlewares",
+    )
+
     endpoint: str
-    compression: Literal["gzip", "none", ""] = "gzip"
+    compression: Literal["gzip", "zstd", "snappy", "none", ""] = "gzip"
     headers: dict[str, Secret] = {}
     auth: Auth | None = None
     timeout: Duration = 5 * SECOND
@@ -88,7 +97,7 @@ class OtlpGrpc:
                     ("idempotency-key", batch.identity),
                     *((name.lower(), value) for name, value in headers.items()),
                 ],
-                compression=grpc.Compression.Gzip if self._options.compression == "gzip" else None,
+                compression=grpc.Compression.Gzip if self._options.compression not in ("none", "") else None,
             )
         except grpc.RpcError as error:
             code = error.code()
@@ -125,6 +134,8 @@ _RETRYABLE = {
 
 
 def _check_skip(options: Options, node: Any, report: Any) -> None:
+    if options.compression in ("zstd", "snappy"):
+        report.warning(node.near("compression"), f"{options.compression} is not there for gRPC: gzip is used")
     if options.tls.insecure_skip_verify:
         report.error(node.near("tls", "insecure_skip_verify"), "gRPC cannot skip the check; name the server's ca_file")
 

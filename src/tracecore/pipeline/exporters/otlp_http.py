@@ -7,7 +7,7 @@ import gzip
 import http.client
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import msgspec
@@ -42,6 +42,23 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         sending_queue: what waits.
         retry_on_failure: how often it is tried again.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "max_idle_conns",
+        "max_idle_conns_per_host",
+        "max_conns_per_host",
+        "idle_conn_timeout",
+        "disable_keep_alives",
+        "http2_read_idle_timeout",
+        "http2_ping_timeout",
+        "read_buffer_size",
+        "write_buffer_size",
+        "compression_params",
+        "force_attempt_http2",
+        "cookies",
+        "profiles_endpoint",
+        "middlewares",
+    )
 
     endpoint: str | None = None
     logs_endpoint: str | None = None

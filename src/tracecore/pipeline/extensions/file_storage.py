@@ -7,14 +7,18 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.options import SECOND
+from tracecore.pipeline.agent.tally import Tally
 from tracecore.pipeline.extensions.persistence import transient
 from tracecore.signals.storage.file_storage import FileStorage, FileStorageConfig
 from tracecore.signals.storage.journal import Journal, StorageError
 
 log = logging.getLogger("tracecore.agent.file_storage")
+#: A file of which most is no longer current could not be made shorter.
+FAILED: Final = "failed_compactions"
 
 
 class Store:
@@ -61,6 +65,9 @@ class FileStorageExtension:
         self._next = 0.0
 
         self._directory = Path(options.directory)
+        self._tally = Tally(
+            setting.id, setting.meter, {FAILED: "files could not be rewritten {} times, and keep growing"}
+        )
         setting.meter.declare(events=("set_aside", "begun_anew", "not_persistent"))
 
     def _report(self, text: str) -> None:
@@ -98,6 +105,7 @@ class FileStorageExtension:
             self._next = time.monotonic() + self._interval
             with self._lock:
                 self._storage.tick()
+        self._tally.look({FAILED: self._storage.failed_compactions})
 
     def stop(self) -> None:
         with self._lock:

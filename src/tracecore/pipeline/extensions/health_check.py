@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 import msgspec
 
@@ -17,6 +18,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         endpoint: where to listen; port 0 takes a free one.
         path: the page that is 200 while everything runs, else 503.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "response_body",
+        "check_collector_pipeline",
+        "response_headers",
+    )
 
     endpoint: str = "localhost:13133"
     path: str = "/"

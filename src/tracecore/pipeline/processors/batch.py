@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -20,6 +20,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         timeout: how long a batch waits for more; 0 waits for nothing.
         send_batch_max_size: larger ones are cut; 0 cuts none.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "metadata_keys",
+        "metadata_cardinality_limit",
+    )
 
     send_batch_size: Count = 8192
     timeout: Duration = 200 * MILLISECOND

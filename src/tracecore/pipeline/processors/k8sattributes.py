@@ -17,7 +17,7 @@ from tracecore.pipeline.agent.component import Factory, Setting
 from tracecore.pipeline.agent.document import Node, Report
 from tracecore.pipeline.agent.options import MILLISECOND, SECOND, Duration
 from tracecore.pipeline.processors.cluster import Cluster
-from tracecore.pipeline.processors.podfields import FICKLE, MANY_NAMES, Extract
+from tracecore.pipeline.processors.podfields import FICKLE, MANY_NAMES, UNKNOWN, Extract
 from tracecore.pipeline.processors.pods import Known
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Collection
@@ -436,7 +436,10 @@ def _peer(batch: Batch) -> str:
 
 
 def check(options: Options, node: Node, report: Report) -> None:
-    """Warn of labels that are different for every pod or rollout."""
+    """Warn of labels that are different for every pod or rollout, and of what nobody asks the API for."""
+    for number, name in enumerate(options.extract.metadata):
+        if name in UNKNOWN:
+            report.warning(node.near("extract", "metadata", number), f"{name} is not known here, and left out")
     for kind, fields in (("labels", options.extract.labels), ("annotations", options.extract.annotations)):
         for number, field in enumerate(fields):
             if not field.key_regex or field.from_ != "pod":

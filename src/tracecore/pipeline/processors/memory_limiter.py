@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -33,6 +33,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         limit_percentage: the same as a share of the machine's or container's memory.
         spike_limit_percentage: the same.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "min_gc_interval_when_soft_limited",
+        "min_gc_interval_when_hard_limited",
+    )
 
     check_interval: Interval = SECOND
     limit_mib: Count = 0

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tracecore.engine.engine import Stats
+from tracecore.pipeline.agent.tally import Tally
 from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.hints import NAMELESS, UNPROJECTED, WRAPPED
@@ -15,6 +16,11 @@ EVENTS: Final = {
     "facts_late": ("late",),
     "facts_expired": ("expired",),
     "facts_evicted": ("evicted_window", "evicted_total", "future"),
+}
+#: Bounds whose being reached is also logged, under the engine's own names.
+BOUNDS: Final = {
+    "evicted_windows": "{} jobs, nodes or GPUs were forgotten, because there are too many",
+    "beyond_horizon": "{} conclusions were not drawn: their evidence lies too far apart in time",
 }
 ERRORS: Final = "evaluation_failed"
 #: Of blocks of lines: closed because there were too many, and bytes of one that was too long.
@@ -35,6 +41,7 @@ class Numbers:
         self._meter = meter
         self._stats = stats
         self._seen: dict[str, int] = {}
+        self._bounds = Tally(meter.component, meter, BOUNDS)
         meter.declare(events=(*EVENTS, ERRORS, CLOSED, LEFT_OUT, WRAPPED, UNPROJECTED, NAMELESS))
         for name in patterns:
             meter.verdicts.setdefault(name, 0)
@@ -47,6 +54,7 @@ class Numbers:
             self._note(LEFT_OUT, blocks.left_out)
         for event, names in EVENTS.items():
             self._note(event, sum(getattr(self._stats, name) for name in names))
+        self._bounds.look({name: getattr(self._stats, name) for name in BOUNDS})
         if self._stats.errors:
             self._note(ERRORS, sum(self._stats.errors.values()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 import re2
@@ -17,8 +17,10 @@ Metadata = Literal[
     "k8s.daemonset.name", "k8s.daemonset.uid", "k8s.job.name", "k8s.job.uid", "k8s.cronjob.name", "k8s.node.name",
     "k8s.node.uid", "k8s.cluster.uid", "k8s.container.name", "container.id", "container.image.name",
     "container.image.tag", "container.image.tags", "container.image.repo_digests", "service.name", "service.namespace",
-    "service.version", "service.instance.id",
+    "service.version", "service.instance.id", "k8s.deployment.uid", "k8s.cronjob.uid",
 ]  # fmt: skip
+#: The API would have to be asked for replica sets and jobs to know these.
+UNKNOWN: Final = ("k8s.deployment.uid", "k8s.cronjob.uid")
 #: What is extracted when nothing is said.
 DEFAULT: Final[tuple[Metadata, ...]] = (
     "k8s.namespace.name", "k8s.pod.name", "k8s.pod.uid", "k8s.pod.start_time", "k8s.deployment.name", "k8s.node.name",
@@ -106,6 +108,8 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
         training: the job, rank and GPU of a training pod, by the labels of Kubeflow, JobSet, Volcano, Ray and others
             and the device plugin's annotation.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = ("deployment_name_from_replicaset",)
 
     metadata: tuple[Metadata, ...] = DEFAULT
     labels: list[Field] = []

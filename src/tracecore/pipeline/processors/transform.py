@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -36,6 +36,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         metric_statements: the same for metrics.
         trace_statements: the same for spans.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = ("flatten_data",)
 
     error_mode: Mode = "propagate"
     log_statements: list[str | Group] = []

@@ -16,8 +16,9 @@ from tracecore.signals.storage.journal import StorageError
 
 log = logging.getLogger("tracecore.agent")
 
-#: Seconds between two attempts: at first, and at most.
-WAIT: Final = (0.02, 1.0)
+#: Seconds between two attempts: at first, and at most. A reader of files looks around in between, for those that are
+#: deleted soon.
+WAIT: Final = (0.02, 0.25)
 
 
 def deliver(

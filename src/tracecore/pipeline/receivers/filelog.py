@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from tracecore.pipeline.agent.batch import Ack, Batch
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
+from tracecore.pipeline.agent.tally import Tally
 from tracecore.pipeline.receivers.delivery import deliver
 from tracecore.pipeline.receivers.reach import unreachable
-from tracecore.pipeline.receivers.tally import Tally
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
@@ -34,6 +34,7 @@ COUNTED: Final = {
     "checkpoint_failures": "positions could not be written {} times",
     "damaged": "{} compressed files are damaged and were read up to the damage",
     "entries_failed": "operators could not treat {} entries",
+    "files_deleted_unread": "{} files were deleted before they could be opened",
     "lines_capped": "{} lines are longer than max_log_size and were cut",
     "positions_lost": "{} stored positions made no sense: those files are read from start_at",
     "truncated_while_read": "files were cut and written anew {} times while they were read",
@@ -64,7 +65,7 @@ class FileLogReceiver:
         for name in self._numbers:
             setting.meter.gauges[name] = partial(self._numbers.__getitem__, name)
         setting.meter.declare(dropped=("capped_or_dropped",), events=(STALLED,))
-        self._tally = Tally(setting, COUNTED)
+        self._tally = Tally(setting.id, setting.meter, COUNTED)
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         self.close()

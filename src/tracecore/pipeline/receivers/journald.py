@@ -16,6 +16,7 @@ import msgspec
 
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.agent.options import StorageId
+from tracecore.pipeline.agent.tally import Tally
 from tracecore.pipeline.receivers.delivery import Positions, deliver, logs
 
 log = logging.getLogger("tracecore.agent.journald")
@@ -23,6 +24,8 @@ log = logging.getLogger("tracecore.agent.journald")
 PIECE: Final = 1 << 18
 #: An entry longer than this is left out, and counted.
 MAX_ENTRY: Final = 4 << 20
+#: Entries that journalctl wrote and nobody could read.
+UNPARSED: Final = "lines_unparsed"
 #: Seconds in which a journalctl that ended may turn out to have been stopped together with the agent.
 LAST_WORD: Final = 1.0
 _PRIORITIES: Final = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
@@ -95,6 +98,8 @@ class Journald:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._setting = setting
+        self._unparsed = 0
+        self._tally = Tally(setting.id, setting.meter, {UNPARSED: "{} entries of the journal could not be parsed"})
         self._positions: Positions | None = None
         #: The last entry that was handed on: a journalctl that failed goes on behind it.
         self._cursor: str | None = None
@@ -151,6 +156,8 @@ class Journald:
             body = None
         if not isinstance(body, dict):
             self._setting.meter.drop("malformed", 1)
+            self._unparsed += 1
+            self._tally.look({UNPARSED: self._unparsed})
             return None
         micros = body.pop("__REALTIME_TIMESTAMP", "")
         record: dict[str, Any] = {"body": body, "attributes": {}, "observed_time_unix_nano": time.time_ns()}

@@ -44,6 +44,14 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
         max_concurrent_streams: requests of one connection at a time; 0 leaves it to gRPC.
     """
 
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "transport",
+        "read_buffer_size",
+        "write_buffer_size",
+        "include_metadata",
+        "middlewares",
+    )
+
     endpoint: str = "localhost:4317"
     tls: ServerTls | None = None
     auth: Auth | None = None
@@ -69,6 +77,17 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
         read_timeout: how long a request may take to arrive; 0 is a minute.
         max_connections: open connections at a time.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "include_metadata",
+        "response_headers",
+        "compression_algorithms",
+        "read_header_timeout",
+        "write_timeout",
+        "idle_timeout",
+        "keep_alives_enabled",
+        "middlewares",
+    )
 
     endpoint: str = "localhost:4318"
     tls: ServerTls | None = None

@@ -21,6 +21,8 @@ from tracecore.signals.otlp.responses import failure, success
 if TYPE_CHECKING:
     from tracecore.pipeline.receivers.otlp import Http
 
+#: The largest body where none is configured, or 0.
+DEFAULT_BODY: Final = 20 << 20
 #: Lines after the last chunk of a body.
 TRAILERS: Final = 64
 
@@ -175,7 +177,7 @@ class _Handler(Handler):
         self._answer(405, failure(_UNIMPLEMENTED, "use POST", True), True, {"Allow": "POST"})
 
     def _body(self) -> bytes:
-        most = self.options.max_request_body_size
+        most = self.options.max_request_body_size or DEFAULT_BODY
         length = self.headers.get("Content-Length")
         chunked = self.headers.get("Transfer-Encoding")
         if (chunked is not None and length is not None) or len(self.headers.get_all("Content-Length", [])) > 1:

@@ -9,7 +9,7 @@ import re2
 
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.discovery import Bundle
-from tracecore.signals.kernel import journal
+from tracecore.signals.kernel import ibstat, journal
 from tracecore.signals.kernel import reader as kernel
 from tracecore.signals.kubernetes import objects, printed
 from tracecore.signals.logs import elastic
@@ -47,12 +47,14 @@ WHOLE: dict[str, WholeReader] = {
     "sacct": slurm.read_sacct,
     "sacct_json": slurm.read_sacct_json,
     "scontrol": slurm.read_scontrol,
+    "ibstat": ibstat.read,
 }
 #: Formats of metric points.
 POINTS: dict[str, PointReader] = {
     "prometheus": prometheus.read,
     "nvidia_smi": smi.read_query,
     "nvidia_csv": smi.read_csv,
+    "nvidia_nvlink": smi.read_nvlink,
 }
 
 

@@ -10,9 +10,11 @@ import msgspec
 import re2
 
 from tracecore.signals import stamps
+from tracecore.signals.kernel import ibstat
 from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import printed
 from tracecore.signals.logs.dialects import WRAPPINGS, plain
+from tracecore.signals.nvidia import smi
 from tracecore.signals.stamps import Stamp
 
 #: Format → layer. The formats are the keys of the table of readers, too.
@@ -32,6 +34,8 @@ LAYER_OF = {
     "prometheus": "metrics",
     "nvidia_smi": "metrics",
     "nvidia_csv": "metrics",
+    "nvidia_nvlink": "metrics",
+    "ibstat": "kernel",
     "flight_recorder": "flight_recorder",
     "exit_codes": "scheduler",
     "sacct": "scheduler",
@@ -115,6 +119,8 @@ _NVIDIA_FIELDS = (
 _SLURM_DAEMON = re2.compile(
     rb"(?m)^\[?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*\]? (?:slurmctld|slurmd|error: |debug|sched: |_slurm)"
 )
+#: The log of the board's management controller, as ipmitool prints it.
+_SEL = re2.compile(rb"(?m)^\s*[0-9a-f]{1,6} \| +(?:\d\d/\d\d/\d{2,4}|[Pp]re-Init) *\| +[\d:]+[^|\n]*\|")
 #: Lines at either end of a file in which a time is looked for.
 LOOKED_AT = 100
 #: Times at either end that are compared with each other.
@@ -149,6 +155,8 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     layer = LAYER_OF[found]
     if found == "text" and (name.startswith(("slurmctld", "slurmd")) or _SLURM_DAEMON.search(head[:4096])):
         layer = "scheduler"
+    elif found == "text" and (name.startswith(("fabricmanager", "nvidia-fabricmanager")) or _SEL.search(head[:4096])):
+        layer = "kernel"
     elif found == "text" and name.startswith(("kubelet", "containerd")):
         layer = "kubernetes"
     return Recognised(found, layer, wrapping=_wrapping(head) if found == "text" else "")
@@ -165,6 +173,10 @@ def _by_content(head: bytes, complete: bool) -> str:
         return found
     if b"NVSMI LOG" in head[:4096]:
         return "nvidia_smi"
+    if smi.NVLINK_BEGINS.match(start):
+        return "nvidia_nvlink"
+    if ibstat.BEGINS.match(start):
+        return "ibstat"
     if head.startswith((b"__CURSOR=", b"__REALTIME_TIMESTAMP=")):
         return "journal_export"
     first = start.split(b"\n", 1)[0]

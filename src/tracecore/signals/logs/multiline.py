@@ -60,6 +60,10 @@ _MESSAGE = (
     b"Set TORCH_LOGS",
     b"Note: ",
     b"what():",
+    b"[ERROR] 20",  # Huawei's, below the exception: which call failed, and the code that says why
+    b"EI00",
+    b"Process name: ",  # Horovod's launcher
+    b"Exit code:",  # mpirun's, below the process that it speaks of
     b"RPC: /",  # the call that failed, of JAX's coordination service
     b"Additional GRPC error information",
     b"/job:",  # the tasks that JAX's coordination service misses
@@ -137,6 +141,7 @@ class Traceback:
         self._owned = owned
         self._state = "chain" if chained else "frames"
         self._last_error = False
+        self._announced = False  # the message says that another exception follows
         self._words = 0
         self._blank = False
 
@@ -183,6 +188,7 @@ class Traceback:
             return CLOSE
         if is_exception(body):
             self._state = "frames" if _CARRIES in body else "message"
+            self._announced = body.rstrip().endswith(b" raised:")
             return TAKE
         return PASS
 
@@ -192,8 +198,8 @@ class Traceback:
             return TAKE
         if body[:2] in (b"==", b"**") and _RULE.match(body):  # torchelastic's table: a block of its own
             return CLOSE
-        if self._last_error:
-            self._last_error = False
+        if self._last_error or self._announced:
+            self._last_error = self._announced = False
             return TAKE
         if (body[:2] == b"  " and b"%|" not in body) or body[:1] == b"\t" or continues_message(body):
             self._last_error = body.startswith(b"Last error:")

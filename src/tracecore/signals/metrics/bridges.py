@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tracecore.signals.metrics.bridge import LATENESS, Bridge, Bridges, Limits
+from tracecore.signals.metrics.conditions import ConditionBridge
 from tracecore.signals.metrics.memory import FramebufferBridge
 from tracecore.signals.metrics.names import GpuNames
 from tracecore.signals.metrics.nvlink import NvlinkBridge
@@ -25,6 +26,7 @@ BRIDGES: Final = (
     StepBridge,
     SdcBridge,
     XidGaugeBridge,
+    ConditionBridge,
 )
 
 

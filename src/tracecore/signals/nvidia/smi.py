@@ -11,7 +11,9 @@
 | hw.gpu.throttle.duration | s, counter | the same |
 | hw.errors | counter | error.type, error.subtype, error.persistence |
 | hw.gpu.remapped_rows | count | error.type; kind pending, failure as 0, 1 |
-| hw.gpu.retired_pages | count | error.subtype |
+| hw.gpu.retired_pages | count | error.subtype; kind pending as 0, 1 |
+| hw.gpu.ecc.uncorrected | count | detail |
+| hw.gpu.nvlink.inactive | count | of `nvidia-smi nvlink --status`, where other links of the GPU are active |
 | hw.gpu.pcie.link.generation, .width, and .max of both | | |
 | hw.gpu.pcie.replays | counter | |
 | hw.gpu.recovery_action | 1 | action: as printed, only where there is one |
@@ -179,6 +181,34 @@ def read_query(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Poi
                 )
 
 
+_NVLINK_GPU = re2.compile(rb"^GPU (\d+): .*\(UUID: (GPU-[0-9a-f-]+)\)")
+_NVLINK = re2.compile(rb"^\s+Link (\d+): (\S+)")
+#: How the output of `nvidia-smi nvlink --status` begins.
+NVLINK_BEGINS = re2.compile(rb"^GPU \d+: [^\n]*\(UUID: GPU-[0-9a-f-]+\)\s*\n\s+Link \d+: ")
+
+
+def read_nvlink(stream: Stream, clock: Clock, counters: Counters) -> Iterator[Point]:
+    """`nvidia-smi nvlink --status`: how many links of each GPU are inactive while others are active."""
+    data = whole.content(stream, MAX_BYTES)
+    counters.bytes_read += len(data)
+    gpus: dict[int, tuple[dict[str, str], list[bool], Source]] = {}
+    offset, index = 0, -1
+    for line, raw in enumerate(data.split(b"\n"), 1):
+        here, offset = offset, offset + len(raw) + 1
+        if match := _NVLINK_GPU.match(raw):
+            index = int(match.group(1))
+            labels = {**_host(stream), "hw.gpu.index": str(index), "gpu.uuid": match.group(2).decode()}
+            gpus[index] = (labels, [], Source(stream.path, here, line, len(raw)))
+        elif index in gpus and (match := _NVLINK.match(raw)):
+            gpus[index][1].append(b"inactive" not in match.group(2))
+    for labels, active, source in gpus.values():
+        counters.records += 1
+        off = float(active.count(False)) if any(active) else 0.0
+        yield Point(
+            name="hw.gpu.nvlink.inactive", labels=labels, value=off, time=clock.latest, source=source, inferred=True
+        )
+
+
 def _query_field(full: str, value: str) -> Iterator[tuple[str, dict[str, str], float]]:
     section, _, last = full.partition("/")
     leaf = full.rsplit("/", 1)[-1]
@@ -188,9 +218,13 @@ def _query_field(full: str, value: str) -> Iterator[tuple[str, dict[str, str], f
     elif section in ("clocks event reasons counters", "clocks throttle reasons counters"):
         if (reason := _REASONS.get(leaf)) and (amount := number(value)) is not None:
             yield "hw.gpu.throttle.duration", {"hw.gpu.throttle.reason": reason}, amount
+    elif full == "ecc errors/volatile/double bit/total" and (amount := number(value)) is not None:
+        yield "hw.gpu.ecc.uncorrected", {}, amount
     elif section == "ecc errors" and full.count("/") == 2 and full.split("/")[1] in ("volatile", "aggregate"):
         if (labels := _ecc(leaf)) and (amount := number(value)) is not None:
             yield "hw.errors", {**labels, "error.persistence": full.split("/")[1]}, amount
+            if labels["error.type"] == "uncorrected" and full.split("/")[1] == "volatile":
+                yield "hw.gpu.ecc.uncorrected", {"detail": leaf}, amount
     elif section == "remapped rows" and full.count("/") == 1:
         if leaf in ("correctable error", "uncorrectable error") and (amount := number(value)) is not None:
             kind = "corrected" if leaf.startswith("corr") else "uncorrected"
@@ -198,6 +232,9 @@ def _query_field(full: str, value: str) -> Iterator[tuple[str, dict[str, str], f
         elif leaf in ("pending", "remapping failure occurred") and value in ("Yes", "No"):
             kind = "pending" if leaf == "pending" else "failure"
             yield "hw.gpu.remapped_rows", {"kind": kind}, float(value == "Yes")
+    elif section == "retired pages" and leaf in ("pending page blacklist", "pending retirement", "pending"):
+        if value in ("Yes", "No"):
+            yield "hw.gpu.retired_pages", {"kind": "pending"}, float(value == "Yes")
     elif section == "retired pages" and (amount := number(value)) is not None:
         kind = "single_bit" if leaf.startswith("single") else "double_bit"
         yield "hw.gpu.retired_pages", {"error.subtype": kind}, amount

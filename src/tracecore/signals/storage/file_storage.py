@@ -164,7 +164,13 @@ class FileStorage:
                 try:
                     journal.compact(self._compaction_directory())
                 except StorageError as error:
+                    journal.failed_compactions += 1
                     self._report(f"not rewritten: {error}")
+
+    @property
+    def failed_compactions(self) -> int:
+        """How often a file could not be rewritten, all files together."""
+        return sum(journal.failed_compactions for journal in self._open.values())
 
     def stop(self) -> None:
         for journal in self._open.values():

@@ -26,6 +26,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.fold import Fold
 from tracecore.facts.projection import TRIGGERS, project
 from tracecore.facts.silence import SilenceBridge
+from tracecore.facts.thinning import INTERVAL, FactThinner
 from tracecore.incidents.live import LiveIncidents, Update
 from tracecore.patterns import catalogue
 from tracecore.pipeline.agent.batch import Ack
@@ -124,6 +125,7 @@ class Detection:
         self._dumps: DumpFacts | None = None
         self._sent: list[Fact] = []
         self._pulse = Pulse()
+        self._thinner = FactThinner(min(INTERVAL, options.progress.stall_after // 4))
         #: Sources of what was read, and when, whose facts have not left yet.
         self._waiting: list[tuple[int, Ack]] = []
         self._live: LiveIncidents | None = None
@@ -445,8 +447,10 @@ class Detection:
         instant = self._begin(now, last=last)
         if instant is None and self._ahead is not None:
             return [], ()
-        facts = [] if instant is None else self._gathered(instant, now, last=last)
-        facts += self._pulse.beats(now)
+        found = [] if instant is None else self._gathered(instant, now, last=last)
+        facts = [*self._thinner.take(found, instant or now), *self._pulse.beats(now)]
+        if last:
+            facts += self._thinner.finish()
         return facts, self._judged(now, last=last)
 
     def evaluate(self, now: int, *, last: bool = False) -> tuple[list[Emission], list[Update], tuple[Ack, ...]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 import re2
 
+from tracecore.pipeline.agent import elsewhere
 from tracecore.pipeline.agent.options import SECOND, Count, Duration, Interval, Secret, Size, Written
 from tracecore.pipeline.agent.tls import missing_files
 from tracecore.pipeline.receivers.prometheus.relabel import Relabel
@@ -212,6 +213,8 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
         tls_config: for https.
         basic_auth: user and password.
         authorization: a token.
+        bearer_token: the same, as older configurations have it; never printed.
+        bearer_token_file: a file that has it, read before each scrape.
         sample_limit: a scrape with more samples fails; 0 for the most that is taken.
         label_limit: a scrape with a series of more labels fails.
         label_name_length_limit: one of a longer name fails.
@@ -219,6 +222,19 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
         body_size_limit: a larger answer fails; 0 for the most that is taken.
         target_limit: more targets than this, and none is scraped.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "scrape_classic_histograms",
+        "always_scrape_classic_histograms",
+        "scrape_native_histograms",
+        "convert_classic_histograms_to_nhcb",
+        "native_histogram_bucket_limit",
+        "native_histogram_min_bucket_factor",
+        "keep_dropped_targets",
+        "metric_name_validation_scheme",
+        "metric_name_escaping_scheme",
+        "scrape_failure_log_file",
+    )
 
     job_name: Annotated[str, msgspec.Meta(min_length=1)]
     scrape_interval: Interval | None = None
@@ -242,6 +258,8 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
     tls_config: TlsConfig = TlsConfig()
     basic_auth: BasicAuth | None = None
     authorization: Authorization | None = None
+    bearer_token: Secret = ""
+    bearer_token_file: str = ""
     sample_limit: Count = 0
     label_limit: Count = 0
     label_name_length_limit: Count = 0
@@ -252,10 +270,18 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> Problems:
         if self.basic_auth is not None and self.authorization is not None:
             yield ("authorization",), "give basic_auth or authorization, not both"
+        given = bool(self.bearer_token) + bool(self.bearer_token_file) + (self.authorization is not None)
+        if given > 1 or (given and self.basic_auth is not None and self.authorization is None):
+            yield (), "one of basic_auth, authorization, bearer_token and bearer_token_file is enough"
         if self.scrape_interval and self.scrape_timeout and self.scrape_timeout > self.scrape_interval:
             yield ("scrape_timeout",), "may not be longer than scrape_interval"
         if not self.metrics_path.startswith("/"):
             yield ("metrics_path",), "begins with /"
+
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """What to do about a setting that is not here on purpose."""
+        return f'the discovery "{name}" {elsewhere.HERE}' if name.endswith("_sd_configs") else ""
 
 
 class Global(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +292,19 @@ class Global(msgspec.Struct, frozen=True, kw_only=True):
         evaluation_interval: of rules, which are not evaluated here.
         external_labels: what all series have.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "scrape_protocols",
+        "query_log_file",
+        "scrape_failure_log_file",
+        "body_size_limit",
+        "keep_dropped_targets",
+        "metric_name_validation_scheme",
+        "metric_name_escaping_scheme",
+        "scrape_native_histograms",
+        "always_scrape_classic_histograms",
+        "convert_classic_histograms_to_nhcb",
+    )
 
     scrape_interval: Interval = 60 * SECOND
     scrape_timeout: Interval = 10 * SECOND
@@ -281,7 +320,7 @@ class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     global_: Global = msgspec.field(default=Global(), name="global")
-    scrape_configs: list[ScrapeConfig]
+    scrape_configs: list[ScrapeConfig] = []
 
     def check(self) -> Problems:
         seen: set[str] = set()
@@ -289,8 +328,6 @@ class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
             if job.job_name in seen:
                 yield ("scrape_configs", number, "job_name"), f'there is a job "{job.job_name}" already'
             seen.add(job.job_name)
-        if not self.scrape_configs:
-            yield ("scrape_configs",), "at least one job is needed"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -301,9 +338,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         report_extra_scrape_metrics: also tell the size of the answer, the limit and the timeout.
     """
 
-    config: Prometheus
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "use_start_time_metric",
+        "start_time_metric_regex",
+        "api_server",
+    )
+
+    config: Prometheus = Prometheus(scrape_configs=[])
     trim_metric_suffixes: bool = False
     report_extra_scrape_metrics: bool = False
+
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """What to do about a setting that is not here on purpose."""
+        return f"a target allocator {elsewhere.HERE}" if name == "target_allocator" else ""
 
     def jobs(self) -> list[Any]:
         """The jobs, with what they take from `global`."""
@@ -312,5 +360,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for job in self.config.scrape_configs:
             interval = job.scrape_interval or shared.scrape_interval
             timeout = job.scrape_timeout or min(shared.scrape_timeout, interval)
-            made.append(msgspec.structs.replace(job, scrape_interval=interval, scrape_timeout=timeout))
+            token = job.authorization
+            if job.bearer_token or job.bearer_token_file:
+                token = Authorization(credentials=job.bearer_token, credentials_file=job.bearer_token_file or None)
+            made.append(
+                msgspec.structs.replace(job, scrape_interval=interval, scrape_timeout=timeout, authorization=token)
+            )
         return made

@@ -22,4 +22,5 @@ class Counters(msgspec.Struct):
     positions_lost: int = 0
     truncated_while_read: int = 0
     bytes_out_of_reach: int = 0
+    files_deleted_unread: int = 0
     announcements_lost: int = 0

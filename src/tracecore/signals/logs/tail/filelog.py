@@ -37,6 +37,8 @@ BUDGET: Final = 8 << 20
 #: What a piece costs of that where a record is made of each line: records take about fifteen times the memory of their
 #: lines, and time.
 RECORDS_COST: Final = 8
+#: Nanoseconds for which one poll reads; at least one piece of a file is.
+LONGEST: Final = 100 * MILLISECOND
 #: Nanoseconds to the next look at files that grow: as long as all of that takes less than one of so many nanoseconds of
 #: a processor, and else. What was not taken is put by, up to so much. Neither is longer than `poll_interval`.
 SOON: Final = 25 * MILLISECOND
@@ -156,10 +158,12 @@ class FileLog:
         """What came since the last time, at most a few megabytes of it."""
         now = self._clock()
         self._arrive()
-        if not self._queue:
+        # Also while there is much to read: what comes and goes meanwhile has to be opened before it is gone.
+        if not self._queue or now >= self._next_look:
             self._look(now)
         batches: list[LogBatch] = []
         budget = BUDGET
+        latest = now + LONGEST
         while self._queue and budget > 0:
             file = self._queue.popleft()
             before = len(batches)
@@ -169,6 +173,8 @@ class FileLog:
             if more:
                 # A file that is gone is read to its end first: what is in its place is newer.
                 (self._queue.appendleft if file.lost_since else self._queue.append)(file)
+            if self._clock() >= latest:
+                break
         if not self._queue:
             self._places.close_some()
         self._reading.due(now, batches)

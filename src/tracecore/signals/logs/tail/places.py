@@ -41,6 +41,9 @@ LONGEST: Final = SECOND
 SAFETY: Final = 60 * SECOND
 #: Looking for new files may take this part of the time.
 SHARE: Final = 200
+#: The same where names were announced: what has just come may soon be gone. At most so long after it was announced.
+HEEDED: Final = 20
+HEEDING: Final = SECOND // 5
 #: A file that is too large for so long is not rotated any more: three times the kubelet's interval between two looks.
 STALLED_TIME: Final = 30 * SECOND
 
@@ -49,7 +52,7 @@ class Place:
     """A path that matches, and which file was found there."""
 
     __slots__ = (
-        "born", "changed", "file", "gone", "links", "passed", "path", "silent", "skip", "status", "steady",
+        "born", "changed", "copy", "file", "gone", "links", "passed", "path", "silent", "skip", "status", "steady",
         "waits",
     )  # fmt: skip
 
@@ -60,6 +63,7 @@ class Place:
         self.status: tuple[int, int, int, int] | None = None
         self.changed = now
         self.gone = False
+        self.copy = False  # what is here begins like another file, and is not read for that
         self.waits = False  # for its turn
         self.passed = 0  # turns that it was passed over
         self.steady = False  # at the last look it was as at the one before
@@ -122,6 +126,9 @@ class Places:
         self.restless = False
         self._news = False  # names were announced that were not looked for yet
         self._next_find = 0
+        self._next_heeding = 0
+        #: Files that were seen, not opened, and are gone from there: where they were, their size, and at which look.
+        self._vanished: dict[tuple[int, int], tuple[str, int, int]] = {}
         self._next_round = 0
         self._turned = 0  # when some had their turn
         # Files may match, or come in another order, without anything coming or going.
@@ -209,6 +216,7 @@ class Places:
         # A file may be at a place that nobody has looked at yet.
         if searched and not self.crowded:
             self._forget()
+        self._count_vanished()
         return found
 
     def _heed(self) -> None:
@@ -242,7 +250,7 @@ class Places:
 
     def _searched(self, now: int) -> bool:
         """Looks for files that came, or went, where some may have; whether all that is there is known."""
-        if now < self._next_find:
+        if now < self._next_find and not (self._news and now >= self._next_heeding):
             self.restless = self._news
             return False
         if now >= self._next_round or now < self._next_round - SAFETY:
@@ -264,6 +272,7 @@ class Places:
                 self._busy[path] = place = Place(path, now, self._looks)
             self._places[path] = place
         for place in known.values():
+            self._vanish(place)
             self._leave(place)
             place.gone = True
             self._busy.pop(place.path, None)
@@ -272,7 +281,9 @@ class Places:
                 self._watches.forget(place.path)
         # Looking through many directories takes its time; it is done the less often the longer it takes. Where all
         # changes are announced it is only that long now and then.
-        self._next_find = now + min((self._clock() - now) * SHARE, (10 if self._finder.stale else 1) * SECOND)
+        took = self._clock() - now
+        self._next_find = now + min(took * SHARE, (10 if self._finder.stale else 1) * SECOND)
+        self._next_heeding = now + min(took * HEEDED, HEEDING)
 
     def _due(self, now: int) -> list[Place]:
         """The places to look at: all that are new or busy, in their order, and some of the others."""
@@ -333,12 +344,40 @@ class Places:
             self._adrift.add(place.file)
             place.file = None
 
+    def _vanish(self, place: Place) -> None:
+        """A place is empty: if what was there was never opened, it may be lost."""
+        if (
+            place.file is None
+            and place.status is not None
+            and place.status[2]
+            and not place.copy
+            and place.skip is None
+        ):
+            device, inode, size, _ = place.status
+            self._vanished.setdefault((device, inode), (place.path, size, self._looks))
+
+    def _count_vanished(self) -> None:
+        """Count what was deleted before it could be opened; what was only moved is found at another place."""
+        if not self._vanished:
+            return
+        found = {place.status[:2] for place in self._places.values() if place.status is not None}
+        found |= {(file.device, file.inode) for file in self._known}
+        for inode, (path, size, look) in list(self._vanished.items()):
+            if inode in found:
+                del self._vanished[inode]
+            elif self._looks > look + 1:
+                del self._vanished[inode]
+                self._counters.files_deleted_unread += 1
+                self._counters.bytes_out_of_reach += size
+                self._report(f"{path} was deleted before it could be opened: {size} bytes at least are lost")
+
     def _visit(self, place: Place, now: int, unclear: list[Place], reads: list[Watched]) -> None:
         try:
             status = os.stat(place.path)
         except OSError as error:
             if not isinstance(error, FileNotFoundError):
                 self._unreadable(place, error)
+            self._vanish(place)
             self._leave(place)
             place.status = None
             return
@@ -399,6 +438,7 @@ class Places:
         twin = alike[0] if alike else None
         if twin is not None and not self._differs(twin, fd, len(data)):
             # A copy, made to truncate the original. Once that happens, the copy takes its place.
+            place.copy = True
             if not self._from_beginning:
                 place.skip = (status.st_dev, status.st_ino, status.st_size)
             os.close(fd)
@@ -423,6 +463,7 @@ class Places:
         file.fd = fd
         file.device, file.inode = status.st_dev, status.st_ino
         file.placed = self._opened = True
+        place.copy = False
         self._adrift.remove(file)
         place.file = file
         if self._watches is not None:

@@ -1,4 +1,4 @@
-"""Bounds that a source reached and failures it survived: as events in `/metrics`, and in words in the log."""
+"""Bounds that a component reached and failures it survived: as events in `/metrics`, and in words in the log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from tracecore.pipeline.agent.component import Setting
 from tracecore.pipeline.agent.printing import visible
+from tracecore.pipeline.agent.telemetry import Meter
 
 log = logging.getLogger("tracecore.agent")
 
@@ -20,16 +20,18 @@ class Tally:
     """Shows counters that only grow.
 
     Args:
-        setting: of the component.
+        id: of the component.
+        meter: of the component.
         words: for each counter what it means, with `{}` for the number.
     """
 
-    def __init__(self, setting: Setting, words: Mapping[str, str]) -> None:
-        self._setting = setting
+    def __init__(self, id: str, meter: Meter, words: Mapping[str, str]) -> None:
+        self._id = id
+        self._meter = meter
         self._words = words
         self._seen: dict[str, int] = {}
         self._said: dict[str, tuple[int, float]] = {}
-        setting.meter.declare(events=words)
+        meter.declare(events=words)
 
     def look(self, counters: Mapping[str, int], *, last: bool = False) -> None:
         """Show what has grown.
@@ -41,12 +43,12 @@ class Tally:
         now = time.monotonic()
         for name, count in counters.items():
             if count > self._seen.get(name, 0):
-                self._setting.meter.note(name, count - self._seen.get(name, 0))
+                self._meter.note(name, count - self._seen.get(name, 0))
                 self._seen[name] = count
             said, when = self._said.get(name, (0, -EVERY))
             if count > said and (last or now - when >= EVERY):
                 self._said[name] = (count, now)
-                log.warning("%s: %s", self._setting.id, self._words[name].format(f"{count - said:,}"))
+                log.warning("%s: %s", self._id, self._words[name].format(f"{count - said:,}"))
 
     def failures(self, reasons: Mapping[tuple[str, str], int], *, last: bool = False) -> None:
         """Log entries that operators could not treat, as the Collector does, but each reason once a minute."""
@@ -58,7 +60,7 @@ class Tally:
                 self._said[name] = (count, now)
                 log.error(
                     "%s: the operator %s could not treat %s: %s",
-                    self._setting.id, operator, _entries(count - said), visible(reason),
+                    self._id, operator, _entries(count - said), visible(reason),
                 )  # fmt: skip
 
     def restart(self) -> None:

@@ -1,0 +1,66 @@
+"""From facts to incidents: patterns, then arbitration. Offline diagnosis and `classify` both end with this."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tracecore.engine.emission import Emission, standing
+from tracecore.engine.engine import Engine
+from tracecore.incidents import run as runs
+from tracecore.incidents.arbitration import Finding, arbitrate
+from tracecore.incidents.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from typing import Any
+
+    from tracecore.facts.fact import Fact
+    from tracecore.incidents.run import Attempt
+    from tracecore.patterns.contract import LastLines, Pattern
+
+
+class Conclusion(msgspec.Struct):
+    """What some facts say.
+
+    Args:
+        verdicts: those that stand at the end, oldest first.
+        run: how the run went.
+        finding: the incidents.
+        engine: for its counters.
+    """
+
+    verdicts: list[Emission]
+    run: Run
+    finding: Finding
+    engine: Engine
+
+
+def conclude(
+    patterns: Sequence[Pattern[Any]],
+    facts: Sequence[Fact],
+    *,
+    end: int,
+    until: int,
+    layers: Mapping[str, int],
+    ranks: Collection[int] = (),
+    last_lines: Callable[[int, Attempt | None], LastLines | None] | None = None,
+) -> Conclusion:
+    """Judge folded facts.
+
+    Args:
+        facts: in the order of their times.
+        end: when the recording ends.
+        until: up to when somebody looked.
+        layers: files of each layer that were read.
+        ranks: those that left a log, whatever it says.
+        last_lines: the last lines of a rank in an attempt, where logs can be read.
+    """
+    engine = Engine(patterns, strict=False)
+    verdicts = standing(engine.replay(facts, until=until))
+    verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
+    run = runs.look(facts, end, ranks)
+    if last_lines is not None:
+        run.last_lines = last_lines
+    return Conclusion(verdicts, run, arbitrate(verdicts, run, layers), engine)

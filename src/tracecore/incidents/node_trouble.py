@@ -1,0 +1,133 @@
+"""Trouble of machines that no verdict speaks of: said beside the incidents, never dropped.
+
+A hung task, a soft lockup, a disk that times out or a hot adapter fits no pattern by itself. Beside a job that failed
+or
+stood still on the same machine at that time it may be why.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid
+from tracecore.facts.host import HostEvent
+from tracecore.facts.network import NicError, PortState
+from tracecore.facts.storage import StorageError
+from tracecore.patterns.contract import rfc3339
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from tracecore.engine.emission import Emission
+    from tracecore.facts.fact import Fact
+    from tracecore.incidents.incident import Incident
+    from tracecore.incidents.run import Run
+
+#: What the kernel says of the machine as a whole; faults of processes and boots are told elsewhere.
+EVENTS: Final = frozenset(
+    {
+        "hung_task", "soft_lockup", "hard_lockup", "machine_check", "rcu_stall", "oops", "bug", "cpu_throttled",
+        "file_limit", "netdev_stuck", "power_supply", "fan",
+    }
+)  # fmt: skip
+#: So many are said; then how many more there are.
+MOST: Final = 12
+SECOND: Final = 1_000_000_000
+#: Trouble this long before a run began, or after it ended, is not told beside it.
+NEAR: Final = 3600 * SECOND
+DOWN: Final = 1
+
+
+def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collection[str]) -> list[Fact]:
+    """Facts of such trouble that no verdict rests on, the first of each kind on each machine.
+
+    Args:
+        verdicts: those that stand.
+        kernel: files of the kernel's log; what a program says of storage is told by its own failure.
+    """
+    cited = {(f.source.path, f.source.offset) for emission in verdicts for f in emission.verdict.evidence()}
+    found: dict[tuple[Any, ...], Fact] = {}
+    last: dict[tuple[str | None, str, int], int] = {}
+    for fact in facts:
+        if isinstance(fact, PortState):
+            last[fact.node, fact.device, fact.port] = fact.state
+        if (what := _what(fact, kernel)) is None or (fact.source.path, fact.source.offset) in cited:
+            continue
+        key = (fact.node, fact.gpu, fact.rank, type(fact), *what)
+        known = found.get(key)
+        found[key] = fact if known is None else _together(known, fact)
+    up = {key for key, state in last.items() if state != DOWN}
+    return [f for f in found.values() if not (isinstance(f, PortState) and (f.node, f.device, f.port) in up)]
+
+
+def _what(fact: Fact, kernel: Collection[str]) -> tuple[object, ...] | None:
+    """What tells one kind of trouble from another; None where it is none."""
+    if isinstance(fact, HostEvent):
+        return (fact.event, fact.process) if fact.event in EVENTS else None
+    if isinstance(fact, NicError):
+        return fact.error, fact.device
+    if isinstance(fact, StorageError):
+        told = fact.error not in ("recovered", "not_found") and not fact.retried and fact.source.path in kernel
+        return (fact.error, fact.backend, fact.device) if told else None
+    if isinstance(fact, GpuDriverError):
+        return (fact.error,)
+    if isinstance(fact, Sxid):
+        return fact.code, fact.switch
+    if isinstance(fact, AerError):
+        return (fact.severity,) if fact.severity in ("nonfatal", "fatal") else None
+    if isinstance(fact, AerRecovery):
+        return () if not fact.succeeded else None
+    if isinstance(fact, PortState):
+        return (fact.device, fact.port) if fact.state == DOWN else None
+    return (fact.condition,) if isinstance(fact, GpuCondition) else None
+
+
+def _together(one: Fact, other: Fact) -> Fact:
+    end = max(one.end, other.end)
+    return msgspec.structs.replace(one, count=max(one.count, 1) + max(other.count, 1), last_time=end)
+
+
+def notes(troubles: Sequence[Fact], run: Run) -> list[str]:
+    """A line for each, those of the time of the run where that is known."""
+    told = [fact for fact in sorted(troubles, key=lambda f: (f.time, f.uid)) if not _was_long_before(fact, run)]
+    said = [_note(fact) for fact in told[:MOST]]
+    if len(told) > MOST:
+        said.append(f"{len(told) - MOST} more kinds of trouble of machines are in what was read")
+    return said
+
+
+def _note(fact: Fact) -> str:
+    at = "" if fact.approximate else f", at {rfc3339(fact.time)}"
+    text = fact.describe()
+    return f"{text[0].upper()}{text[1:]}{at}"
+
+
+def _was_long_before(fact: Fact, run: Run) -> bool:
+    begun = [attempt.first for attempt in run.attempts.values() if attempt.timed]
+    return not fact.approximate and bool(begun) and fact.end < min(begun) - 24 * NEAR
+
+
+def attach(incident: Incident, troubles: Sequence[Fact]) -> None:
+    """Name what may be why, where an incident has no cause of its own: trouble of its machines around its time."""
+    if incident.root is not None and incident.root.verdict.role == "cause":
+        return
+    nodes = set(incident.suspects.nodes)
+    near = [fact for fact in troubles if _is_near(fact, incident, nodes)]
+    if not near:
+        return
+    first = min(near, key=lambda fact: (fact.time, fact.uid))
+    where = f" of {first.node}" if first.node else ""
+    incident.advice = f"Look first at the machine{where}: {first.describe()}. {incident.advice}"
+    if incident.root is None:
+        incident.headline += f"; around that time: {first.describe()}"
+        incident.evidence = (*incident.evidence, *near[:3])
+
+
+def _is_near(fact: Fact, incident: Incident, nodes: set[str]) -> bool:
+    if isinstance(fact, GpuCondition) or (nodes and fact.node and fact.node not in nodes):
+        return False
+    if fact.approximate or not incident.timed:
+        return True
+    return incident.first - NEAR <= fact.end and fact.time <= incident.last + NEAR

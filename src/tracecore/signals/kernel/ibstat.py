@@ -1,0 +1,47 @@
+"""What `ibstat` prints: the ports of a machine's InfiniBand adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import re2
+
+from tracecore.signals import whole
+from tracecore.signals.record import LogSignal, Source
+from tracecore.signals.stream import Clock, Stream
+
+MAX_BYTES = 16 << 20
+
+_ADAPTER = re2.compile(rb"^CA '([^']{1,64})'")
+_PORT = re2.compile(rb"^\s+Port (\d{1,3}):\s*$")
+_STATE = re2.compile(rb"^\s+State: (\w+)\s*$")
+_STATES = {b"Down": 1, b"Initializing": 2, b"Initialize": 2, b"Armed": 3, b"Active": 4}
+#: How such a file begins.
+BEGINS = re2.compile(rb"^CA '[^'\n]{1,64}'\r?\n\s+CA type: ")
+
+
+def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """One record for each port. It was taken at the end of the bundle, as far as anybody knows."""
+    device, port, offset = b"", 0, 0
+    for number, raw in enumerate(whole.content(stream, MAX_BYTES).split(b"\n"), 1):
+        here, offset = offset, offset + len(raw) + 1
+        if match := _ADAPTER.match(raw):
+            device, port = match.group(1), 0
+        elif match := _PORT.match(raw):
+            port = int(match.group(1))
+        elif device and port and (match := _STATE.match(raw)) and (state := _STATES.get(match.group(1))) is not None:
+            name = device.decode("utf-8", "replace")
+            yield {
+                "resource": {"attributes": {**stream.resource, "tracecore.layer": stream.layer}},
+                "log": {
+                    "body": f"{name} port {port}: {raw.strip().decode('utf-8', 'replace')}",
+                    "attributes": {
+                        "hw.network.ib.device": name,
+                        "hw.network.ib.port.num": port,
+                        "hw.network.ib.port.state": state,
+                        "tracecore.time.inferred": True,
+                    },
+                    "time_unix_nano": clock.latest,
+                },
+                "source": Source(stream.path, here, number, len(raw)),
+            }

@@ -1,0 +1,124 @@
+"""What leaves a node: what conclusions rest on, and few of the rest."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import Xid
+from tracecore.facts.thinning import HEAD, INTERVAL, LANES, REPEAT, FactThinner
+from tracecore.facts.training import Progress
+from tracecore.signals.record import Source
+
+SECOND = 1_000_000_000
+T0 = 1_790_000_000 * SECOND
+
+
+def step(at: float, number: int, rank: int = 0, **more: float | str) -> Progress:
+    source = Source(f"rank{rank}.log", number * 100, number)
+    return Progress(time=T0 + int(at * SECOND), source=source, step=number, rank=rank, job="a", **more)  # type: ignore[arg-type]
+
+
+def sent(facts: list[Progress], every: float = 0.1) -> list[Progress]:
+    """Those of reports that leave, the clock running."""
+    thinner = FactThinner()
+    left: list[Fact] = []
+    at = 0
+    now = facts[0].time
+    while at < len(facts):
+        batch = []
+        while at < len(facts) and facts[at].time <= now:
+            batch.append(facts[at])
+            at += 1
+        left += thinner.take(batch, now)
+        now += int(every * SECOND)
+    left += thinner.take([], now + 60 * SECOND)
+    assert thinner.stayed + len(left) == len(facts)
+    return [fact for fact in left if isinstance(fact, Progress)]
+
+
+def test_a_long_steady_run_sends_few_reports_and_no_gap_looks_like_a_stall() -> None:
+    left = sent([step(n * 0.5, n, loss=3.0 - n / 5000, iter_time_s=0.5) for n in range(7200)])
+    assert len(left) < HEAD + 2 + 3600 * SECOND // INTERVAL * 1.5
+    assert max(b.time - a.time for a, b in itertools.pairwise(left)) <= 2 * INTERVAL
+
+
+def test_the_last_report_before_silence_leaves_soon() -> None:
+    left = sent([step(n, n) for n in range(100)])
+    assert left[-1].step == 99
+
+
+def test_both_reports_around_a_pause_and_a_step_back_leave() -> None:
+    facts = [step(n, n) for n in range(100)] + [step(n + 100, n) for n in range(100, 200)]
+    facts += [step(n + 250, n) for n in range(150, 250)]
+    numbers = [(fact.time - T0) // SECOND for fact in sent(facts)]
+    assert {99, 200, 299, 400} <= set(numbers)
+
+
+def test_a_divergence_leaves_as_it_happens() -> None:
+    losses = [3.0] * 100 + [3.0 * 8 ** min(n, 20) for n in range(1, 30)]
+    left = sent([step(n, n, loss=loss) for n, loss in enumerate(losses)])
+    jumps = [fact.step for fact in left if fact.step is not None and 100 <= fact.step < 115]
+    assert jumps == list(range(100, 115))
+
+
+def test_ranks_of_one_job_send_the_same_steps() -> None:
+    chance = random.Random(3)
+    by_rank = [
+        {fact.step for fact in sent([step(n + chance.random() / 5, n, rank, iter_time_s=1.0) for n in range(900)])}
+        for rank in range(4)
+    ]
+    common = set.intersection(*by_rank)
+    assert len(common) >= 0.6 * max(map(len, by_rank))
+    assert len([number for number in common if number is not None and number > 100]) >= 10
+
+
+def test_loggers_that_take_turns_do_not_wake_each_other() -> None:
+    facts = [step(n, n, loss=2.0) if n % 2 else step(n, n, iter_time_s=1.0) for n in range(3600)]
+    assert len(sent(facts)) < 2 * HEAD + 3600 // 10 * 1.7
+
+
+def test_counters_that_jump_about_are_no_reason_to_send_more() -> None:
+    chance = random.Random(5)
+    left = sent([step(n / 10, chance.randrange(1000)) for n in range(6000)])
+    assert len(left) < 3 * 600 // 10
+
+
+def xid(count: int) -> Xid:
+    last = None if count == 1 else T0 + count
+    return Xid(time=T0, source=Source("kern.log", 1, 1), node="n", code=13, count=count, last_time=last)
+
+
+def test_a_storm_of_one_statement_leaves_at_once_and_then_with_its_count() -> None:
+    thinner = FactThinner()
+    left: list[tuple[float, int]] = []
+    for n in range(200):
+        now = T0 + n * SECOND // 10
+        left += [((now - T0) / SECOND, fact.count) for fact in thinner.take([xid(n + 1)], now)]
+    left += [(20.0, fact.count) for fact in thinner.finish()]
+    assert left[:2] == [(0.0, 1), (0.1, 2)]
+    assert len(left) <= 3 + 20 * SECOND // REPEAT
+    assert left[-1][1] == 200
+
+
+def test_single_statements_always_leave() -> None:
+    thinner = FactThinner()
+    facts: list[Fact] = [Xid(time=T0 + n, source=Source("k", n), node="n", code=n) for n in range(100)]
+    assert thinner.take(facts, T0) == facts
+
+
+def test_memory_is_bounded() -> None:
+    thinner = FactThinner()
+    for n in range(LANES + 500):
+        thinner.take([step(n, 1, rank=n)], T0 + n * SECOND)
+    assert len(thinner._streams) <= LANES
+    assert len(thinner._heard) <= LANES
+
+
+@pytest.mark.parametrize("loss", [math.inf, -1.0, 0.0])
+def test_odd_values_do_no_harm(loss: float) -> None:
+    assert sent([step(n, n, loss=loss) for n in range(50)])
