@@ -471,8 +471,10 @@ class Detection:
             self._live.take(facts, instant)
             self._live.hear(heard, instant)
             updates = [u for found in self._live.advance(instant) if (u := self._anew(found, incident_told(found)))]
-        news = [e for found in heard if (e := self._anew(found, verdict_told(found)))]
-        said, self.held_back = self._groups.take(news, now, last=last)
+        said: list[Emission] = []
+        if self._options.tell != "incidents":
+            news = [e for found in heard if (e := self._anew(found, verdict_told(found)))]
+            said, self.held_back = self._groups.take(news, now, last=last)
         self._numbers.update(self._blocks)
         for emission in said:
             log.info(
@@ -484,7 +486,7 @@ class Detection:
             )
         for update in updates:
             log.info("%s revision %d %s: %s", update.id, update.revision, update.state, update.incident.headline)
-        return said if self._options.tell != "incidents" else [], updates, self._judged(now, last=last)
+        return said, updates, self._judged(now, last=last)
 
     def _begin(self, now: int, *, last: bool) -> int | None:
         """The instant to judge at; None where there is nothing to judge."""
