@@ -18,6 +18,7 @@ from tracecore.actions.supervisor import evidence
 from tracecore.actions.supervisor.process import Exit
 from tracecore.facts.wording import counted
 from tracecore.patterns.contract import rfc3339
+from tracecore.signals.redaction import redacted
 
 #: Reads a folder of evidence and gives the document of `tracecore diagnose --format json`; None where it cannot.
 Diagnose: TypeAlias = Callable[[Path], Mapping[str, Any] | None]
@@ -110,7 +111,7 @@ def judge(
             failure,
             exit_code=1 if ended.said else code,
             signal=signal or failure.signal,
-            log_tail=last_lines(text.decode("utf-8", "replace")),
+            log_tail=redacted(last_lines(text.decode("utf-8", "replace"))),
             classified_at=rfc3339(now),
         )
     except Exception as error:
