@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tracecore.cli.output import can_redraw, format_option, is_plain, shown_path, width
+from tracecore.cli.output import can_redraw, format_option, is_plain, json_text, shown_path, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,9 +88,7 @@ def command(
 
 def _print(diagnosis: Diagnosis, output: str, quiet: bool) -> None:
     if output == "json":
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(diagnosis.document()), indent=2).decode())
+        click.echo(json_text(diagnosis.document()))
     elif output == "html":
         from tracecore.incidents.page import page
 
