@@ -643,8 +643,9 @@ def _verdict(
     hanging = tuple([cohort[rank] for rank in sorted(cohort)])
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
     unmeasured: tuple[int, ...] = ()
-    if known.absent:
-        unmeasured = tuple(sorted(known.absent - cohort.keys() - {c.rank for c in culprits}))
+    if known.absent or known.unseen:
+        missing = known.absent if culprits else known.absent | known.unseen
+        unmeasured = tuple(sorted(missing - cohort.keys() - {c.rank for c in culprits}))
     first: CollectiveEntry | None = None
     time = hanging[0].time
     pg_desc = op = None
