@@ -137,7 +137,7 @@ def analyser(peer: str | None) -> tuple[list[str], str] | None:
 
 def compared(folder: Path, label: str, ours: Run, peer: str | None) -> Measurement:
     """How many times quicker than PyTorch's analyser on the same dumps."""
-    name, bar = f"{label}.ratio", "≥ 20"
+    name, bar = f"{label}.ratio", "≥ 50"
     found = analyser(peer)
     if found is None:
         why = "no PyTorch of 2.10 or later is installed, nor named by --peer or TRACECORE_PEER_TORCH"
@@ -175,11 +175,11 @@ def measure(
                 name=f"{label}.seconds",
                 value=ours.seconds,
                 unit="s",
-                bar="≤ 60" if large else "",
+                bar="≤ 20" if large else "",
                 note=f"processor {ours.processor:.1f} s",
             ),
             Measurement(
-                name=f"{label}.memory", value=ours.peak / 2**20, unit="MiB", bar="≤ 4096" if large else "≤ 400"
+                name=f"{label}.memory", value=ours.peak / 2**20, unit="MiB", bar="≤ 1536" if large else "≤ 400"
             ),
         ]
         if compare and not large:
@@ -193,7 +193,7 @@ def measure_full() -> list[Measurement]:
     """The large one."""
     if shutil.disk_usage(tempfile.gettempdir()).free < 12 * 10**9:
         why = "needs 12 GB of free disk for its dumps"
-        return [Measurement(f"flight_recorder.16384x{ENTRIES}.seconds", 0.0, "s", "≤ 60", skipped=why)]
+        return [Measurement(f"flight_recorder.16384x{ENTRIES}.seconds", 0.0, "s", "≤ 20", skipped=why)]
     return measure(16384)
 
 

@@ -275,6 +275,31 @@ OPERATORS: dict[str, list[dict[str, Any]]] = {
         {"type": "time_parser", "parse_from": "attributes.when", "layout_type": "gotime",
          "layout": "2006-01-02 15:04:05.000", "location": "America/New_York"},
     ],
+    "reshape": [
+        {"type": "json_parser", "if": 'body startsWith "{\\"level"', "parse_to": "body"},
+        {"type": "copy", "from": "body", "to": "attributes.line"},
+        {"type": "copy", "from": "body.deep", "to": "attributes.deep", "if": 'type(body) == "map"'},
+        {"type": "flatten", "field": "body.deep", "if": 'type(body) == "map"'},
+        {"type": "retain", "fields": ["body.a", "body.level", "attributes.deep"], "if": 'type(body) == "map"'},
+    ],
+    "retain_attributes": [
+        {"type": "regex_parser", "regex": r"^(?P<date>\S+) (?P<time>\S+) (?P<level>[A-Z]+)"},
+        {"type": "retain", "fields": ["attributes.level", "attributes.none"]},
+        {"type": "noop"},
+    ],
+    "key_values": [{"type": "key_value_parser"}],
+    "key_values_to_body": [{"type": "key_value_parser", "parse_to": "body", "delimiter": ":", "pair_delimiter": ","}],
+    "replace": [
+        {"type": "regex_replace", "field": "body", "regex": r"(\d+)-(?P<month>\d+)", "replace_with": "<x>"},
+        {"type": "regex_replace", "field": "body", "regex": "[aeiou]"},
+        {"type": "regex_replace", "field": "body", "regex_name": "ansi_control_sequences"},
+    ],
+    "unquote": [{"type": "unquote", "field": "body"}],
+    "sanitize": [{"type": "sanitize_utf8"}],
+    "assign": [
+        {"type": "json_parser", "if": 'body startsWith "{\\"level"'},
+        {"type": "assign_keys", "field": "attributes.deep.a", "keys": ["w", "x", "y", "z"]},
+    ],
 }  # fmt: skip
 
 
@@ -286,6 +311,9 @@ def test_operators(both: Callable[..., Both], tmp_path: Path, name: str) -> None
         "2026-11-15 01:37:05.5 OOPS odd;\n  continued ERROR\n\tmore;\n"
         '{"level": "warn", "n": 1, "f": 1.5, "deep": {"a": [1, "x", null, true]}, "big": 123456789012345}\n'
         '{"broken": \n[1, 2]\nat=1794706624.123456789 tail\nat=12 none\nstep;\nplain text\n"quoted"\nlast one\n'
+        'name=stanza age=2\na="x y=z"  b=\'q\' c=\na:1,b : 2 ,c:"3,4"\na=1 stray\na="open\nk==v\n'
+        '\'v\'\n\'vv\'\n"say \\"hi\\"\\n\\u2713\\x41\\101"\n`back\\n`\n"bad\\q"\n"a"b"\n'
+        "\x1b[31mred\x1b[0m \x1b[1;32mbold\x1b[m\nna\u00efve \u2713\n"
     )
     run = both(include=[str(log)], start_at="beginning", operators=OPERATORS[name])
     run.wait(7 if "recombine" in name else 1.5)

@@ -16,7 +16,7 @@ from tracecore.engine.engine import Engine
 from tracecore.facts.collective import facts_of
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch, CollectiveMismatchVerdict
 from tracecore.patterns.nccl_hang.detector import NcclHang, NcclHangVerdict
-from tracecore.signals.flight_recorder import lockstep
+from tracecore.signals.flight_recorder import delta_reader
 from tracecore.signals.flight_recorder.join import join
 from tracecore.signals.flight_recorder.reading import entry_at, find, load, sets_of
 
@@ -346,7 +346,7 @@ def second_life(rank: int, broken: bool, before: int) -> dict[str, Any]:
 @pytest.mark.parametrize("broken", [True, False])
 @pytest.mark.parametrize("before", [1, 40])
 def test_numbers_that_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool, before: int) -> None:
-    monkeypatch.setattr(lockstep, "WORTHWHILE", 0)
+    monkeypatch.setattr(delta_reader, "WORTHWHILE", 0)
     for rank in range(4):
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(Writer().document(second_life(rank, broken, before)))
     assert [list(verdict.suspects().ranks) for verdict in hangs(judged(tmp_path))] == ([[1]] if broken else [])

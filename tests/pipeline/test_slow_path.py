@@ -143,3 +143,30 @@ def test_a_stop_in_the_middle_of_a_backlog_takes_no_longer_than_the_drain_time(
     assert running.stop() == 0
     assert time.monotonic() - began < 10.5
     assert "stopped after" in running.log
+
+
+@pytest.mark.parametrize("operator", ["json_parser", "container"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "1" + "0" * 400,
+        "1e400",
+        "[" * 3000,
+        "[" * 90 + "]" * 90,
+        '{"a":' * 300 + "1" + "}" * 300,
+        '"\\ud800"',
+        "-0",
+        "NaN",
+    ],
+)
+def test_one_line_that_nobody_expected_stops_no_other(tmp_path: Path, operator: str, value: str) -> None:
+    lines = ['{"a":%s,"log":"x","stream":"stdout","time":"2026-01-01T00:00:00Z"}' % value, docker(1), docker(2)]  # noqa: UP031
+    logs = written(tmp_path, "0.log", lines)
+    config = FileLogConfig(
+        include=(f"{logs}/*/*/*",), start_at="beginning", include_file_path=True, operators=({"type": operator},)
+    )
+    log = FileLog(config, None, lambda: 10**18)
+    batches = [*log.poll(), *log.drain()]
+    assert sum(batch.count for batch in batches) == 3
+    assert all(batch.encoded() for batch in batches)
+    log.close()

@@ -16,7 +16,7 @@ from tracecore.pipeline.processors import k8sattributes
 from tracecore.pipeline.processors.k8sattributes import Exclude, ExcludedPod, Filter, K8sAttributes, Options, Selector
 from tracecore.pipeline.processors.podfields import Annotation, Extract, Extraction
 from tracecore.pipeline.processors.pods import Pods
-from tracecore.pipeline.receivers.otlp import peer_address
+from tracecore.pipeline.receivers.otlp_grpc import peer_address
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Change, Collection
 

@@ -44,6 +44,7 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
     if threading.active_count() > 1:
         # A thread that is still busy would be stopped in the middle of what it does, and may abort the process.
         logging.shutdown()
+        sys.stdout.flush()
         os._exit(0)
     return 0
 

@@ -113,7 +113,7 @@ def judge(
             signal=signal or failure.signal,
             log_tail=redacted(last_lines(text.decode("utf-8", "replace"))),
             classified_at=rfc3339(now),
-        )
+        ).redacted()
     except Exception as error:
         # Nobody is there to start the job again: an error in reading its log must not end it.
         notes.append(f"the log could not be classified: {type(error).__name__}: {error}")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
 WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
+#: Watchdogs of one hang give up within this time of each other.
+_EPISODE: Final = HOUR
 #: Stands for a rank whose number is not known.
 _UNNAMED: Final = 1 << 30
 #: The watchdog prints point-to-point operations with a counter of their own.
@@ -319,6 +321,12 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def beside(self, rest: Rest) -> NcclHangVerdict:
+        # A log may hold several runs: what was said hours before or after is about another hang.
+        near = {
+            rank: [r for r in reports if r.approximate or abs(r.time - self.time) <= _EPISODE]
+            for rank, reports in rest.reports.items()
+        }
+        rest = msgspec.structs.replace(rest, reports=near)
         said = self._blamed(rest)
         ranks = said.looked_for[:3]
         waits = set(said.hanging_ranks)
@@ -635,17 +643,23 @@ def _verdict(
     hanging = tuple([cohort[rank] for rank in sorted(cohort)])
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
     unmeasured: tuple[int, ...] = ()
-    if known.absent:
-        unmeasured = tuple(sorted(known.absent - cohort.keys() - {c.rank for c in culprits}))
+    if known.absent or known.unseen:
+        missing = known.absent if culprits else known.absent | known.unseen
+        unmeasured = tuple(sorted(missing - cohort.keys() - {c.rank for c in culprits}))
     first: CollectiveEntry | None = None
     time = hanging[0].time
-    pg_desc = None
+    pg_desc = op = None
+    best = -1
     for fact in hanging:
         if fact.time > time:
             time = fact.time
         pg_desc = pg_desc or fact.pg_desc
         if first is None and isinstance(fact, CollectiveEntry):
             first = fact
+        # What the ranks are in: who waits further on is in something else, and a dump knows best.
+        fits = 2 * (fact.seq == seq) + isinstance(fact, CollectiveEntry)
+        if fits > best and fact.op is not None:
+            op, best = fact.op, fits
     partial = reporter is not None or (not culprits and (bool(unmeasured) or first is None))
     return NcclHangVerdict(
         key=window.key,
@@ -655,7 +669,7 @@ def _verdict(
         pg=window.key[1],
         pg_desc=pg_desc,
         seq=seq,
-        op=None if pairwise else _operation(hanging, seq),
+        op=None if pairwise else op,
         is_p2p=pairwise,
         hanging=hanging,
         culprits=culprits,
@@ -665,17 +679,6 @@ def _verdict(
         earlier=known.earlier,
         reporter=reporter,
     )
-
-
-def _operation(hanging: Sequence[CollectiveEntry | WatchdogReport], seq: int) -> str | None:
-    """What the ranks are in, from a dump where there is one."""
-    best: str | None = None
-    least = 4
-    for fact in hanging:
-        distance = 2 * (fact.seq != seq) + (not isinstance(fact, CollectiveEntry))
-        if fact.op and distance < least:
-            best, least = fact.op, distance
-    return best
 
 
 def _is_pairwise(report: WatchdogReport) -> bool:

@@ -108,7 +108,7 @@ class Outcomes:
             return True
         if isinstance(fact, StorageError) and fact.retried:
             # Ranks work in step: whoever of the run makes one, the retries had success or hold nobody up.
-            return self._steps.of_run.any(fact, fact.end + 1, newest) or self._steps.further_down(fact, newest)
+            return self._steps.follow(self._steps.of_run, fact, fact.end + 1, newest)
         return self._steps.go_on(fact, newest)
 
     def last_step(self, fact: Fact) -> int:
@@ -161,29 +161,35 @@ class Steps:
         self._in_time = sorted(advances, key=_time)
         self.advances = Related(self._in_time)
         #: By stream, in order of place.
-        self._streams = grouped(advances, _path)
+        self._streams = grouped(sorted(advances, key=_offset), _path)
 
     def go_on(self, fact: Fact, newest: int) -> bool:
         """Whether the process that met the error makes a further step. A progress bar is drawn once more when its
         program ends: that is none."""
         own = fact.rank is not None or fact.pod is not None
         # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
-        if self.advances.any(fact, fact.end + (1 if own else SETTLED), newest):
-            return True
-        return self.further_down(fact, newest)
+        return self.follow(self.advances, fact, fact.end + (1 if own else SETTLED), newest)
+
+    def follow(self, steps: Related[Progress], fact: Fact, oldest: int, newest: int) -> bool:
+        """Whether one of these steps came after the error: by its time, and in the same file by its place."""
+        for step in steps.some(fact, oldest, newest, LOOKED_AT):
+            if fact.count > 1 or not _same_stream(step, fact) or step.source.offset > fact.source.offset:
+                return True
+        return self._further_down(fact, newest)
 
     @cached_property
     def of_run(self) -> Related[Progress]:
         """The steps of a run, whoever reports them."""
         return Related(self._in_time, _run)
 
-    def further_down(self, fact: Fact, newest: int) -> bool:
-        """Whether a step stands below the error in the same file, where lines have no time of their own."""
+    def _further_down(self, fact: Fact, newest: int) -> bool:
+        """Whether a step stands below the error in the same file, at the same time or later."""
         if fact.count > 1:
             return False
         stream = self._streams.get(fact.source.path, [])
-        place = bisect_right(stream, (fact.end, fact.source.offset), key=_when)
-        return any(step.time <= newest and _related(step, fact) for step in stream[place : place + LOOKED_AT])
+        place = bisect_right(stream, fact.source.offset, key=_offset)
+        below = stream[place : place + LOOKED_AT]
+        return any(fact.end <= step.time <= newest and _related(step, fact) for step in below)
 
 
 def _run(fact: Fact) -> tuple[str | None, str | None]:
@@ -199,8 +205,8 @@ def _path(report: Progress) -> str:
     return report.source.path
 
 
-def _when(report: Progress) -> tuple[int, int]:
-    return report.time, report.source.offset
+def _offset(report: Progress) -> int:
+    return report.source.offset
 
 
 def _same_stream(one: Fact, other: Fact) -> bool:

@@ -20,6 +20,8 @@ log = logging.getLogger("tracecore.agent")
 
 #: Bytes of a request's head: its line and all headers.
 MAX_HEAD: Final = 64 << 10
+#: Seconds in which a connection that was closed makes room for another one.
+ROOM: Final = 0.5
 #: Seconds for the greeting of TLS.
 GREETING: Final = 10.0
 
@@ -30,9 +32,9 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     Args:
         where: host and port; port 0 takes a free one.
         handler: a class derived from `Handler`.
-        connections: how many at a time; one more is closed at once.
+        connections: how many at a time; for one more, the one is closed that its client has let wait for longest.
         tls: a context, for encryption.
-        refused: called for each connection that found no place.
+        refused: called for each connection that was closed for want of a place.
     """
 
     daemon_threads = True
@@ -52,14 +54,21 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self._slots = threading.BoundedSemaphore(connections)
         self._tls = tls
         self._refused = refused
+        #: Until when each connection may take; and since when it waits for its client.
         self._open: dict[socket.socket, float] = {}
+        self._since: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__(where, handler)
 
     def allow(self, connection: socket.socket, seconds: float | None) -> None:
         """So long it may take from now on; None while it is us who work."""
+        now = time.monotonic()
         with self._lock:
-            self._open[connection] = time.monotonic() + seconds if seconds is not None else float("inf")
+            self._open[connection] = now + seconds if seconds is not None else float("inf")
+            if seconds is None:
+                self._since.pop(connection, None)
+            else:
+                self._since[connection] = now
 
     def service_actions(self) -> None:
         """Called several times in a second: ends what takes too long."""
@@ -74,14 +83,26 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._slots.acquire(blocking=False):
             self._refused()
-            request.close()
-            return
+            self._end_slowest()
+            if not self._slots.acquire(timeout=ROOM):
+                request.close()
+                return
         try:
             super().process_request(request, client_address)
         except RuntimeError as error:  # no more threads
             log.warning("a connection cannot be served: %s", error)
             self._slots.release()
             request.close()
+
+    def _end_slowest(self) -> None:
+        """Close the connection that has waited for its client for longest, so that slow ones shut nobody out."""
+        with self._lock:
+            slowest = min(self._since, key=self._since.__getitem__, default=None)
+            if slowest is not None:
+                del self._since[slowest]
+                self._open.pop(slowest, None)
+        if slowest is not None:
+            _end(slowest)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -99,6 +120,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._slots.release()
             with self._lock:
                 self._open.pop(request, None)
+                self._since.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a connection of %s failed", client_address[0], exc_info=True)

@@ -7,19 +7,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
 from tracecore.pipeline.agent.auth import CHALLENGE, Auth, Authenticator
-from tracecore.pipeline.agent.batch import Batch, Refused, Signal
+from tracecore.pipeline.agent.batch import Batch, Signal
 from tracecore.pipeline.agent.component import Consumer, Factory, Setting
 from tracecore.pipeline.agent.options import Count, Duration, Size
-from tracecore.pipeline.agent.tls import ServerTls, read_bytes
+from tracecore.pipeline.agent.tls import ServerTls
 from tracecore.signals.otlp import bounds
 from tracecore.signals.otlp.messages import OtlpError, parse
-from tracecore.signals.otlp.responses import success
-from tracecore.signals.otlp.services import METHODS
+
+if TYPE_CHECKING:
+    from tracecore.pipeline.receivers.otlp_grpc import GrpcServer
 
 log = logging.getLogger("tracecore.agent.otlp")
 MIB = 1 << 20
@@ -27,10 +28,31 @@ MIB = 1 << 20
 LARGE: Final = MIB
 
 
-class Keepalive(msgspec.Struct, frozen=True, kw_only=True):
-    """Accepted for configurations written for the Collector; gRPC's own settings are used."""
+class ServerParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        max_connection_idle: a connection without requests is closed after so long; 0 is five minutes.
+        max_connection_age: any connection is closed after so long; 0 for never.
+        max_connection_age_grace: what requests under way have then.
+        time: how often a silent client is asked whether it is there; 0 leaves it to gRPC.
+        timeout: how long it has to answer.
+    """
 
-    server_parameters: dict[str, Any] = {}
+    max_connection_idle: Duration = 0
+    max_connection_age: Duration = 0
+    max_connection_age_grace: Duration = 0
+    time: Duration = 0
+    timeout: Duration = 0
+
+
+class Keepalive(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        server_parameters: how long connections live.
+        enforcement_policy: accepted for configurations written for the Collector; gRPC's own is used.
+    """
+
+    server_parameters: ServerParameters | None = None
     enforcement_policy: dict[str, Any] = {}
 
 
@@ -41,7 +63,8 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
         tls: without it, connections are not encrypted.
         auth: the extension that knows whom to believe.
         max_recv_msg_size_mib: the largest message.
-        max_concurrent_streams: requests of one connection at a time; 0 leaves it to gRPC.
+        max_concurrent_streams: requests of one connection at a time; 0 is 128.
+        max_connections: open connections at a time.
     """
 
     IGNORED: ClassVar[tuple[str, ...]] = (
@@ -57,11 +80,41 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
     auth: Auth | None = None
     max_recv_msg_size_mib: Count = 4
     max_concurrent_streams: Count = 0
+    max_connections: Count = 256
     keepalive: Keepalive | None = None
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if not self.max_connections:
+            yield ("max_connections",), "at least one connection is needed"
         if address(self.endpoint) is None:
             yield ("endpoint",), f'"{self.endpoint}" is no address; write it like localhost:4317'
+
+
+class Cors(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        allowed_origins: `https://app.example`, `https://*.example`, or `*`.
+        allowed_headers: beside those that need no permission and Content-Type.
+        max_age: seconds for which a browser remembers the answer; 0 leaves it to the browser.
+    """
+
+    allowed_origins: tuple[str, ...] = ()
+    allowed_headers: tuple[str, ...] = ()
+    max_age: Count = 0
+
+    def allows(self, origin: str) -> bool:
+        """Whether a page of this origin may send."""
+        return any(
+            origin == allowed
+            or allowed == "*"
+            or ("*" in allowed and origin.startswith(allowed.partition("*")[0]) and _ends(origin, allowed))
+            for allowed in self.allowed_origins
+        )
+
+
+def _ends(origin: str, allowed: str) -> bool:
+    before, _, after = allowed.partition("*")
+    return len(origin) >= len(before) + len(after) and origin.endswith(after)
 
 
 class Http(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +128,9 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
         metrics_url_path: where metrics are taken.
         traces_url_path: where traces are taken.
         read_timeout: how long a request may take to arrive; 0 is a minute.
-        max_connections: open connections at a time.
+        max_connections: open connections at a time; where one more comes, the one that its client has let wait for
+            longest is closed.
+        cors: which pages of browsers may send; none when not given.
     """
 
     IGNORED: ClassVar[tuple[str, ...]] = (
@@ -98,6 +153,7 @@ class Http(msgspec.Struct, frozen=True, kw_only=True):
     traces_url_path: str = "/v1/traces"
     read_timeout: Duration = 0
     max_connections: Count = 256
+    cors: Cors | None = None
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if address(self.endpoint) is None:
@@ -162,11 +218,23 @@ class Otlp:
 
         take = _Taking(consume, self._setting)
         http, grpc = self._options.protocols.http, self._options.protocols.grpc
-        grpc_server: Any = None
+        grpc_server: GrpcServer | None = None
         http_server: HttpServer | None = None
         try:
             if grpc is not None:
-                grpc_server, self.ports["grpc"] = serve_grpc(grpc, take, self._believed(grpc.auth))
+                from tracecore.pipeline.receivers.otlp_grpc import GrpcServer
+
+                believed = self._believed(grpc.auth)
+                grpc_server = GrpcServer(
+                    grpc,
+                    grpc_endpoint(grpc.endpoint),
+                    take,
+                    believed.allows if believed is not None else lambda metadata: True,
+                    partial(self._setting.meter.note, "connection_refused"),
+                    CHALLENGE,
+                )
+                grpc_server.start()
+                self.ports["grpc"] = grpc_server.port
             if http is not None:
                 http_server = HttpServer(
                     http, take, partial(self._setting.meter.note, "connection_refused"), self._believed(http.auth)
@@ -189,7 +257,7 @@ class Otlp:
             if http_server is not None:
                 http_server.stop()
             if grpc_server is not None:
-                grpc_server.stop(grace=1.0).wait(2.0)
+                grpc_server.stop(2.0)
 
     def _believed(self, auth: Auth | None) -> Authenticator | None:
         found: Authenticator | None = None if auth is None else self._setting.extension(auth.authenticator)
@@ -242,69 +310,12 @@ def _count(signal: str, message: Any) -> int:
     return total
 
 
-def peer_address(peer: str) -> str:
-    """The address of gRPC's `ipv4:10.0.0.1:5555` or `ipv6:%5B::1%5D:5555`; nothing for another kind."""
-    kind, _, rest = peer.partition(":")
-    host = rest.rpartition(":")[0].replace("%5B", "").replace("%5D", "").strip("[]")
-    return host if kind in ("ipv4", "ipv6") else ""
-
-
-def serve_grpc(options: Grpc, take: _Taking, believed: Authenticator | None = None) -> tuple[Any, int]:
-    """A running gRPC server, and its port."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    import grpc
-
-    def handler(signal: Signal) -> Any:
-        def export(raw: bytes, context: Any) -> bytes:
-            if believed is not None and not believed.allows(
-                {name: value for name, value in context.invocation_metadata() if isinstance(value, str)}
-            ):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, CHALLENGE)
-            try:
-                take(signal, raw, peer_address(context.peer()))
-            except OtlpError as error:
-                context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:300])
-            except Refused as error:
-                context.abort(grpc.StatusCode.UNAVAILABLE, f"try again later: {error}")
-            return success(signal, json=False)
-
-        return grpc.unary_unary_rpc_method_handler(export)
-
-    settings = [
-        ("grpc.max_receive_message_length", options.max_recv_msg_size_mib * MIB or -1),
-        ("grpc.so_reuseport", 0),
-    ]
-    if options.max_concurrent_streams:
-        settings.append(("grpc.max_concurrent_streams", options.max_concurrent_streams))
-    server = grpc.server(ThreadPoolExecutor(8, "otlp-grpc"), options=settings, maximum_concurrent_rpcs=64)
-    for signal, method in METHODS.items():
-        service, _, name = method[1:].partition("/")
-        handlers = grpc.method_handlers_generic_handler(service, {name: handler(signal)})  # type: ignore[arg-type]
-        server.add_generic_rpc_handlers((handlers,))
-    found = address(options.endpoint)
+def grpc_endpoint(endpoint: str) -> str:
+    """An endpoint as gRPC writes it."""
+    found = address(endpoint)
     assert found is not None
     host = f"[{found[0]}]" if ":" in found[0] else found[0]
-    where = f"{host}:{found[1]}"
-    try:
-        if options.tls is None:
-            port = server.add_insecure_port(where)
-        else:
-            tls = options.tls
-            credentials = grpc.ssl_server_credentials(
-                [(read_bytes(tls.key_file), read_bytes(tls.cert_file))],
-                read_bytes(tls.client_ca_file),
-                tls.client_ca_file is not None,
-            )
-            port = server.add_secure_port(where, credentials)
-    except RuntimeError as error:
-        server.stop(None)
-        raise OSError(f"cannot listen on {where}: {error}") from None
-    if not port:
-        server.stop(None)
-        raise OSError(f"cannot listen on {where}")
-    server.start()
-    return server, port
+    return f"{host}:{found[1]}"
 
 
 FACTORY = Factory(

@@ -21,6 +21,9 @@ from tracecore.signals.otlp.responses import failure, success
 if TYPE_CHECKING:
     from tracecore.pipeline.receivers.otlp import Http
 
+#: Seconds, and bytes, for which a client that was refused is still listened to.
+LINGER: Final = 5.0
+LEFT_OVER: Final = 256 << 20
 #: The largest body where none is configured, or 0.
 DEFAULT_BODY: Final = 20 << 20
 #: Lines after the last chunk of a body.
@@ -172,6 +175,21 @@ class _Handler(Handler):
         else:
             self._answer(200, success(signal, json), json)
 
+    def do_OPTIONS(self) -> None:
+        """A browser asks whether a page may send."""
+        cors, origin = self.options.cors, self.headers.get("Origin", "")
+        self.close_connection = self.close_connection or "Content-Length" in self.headers
+        if cors is None or not cors.allows(origin):
+            self._answer(403, failure(_UNIMPLEMENTED, "this origin may not send here; see cors", True), True)
+            return
+        headers = {
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": ", ".join(("Content-Type", "Content-Encoding", *cors.allowed_headers)),
+        }
+        if cors.max_age:
+            headers["Access-Control-Max-Age"] = str(cors.max_age)
+        self._answer(204, b"", True, headers)
+
     def do_GET(self) -> None:
         self.close_connection = True
         self._answer(405, failure(_UNIMPLEMENTED, "use POST", True), True, {"Allow": "POST"})
@@ -234,9 +252,22 @@ class _Handler(Handler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json" if json else "application/x-protobuf")
         self.send_header("Content-Length", str(len(body)))
+        origin = self.headers.get("Origin")
+        if origin is not None and self.options.cors is not None and self.options.cors.allows(origin):
+            self.send_header("Access-Control-Allow-Origin", origin)
+            self.send_header("Vary", "Origin")
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
+        if self.close_connection:
+            self._linger()
+
+    def _linger(self) -> None:
+        """Read what a client still sends: a connection closed before is reset, and it never sees the answer."""
+        self.server.allow(self.connection, LINGER)
+        left = LEFT_OVER
+        while left > 0 and (piece := self.rfile.read1(min(left, 1 << 16))):
+            left -= len(piece)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.signals.flight_recorder import lockstep, screened
+from tracecore.signals.flight_recorder import delta_reader
 from tracecore.signals.flight_recorder.dump import (
     Dump,
     Entry,
@@ -22,7 +22,6 @@ from tracecore.signals.flight_recorder.dump import (
     entry_p2p,
     entry_seq,
     group_name,
-    is_document,
     make_entry,
     members_of,
     rank_from_name,
@@ -59,29 +58,23 @@ class Loaded(msgspec.Struct):
     skipped: list[Skipped]
 
 
-def read_dump(data: bytes, path: str, limits: Limits | None = None, *, expendable: bool = False) -> Dump:
+def read_dump(data: bytes, path: str, limits: Limits | None = None) -> Dump:
     """One dump from its bytes; raises `DumpError`.
 
     Args:
         data: the file's content.
         path: how the user names it; the rank is looked for in it first, then in the content.
         limits: what a dump may use.
-        expendable: this process may be ended by what it reads (see `screened`).
     """
     limits = limits or Limits()
     if len(data) > limits.file_bytes:
         raise DumpError("too_large", f"{len(data)} bytes, the limit is {limits.file_bytes}")
     rank = _rank_in(path)
-    if rank is not None and data[:1] == b"\x80" and len(data) >= lockstep.WORTHWHILE:
-        try:
-            return lockstep.read(path, rank, data, limits)
-        except lockstep.UnfamiliarLayout:
-            pass
-        except DumpError:
-            pass  # the general reader names the first thing that is wrong
-    root = _screened(data, limits) if expendable and data[:1] == b"\x80" else None
-    if root is None:
-        root = decode(data, limits)
+    if rank is not None and data[:1] == b"\x80" and len(data) >= delta_reader.WORTHWHILE:
+        dump = delta_reader.read(path, rank, data, limits)
+        if dump is not None:
+            return dump
+    root = decode(data, limits)
     source = "name"
     if rank is None:
         rank, source = rank_from_content(root), "content"
@@ -90,16 +83,6 @@ def read_dump(data: bytes, path: str, limits: Limits | None = None, *, expendabl
     dump = dump_of(path, rank, root)
     dump.rank_from = source
     return dump
-
-
-def _screened(data: bytes, limits: Limits) -> dict[str, Any] | None:
-    if len(data) < lockstep.WORTHWHILE:
-        return None
-    try:
-        root = screened.loads(data, limits)
-    except DumpError:
-        return None  # the general reader names the first thing that is wrong
-    return root if is_document(root) else None
 
 
 def _rank_in(path: str) -> int | None:
@@ -130,7 +113,7 @@ def rank_from_content(root: dict[str, Any]) -> int | None:
     return None
 
 
-def read_file(path: str, limits: Limits | None = None, *, expendable: bool = False) -> Dump:
+def read_file(path: str, limits: Limits | None = None) -> Dump:
     """One dump from a file; raises `DumpError`. Arguments as of `read_dump`."""
     limits = limits or Limits()
     try:
@@ -146,7 +129,7 @@ def read_file(path: str, limits: Limits | None = None, *, expendable: bool = Fal
                 data += file.read(limits.file_bytes + 1 - len(data))
     except OSError as error:
         raise DumpError("unreadable", error.strerror or type(error).__name__) from error
-    return read_dump(data, path, limits, expendable=expendable)
+    return read_dump(data, path, limits)
 
 
 def find(paths: Iterable[str | Path]) -> list[str]:
@@ -195,7 +178,7 @@ def _read_in_worker(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped
     # What a dump leaves is freed by counting; looking for cycles among a million small objects only costs time.
     gc.disable()
     _keep_freed_memory()
-    return _read_chunk(paths, limits, expendable=True)
+    return _read_chunk(paths, limits)
 
 
 @cache
@@ -212,11 +195,11 @@ def _keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
-def _read_chunk(paths: Sequence[str], limits: Limits, expendable: bool = False) -> list[Dump | Skipped]:
+def _read_chunk(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped]:
     results: list[Dump | Skipped] = []
     for path in paths:
         try:
-            results.append(read_file(path, limits, expendable=expendable))
+            results.append(read_file(path, limits))
         except DumpError as error:
             results.append(Skipped(path, error.reason, error.detail))
         except MemoryError:
@@ -253,7 +236,7 @@ def load(
                 try:
                     results.extend(future.result())
                 except BrokenProcessPool:
-                    # A worker died of what it read, or for memory: the files left are read here, with care.
+                    # A worker died, for memory say: the files left are read here.
                     results.extend(_read_chunk(chunk, limits))
                 if progress is not None:
                     progress(len(results))

@@ -11,6 +11,8 @@ from tracecore.signals.logs.operators.options import Options
 ON_ERROR: Final = ("send", "send_quiet", "drop", "drop_quiet")
 
 
+#: What may go wrong with an entry: also numbers, times and nesting that nobody expected. It concerns that entry only.
+FAILURES: Final = (OperatorError, ExpressionError, ArithmeticError, ValueError, RecursionError)
 #: Reasons that are told apart; an operator's messages may quote what it was given.
 MOST_REASONS: Final = 32
 OTHER: Final = "for other reasons"
@@ -64,7 +66,7 @@ class Operator:
             try:
                 if self.condition is None or self.condition(entry):
                     self.transform(entry, now)
-            except (OperatorError, ExpressionError) as error:
+            except FAILURES as error:
                 self.failed(entry, done, error)
                 continue
             done.append(entry)
@@ -75,7 +77,7 @@ class Operator:
         try:
             if self.condition is None or self.condition(entry):
                 self.transform(entry, 0)
-        except (OperatorError, ExpressionError) as error:
+        except FAILURES as error:
             self.count_failure(error)
 
     def transform(self, entry: Entry, now: int) -> None:

@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import re2
 
-from tracecore.signals.logs.operators.base import Failures
+from tracecore.signals.logs.operators.base import FAILURES, Failures
 from tracecore.signals.logs.operators.entry import MAX_TIME, Entry, Field, OperatorError
-from tracecore.signals.logs.operators.expression import ExpressionError
 from tracecore.signals.logs.operators.options import Options
 from tracecore.signals.logs.operators.parsers import Parser, json_object
 from tracecore.signals.logs.operators.recombine import Joiner
@@ -100,7 +99,7 @@ class Container(Parser):
                     done.append(entry)
                 else:
                     self._joiner.add(entry, done)
-            except (OperatorError, ExpressionError) as error:
+            except FAILURES as error:
                 self.failed(entry, done, error)
         self.write(done, now)
 

@@ -11,6 +11,7 @@ from tracecore.signals.logs.operators.base import Failures, Operator
 from tracecore.signals.logs.operators.entry import MISSING, SEVERITIES, Entry, Field, OperatorError
 from tracecore.signals.logs.operators.options import Options
 from tracecore.signals.logs.operators.times import Layout, TimeError
+from tracecore.signals.otlp.messages import MAX_DEPTH
 
 _LEVELS: Final = {text.lower(): number for number, text in enumerate(SEVERITIES) if text}
 _HTTP: Final = {f"{n}xx": range(n * 100, n * 100 + 100) for n in (2, 3, 4, 5)}
@@ -275,16 +276,18 @@ def _paired(text: str) -> str:
     return repaired
 
 
-def _numbers(value: Any, ints: bool) -> Any:
+def _numbers(value: Any, ints: bool, depth: int = 0) -> Any:
     kind = type(value)
     if kind is float:
         return value
     if kind is int:
         return value if ints and -(1 << 63) <= value < 1 << 63 else float(value)
+    if depth >= MAX_DEPTH:
+        raise OperatorError("no JSON: nested too deep")
     if kind is dict:
-        return {name: _numbers(item, ints) for name, item in value.items()}
+        return {name: _numbers(item, ints, depth + 1) for name, item in value.items()}
     if kind is list:
-        return [_numbers(item, ints) for item in value]
+        return [_numbers(item, ints, depth + 1) for item in value]
     return value
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tracecore.signals.logs.operators.base import Failures, Operator
-from tracecore.signals.logs.operators.entry import MISSING, Entry, Field, OperatorError
-from tracecore.signals.logs.operators.expression import ExpressionError
+from tracecore.signals.logs.operators.base import FAILURES, Failures, Operator
+from tracecore.signals.logs.operators.entry import MISSING, Entry, Field
 from tracecore.signals.logs.operators.options import Options
 
 FLUSH: Final = 5_000_000_000
@@ -156,7 +155,7 @@ class Recombine(Operator):
                     done.append(entry)
                     continue
                 self._joiner.add(entry, done)
-            except (OperatorError, ExpressionError) as error:
+            except FAILURES as error:
                 self.failed(entry, done, error)
         self.write(done, now)
 

@@ -261,23 +261,26 @@ def _bare(text: str) -> str:
 
 
 def _pairs(text: str, between: str) -> list[str]:
-    """The parts between delimiters that do not stand in quotes."""
+    """The parts between delimiters that do not stand in quotes; quotes themselves are left out."""
     parts: list[str] = []
-    begin = at = 0
+    part: list[str] = []
     quote = ""
+    at = 0
     while at < len(text):
         char = text[at]
-        if quote:
-            quote = "" if char == quote else quote
-        elif char in "\"'":
+        if char == quote:
+            quote = ""
+        elif not quote and char in "\"'":
             quote = char
-        elif text.startswith(between, at):
-            parts.append(text[begin:at])
+        elif not quote and text.startswith(between, at):
+            parts.append("".join(part))
+            part = []
             at += len(between)
-            begin = at
             continue
+        else:
+            part.append(char)
         at += 1
     if quote:
         raise OperatorError("a quote is not closed")
-    parts.append(text[begin:])
+    parts.append("".join(part))
     return [part for part in parts if part.strip()]
