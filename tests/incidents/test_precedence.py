@@ -123,7 +123,7 @@ def one_event_seen_twice() -> Iterator[Case]:
     same = "it is the same exception"
     causes = (
         "cuda_oom", "storage_failure", "gpu_app_fault", "gpu_fault", "training_divergence", "nccl_bootstrap",
-        "dataloader_hang", "checkpointer_hang",
+        "dataloader_hang", "checkpointer_hang", "collective_mismatch",
     )  # fmt: skip
     crash = ("worker_crash",)
     line = {"path": "rank2.log", "line": 7}

@@ -129,6 +129,7 @@ class RendezvousFailure(Fact, frozen=True, kw_only=True):
     expected: int | None = None
     endpoint: str | None = None
     interface: str | None = None
+    claimed: int | None = None
 
     @property
     def own(self) -> bool:

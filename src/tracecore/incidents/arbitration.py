@@ -441,7 +441,7 @@ def _suspects(root: Touch, said: Verdict, symptoms: Sequence[Touch], attempt: At
     world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
     # Where only rank 0 is heard of, its steps or its end say that it is the whole run; a lone line does not.
     whole = len(world) > 1 or (attempt is not None and bool(attempt.ended or attempt.progress))
-    if ranks and world and whole and set(ranks) >= world:
+    if ranks and world and whole and set(ranks) >= world and "told" not in root.fields:
         # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
         ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
     return msgspec.structs.replace(suspects, ranks=tuple(ranks))

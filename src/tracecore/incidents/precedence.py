@@ -230,6 +230,7 @@ RULES: Final[tuple[Rule, ...]] = (
             "nccl_bootstrap",
             "dataloader_hang",
             "checkpointer_hang",
+            "collective_mismatch",
         ),
         effects=("worker_crash",),
         bonds=("record",),

@@ -112,6 +112,7 @@ def rendezvous_failure(record: Stamped) -> RendezvousFailure | None:
         expected=natural(record.get("tracecore.rendezvous.expected")),
         endpoint=name(record.get("tracecore.rendezvous.endpoint")),
         interface=name(record.get("tracecore.rendezvous.interface")),
+        claimed=natural(record.get("tracecore.rendezvous.rank")),
     )
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 import msgspec
 
 from tracecore.facts.collective import CollectiveEntry, called, called_of, named, odd_ones, sides_of
-from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.nccl import NcclError, WatchdogReport
+from tracecore.facts.wording import quote
 from tracecore.patterns.collective_mismatch.reports import calls as reports_by_call
 from tracecore.patterns.collective_mismatch.reports import described, tells, what
 from tracecore.patterns.config import HOUR, Duration, Settings
@@ -25,6 +26,8 @@ Call: TypeAlias = CollectiveEntry | WatchdogReport
 Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 
 _SHOWN = 16
+#: The window of what libraries say of a job as a whole.
+_TOLD = "*"
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -154,6 +157,56 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return not self.transfers and len(self.sides[0]) == len(self.sides[1])
 
 
+class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        first: the library's own word that calls do not match.
+        ranks: those that it names.
+        count: how many lines said so.
+    """
+
+    pattern_id: ClassVar[str] = "18"
+    pattern_name: ClassVar[str] = "collective_mismatch"
+    role: ClassVar[Role] = "cause"
+
+    first: NcclError
+    ranks: tuple[int, ...] = ()
+    count: int = 1
+
+    def headline(self) -> str:
+        who = f"{named(self.ranks, capital=True)} called" if self.ranks else "Ranks called"
+        other = "different collectives" if len(self.ranks) != 1 else "another collective than the others"
+        return f"{who} {other}, as the library says: {quote(self.first.detail or 'no more is told', 200)}"
+
+    def remediation(self) -> str:
+        begin = f", beginning with what {named(self.ranks)} did" if self.ranks else ""
+        return (
+            f"A bug in the program, so restarting as it is will end the same way. Look for a branch that only "
+            f"some ranks "
+            f"take, or a tensor whose size depends on the rank's own data{begin}. "
+            f"`TORCH_DISTRIBUTED_DEBUG=DETAIL` checks "
+            f"every collective before it runs and prints both calls."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return (self.first,)
+
+    def missing_layers(self) -> tuple[str, ...]:
+        return ("flight_recorder",)
+
+    def suspects(self) -> Suspects:
+        return Suspects(ranks=self.ranks)
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {"told": self.count, "odd_ranks": list(self.ranks)}
+        if self.first.job:
+            fields["gen_ai.training.job_id"] = self.first.job
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {}
+
+
 class Calls:
     """The latest entry of each rank by sequence, and the sequences at which entries are not all alike."""
 
@@ -195,7 +248,7 @@ class CollectiveMismatch(Pattern[Config]):
     name = "collective_mismatch"
     role = "cause"
     maturity = "stable"
-    needs = (CollectiveEntry, WatchdogReport)
+    needs = (CollectiveEntry, WatchdogReport, NcclError)
     Config = Config
 
     @property
@@ -207,11 +260,15 @@ class CollectiveMismatch(Pattern[Config]):
         job = f"{job}#{fact.attempt}" if fact.attempt else job
         if isinstance(fact, WatchdogReport):
             return ((job, ""),) if tells(fact) else ()
+        if isinstance(fact, NcclError):
+            return ((job, _TOLD),) if fact.error == "mismatched_collective" else ()
         if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
             return ()
         return ((job, fact.pg),) if fact.signature is not None or fact.op is not None else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        if window.key[1] == _TOLD:
+            return [_told(window)]
         if not window.key[1]:
             return _from_reports(window)
         calls = window.digest(CollectiveEntry, Calls)
@@ -228,6 +285,23 @@ class CollectiveMismatch(Pattern[Config]):
             if len(sides) > 1:
                 return [_verdict(window, seq, sides)]
         return []
+
+
+def _told(window: Window) -> Verdict:
+    """What NCCL, or PyTorch's checks of every collective, say themselves."""
+    said = window.of(NcclError)
+    ranks = {
+        int(word) for fact in said[:_SHOWN] for word in (fact.peer or "").replace(",", " ").split() if word.isdecimal()
+    }
+    return ToldMismatchVerdict(
+        key=window.key,
+        episode=said[0].source,
+        time=said[0].time,
+        confidence="partial",
+        first=said[0],
+        ranks=tuple(sorted(ranks)),
+        count=sum(max(fact.count, 1) for fact in said),
+    )
 
 
 def _from_reports(window: Window) -> list[Verdict]:

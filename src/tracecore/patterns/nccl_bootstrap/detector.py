@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
 
-Discriminator: TypeAlias = Literal["cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "unknown"]
+Discriminator: TypeAlias = Literal[
+    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "unknown"
+]
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
     "socket_ifname_mismatch": "no network interface of the name they look for",
     "rendezvous_unreachable": "the rendezvous was not reached",
+    "duplicate_rank": "two processes were started as one rank",
     "unknown": "nothing says why",
 }
 #: Of a long list of ranks, and of evidence, so many are named.
@@ -100,6 +103,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         who = f"rank{many} {ranks}" if self.failed else f"{self.missing} rank{many}"
         job = f" of job {self.job}" if self.job else f" in namespace {self.key[1]}" if self.key[1] else ""
         why = WORDS[self.discriminator]
+        if self.discriminator == "duplicate_rank":
+            claimed = next((fact.claimed for fact in self.said if isinstance(fact, RendezvousFailure)), None)
+            which = f"rank {claimed}" if claimed is not None else "one rank"
+            return f"Two processes{job} were started as {which}, so that the ranks cannot join"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -126,6 +133,13 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 f"Compare `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME`{f' ({name})' if name else ''} with "
                 f"`ip -br addr` in the container of rank {ranks or 'N'}; interfaces are named differently between "
                 f"node types."
+            )
+        if self.discriminator == "duplicate_rank":
+            return (
+                "Compare `RANK`, `WORLD_SIZE` and `MASTER_PORT` of all processes (`SLURM_PROCID`, `--node_rank` "
+                "of each node's "
+                "launcher): two nodes were given the same number, or a process of an earlier run is still there (`ps`, "
+                "`scancel`)."
             )
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
@@ -291,6 +305,8 @@ class NcclBootstrap(Pattern[Config]):
             discriminator = "cni_error"
         elif any(problem_of(fact) == NO_INTERFACE for fact in said):
             discriminator = "socket_ifname_mismatch"
+        elif any(problem_of(fact) == "duplicate_rank" for fact in said):
+            discriminator = "duplicate_rank"
         elif said:
             discriminator = "rendezvous_unreachable"
         return NcclBootstrapVerdict(

@@ -40,6 +40,12 @@ LOADER = (
 BLOCKING = "`CUDA_LAUNCH_BLOCKING=1` (`AMD_SERIALIZE_KERNEL=3` on ROCm)"
 
 
+#: CUDA errors that a program or the hardware may cause.
+DOUBTFUL = frozenset(
+    {"contained", "hardware_exception", "unknown_error", "launch_timeout", "device_hang", "device_lost"}
+)
+
+
 class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
     """
     Args:
@@ -82,7 +88,7 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         fact = self.failure
         if isinstance(fact, ExceptionRaised):
             # The first of a chain is why; one further up that says with whom it tried to speak tells more.
-            outer = not fact.root_type or ("://" in (fact.message or "") and "://" not in (fact.root_message or ""))
+            outer = not fact.root_type or (_names_host(fact.message) and not _names_host(fact.root_message))
             kind, message = (fact.type, fact.message) if outer else (fact.root_type, fact.root_message)
             return kind or fact.type, message or ""
         if isinstance(fact, CudaError):
@@ -156,9 +162,16 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             advice = NEXT.get(self.signal, "the lines before it say what it was doing").format(on=on)
             return f"{advice[0].upper()}{advice[1:]}. Read the end of {logs}. {again}"
         if isinstance(fact, CudaError):
+            whether = "The GPU itself is most likely fine; its host's `dmesg` would say otherwise."
+            if fact.error in DOUBTFUL or "hardware" in (fact.detail or "").lower():
+                whether = (
+                    f"This error may be the hardware's: look for Xids in `dmesg -T`{on} and at `nvidia-smi -q` "
+                    f"first, and "
+                    f"see whether the same step fails on another GPU."
+                )
             return (
                 f"Read the end of {logs}, then run one step with {BLOCKING}: the traceback then points at the call "
-                f"that failed. The GPU itself is most likely fine; its host's `dmesg` would say otherwise. {again}"
+                f"that failed. {whether} {again}"
             )
         if not isinstance(fact, ExceptionRaised):
             if isinstance(fact, LoaderError):
@@ -187,6 +200,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         follows = " What the others say after it (lost connections, watchdog, SIGTERM) follows from it."
         follows = follows if self.followed else ""
         late = f" GPU errors are told late: run one step with {BLOCKING} to see the call." if self._on_gpu() else ""
+        if self._on_gpu() and self.exception is not None and "hardware" in self.exception[1].lower():
+            late += " The message says that hardware may be the cause: look for Xids in `dmesg -T` as well."
         return f"Read the traceback in {logs} ({place}){where}: what was raised there ended the run.{late}{follows}"
 
     def _on_gpu(self) -> bool:
@@ -244,6 +259,11 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             "tracecore.process.signal": self.signal,
             "k8s.node.name": self.failure.node,
         }
+
+
+def _names_host(message: str | None) -> bool:
+    """Whether a message says with whom it could not speak: `https://…`, `HTTPSConnectionPool(host='…'`."""
+    return message is not None and ("://" in message or "host='" in message)
 
 
 def _count(number: int, what: str) -> str:
