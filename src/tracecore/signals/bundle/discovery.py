@@ -18,6 +18,7 @@ from typing import BinaryIO, TypedDict, cast
 
 import msgspec
 
+from tracecore.signals import folders
 from tracecore.signals.bundle import archive, exports, identity, ordinals
 from tracecore.signals.bundle.archive import Limits, Opener
 from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
@@ -314,7 +315,7 @@ class _Search:
             # An archive may have two members of one name.
             path = f"{path} ({self.paths[path]})"
         complete = len(head) < HEAD
-        tail = b"" if complete else _tail(file, head)
+        tail, size = (b"", len(head)) if complete else _tail(file, head, size)
         name = relative.rsplit("/", 1)[-1]
         found = recognise(head, tail, name, complete)
         if not found.format:
@@ -325,7 +326,7 @@ class _Search:
             format=found.format,
             layer=found.layer,
             open=opener,
-            size=len(head) if complete else size,
+            size=size,
             resource=identity.of(relative) if resource is None else resource,
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
@@ -416,17 +417,10 @@ def _settle_local_ranks(streams: list[Stream]) -> None:
 
 def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[Path]:
     """Every file below, by name, directories in their place; links to directories are not entered."""
-    problems: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=problems.append, followlinks=False):
-        folders.sort()
+    for folder, files in folders.walk(root, lambda problem: skip(str(problem.filename), archive.reason(problem))):
         here = Path(folder)
-        for name in sorted(files):
+        for name in files:
             yield here / name
-        for problem in problems:
-            skip(str(problem.filename), archive.reason(problem))
-        problems.clear()
-    for problem in problems:
-        skip(str(problem.filename), archive.reason(problem))
 
 
 def _not_regular(mode: int) -> str:
@@ -504,16 +498,18 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _tail(file: BinaryIO, head: bytes) -> bytes:
-    """The end of a file whose head was read: by a seek where that is possible, else by reading on."""
+def _tail(file: BinaryIO, head: bytes, size: int | None) -> tuple[bytes, int | None]:
+    """The end of a file whose head was read, and its size: by a seek where that is possible, else by reading on."""
     if file.seekable():
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - TAIL, len(head)))
-        return _exactly(file, TAIL)
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - TAIL, len(head)))
+        return _exactly(file, TAIL), size
     last = b""
+    read = len(head)
     while chunk := file.read(1 << 20):
         last = (last + chunk)[-TAIL:]
-    return last
+        read += len(chunk)
+    return last, read
 
 
 def _stem(name: str) -> str:
