@@ -9,7 +9,8 @@ which the answer must name. The rate is for each second of processor time of the
 included; two processes are compared with one by the clock. Memory is the peak of the process itself, at a fifth of the
 size and at the whole.
 
-Beside them, logs of other shapes (`bench.log_shapes`): what reading four of 10 MB takes, without start and answer.
+Beside them, logs of other shapes (`bench.log_shapes`): what reading four of 10 MB takes, without start and answer; and
+logs in which several programs write (`bench.mixed_logs`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from bench import Measurement, log_shapes
+from bench import Measurement, log_shapes, mixed_logs
 from tracecore.pipeline.facts import gather
 from tracecore.signals.bundle.discovery import discover
 
@@ -35,6 +36,7 @@ FILE = 9_765_625
 MOST_FILES = 1024
 #: Logs of each shape.
 FILES = 4
+SEEDS = (1, 2, 3)
 CULPRIT = 3
 LINES_A_SECOND = 50
 _CHATTER = (
@@ -188,6 +190,26 @@ def shapes() -> list[Measurement]:
     return found
 
 
+def mixed(megabytes: int = 30) -> list[Measurement]:
+    """The same for logs in which several programs write; of each mixture and layout the worst of some seeds."""
+    found = []
+    for mixture in mixed_logs.MIXTURES:
+        for layout in mixed_logs.LAYOUTS:
+            rates = []
+            for seed in SEEDS:
+                with tempfile.TemporaryDirectory(prefix="tracecore-bench-") as folder:
+                    mixed_logs.write(Path(folder), mixture, layout, megabytes * 10**6, seed)
+                    bundle = discover([folder])
+                    begin = time.process_time()
+                    gather(bundle)
+                    rates.append(
+                        sum(stream.size or 0 for stream in bundle.streams) / 1e6 / (time.process_time() - begin)
+                    )
+            how = f"reading alone, {megabytes} MB, the worst of {len(SEEDS)} seeds"
+            found.append(Measurement(f"diagnose.mixed.{mixture}.{layout}", min(rates), "MB/s", "≥ 60", how))
+    return found
+
+
 def cold() -> Measurement:
     """A few small files, from a cold start to the answer; the best of five."""
     path = Path(__file__).resolve().parents[1] / "examples" / "incidents" / "nccl_rank_exception"
@@ -196,7 +218,7 @@ def cold() -> Measurement:
 
 
 def measure(gigabytes: float = 1.0) -> list[Measurement]:
-    return [cold(), *logs(gigabytes), *shapes()]
+    return [cold(), *logs(gigabytes), *shapes(), *mixed()]
 
 
 if __name__ == "__main__":

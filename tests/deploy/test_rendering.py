@@ -65,7 +65,10 @@ TOGGLES: dict[str, list[dict[str, Any]]] = {
             }
         },
     ],
-    "scope": [{"detection": {"scope": scope}} for scope in ("cluster", "node")],
+    "scope": [
+        {"detection": {"scope": "cluster"}},
+        {"detection": {"scope": "node", "gpuByOrdinal": "pci_bus_id"}},
+    ],
     "outputs": [
         {},
         {"outputs": ALERTS},
@@ -357,6 +360,13 @@ def test_a_node_without_a_journal_still_gets_its_pod(render: Any) -> None:
 
     assert journal({}) == "/var/log/journal"
     assert journal({"mayBeAbsent": True}) == "/var/log"
+
+
+def test_the_detector_is_told_how_jobs_count_gpus(render: Any, tmp_path: Path) -> None:
+    for said in ("never", "pci_bus_id"):
+        text = configurations(render({"detection": {"gpuByOrdinal": said}}))["cluster.yaml"]
+        detector = valid(text, tmp_path / "cluster.yaml").of("processor")["patterndetector"]
+        assert detector.options.gpu_by_ordinal == said
 
 
 def test_outputs_may_have_certificates_of_their_own(render: Any, tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_every_default_is_described_and_every_description_has_a_default(
         ("kernel.source", "kmsg"),
         ("objects", {"enabled": True, "events": False, "pods": False, "nodes": False, "namespaces": []}),
         ("detection.scope", "world"),
+        ("detection.gpuByOrdinal", "always"),
         ("outputs.alertmanager.enabled", True),
         ("outputs.webhook", {"enabled": True, "url": "alertmanager:9093"}),
         ("outputs.otlphttp.enabled", True),

@@ -101,6 +101,16 @@ def test_a_rank_that_reports_a_hang_elsewhere_is_not_called_silent(tmp_path: Pat
     assert incident.suspects.ranks == (5,)
 
 
+def test_two_runs_in_one_file_are_told_apart(tmp_path: Path) -> None:
+    first = "".join(map(steps, range(4))) + "".join(caught(rank) for rank in (0, 1, 2))
+    second = "".join(map(steps, range(4))) + "".join(caught(rank, seq=12, op="ALLGATHER") for rank in (0, 1, 3))
+    second = second.replace("2026-11-15", "2026-11-16").replace("E1115", "E1116")
+    (tmp_path / "out.log").write_text(f"{first}\n----- the next day -----\n{second}")
+    found = diagnose([tmp_path]).incidents
+    assert [incident.suspects.ranks for incident in found] == [(2,), (3,)]
+    assert [" seq 12 " in incident.headline for incident in found] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("last", "doing"),
     [

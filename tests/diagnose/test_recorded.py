@@ -23,6 +23,12 @@ def truth_of(scenario: str) -> dict[str, Any]:
     return truth
 
 
+def test_every_shared_recording_is_judged_here(shared_data: Path) -> None:
+    shared = {path.parent.name for path in (shared_data / "recorded").glob("*/truth.json")}
+    assert shared
+    assert shared <= set(SCENARIOS)
+
+
 @pytest.fixture(scope="module")
 def documents() -> dict[str, dict[str, Any]]:
     """Each bundle is diagnosed once for all tests of this module."""

@@ -141,6 +141,15 @@ def test_nobody_is_blamed_where_a_dump_is_missing_in_its_group(tmp_path: Path) -
     assert {verdict.culprits for verdict in found} == {()}
 
 
+@pytest.mark.parametrize("at", range(STEP))
+def test_a_rank_without_a_dump_is_looked_for_from_every_group(tmp_path: Path, at: int) -> None:
+    found = hangs(judged(written(tmp_path, job(lambda rank: train(rank, 9, at), lost=[9]))))
+    assert found
+    for verdict in found:
+        assert (verdict.culprits, verdict.suspects().ranks, verdict.confidence) == ((), (9,), "partial")
+        assert "rank 9 left none" in verdict.headline()
+
+
 def test_what_an_aborted_communicator_calls_completed_blames_nobody(tmp_path: Path) -> None:
     documents = dict(Job(4, lambda rank: [Op("all_reduce", line=7)] * 3, frozen=[("0", 3)]).documents())
     for rank in (0, 1):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracecore.cli.output import json_option
+from tracecore.cli.output import json_option, json_text
 
 if TYPE_CHECKING:
     from tracecore.actions.exclusion import Exclusions
@@ -173,12 +173,11 @@ def _ledgered(
 
 
 def _print_json(info: FailureInfo, excluded: Exclusions) -> None:
-    import msgspec
 
     document = info.document()
     if excluded:
         document["exclude"] = excluded.document()
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    click.echo(json_text(document))
 
 
 def _decision(retry: Retry, *, dry_run: bool) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tracecore.cli.output import can_redraw, format_option, is_plain, shown_path, width
+from tracecore.cli.output import can_redraw, format_option, is_plain, json_text, shown_path, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,7 @@ def command(
 
         try:
             with private.opened(report) as file:
-                file.write(page(diagnosis).encode())
+                file.write(page(diagnosis, time.time_ns()).encode("utf-8", "replace"))
         except OSError as error:
             raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
         if not quiet:
@@ -88,13 +88,11 @@ def command(
 
 def _print(diagnosis: Diagnosis, output: str, quiet: bool) -> None:
     if output == "json":
-        import msgspec
-
-        click.echo(msgspec.json.format(msgspec.json.encode(diagnosis.document()), indent=2).decode())
+        click.echo(json_text(diagnosis.document()))
     elif output == "html":
         from tracecore.incidents.page import page
 
-        click.echo(page(diagnosis), nl=False)
+        click.echo(page(diagnosis, time.time_ns()), nl=False)
     else:
         from tracecore.incidents.text import plain, report
 

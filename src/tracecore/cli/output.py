@@ -102,6 +102,13 @@ def shown_path(path: str | os.PathLike[str]) -> str:
 
 def print_json(document: object) -> None:
     """One document on standard output."""
+    sys.stdout.write(json_text(document) + "\n")
+
+
+def json_text(document: object) -> str:
+    """A document as JSON, in which nothing moves the cursor of a terminal or turns text around."""
     import msgspec
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    from tracecore.pipeline.agent.printing import visible_json
+
+    return visible_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

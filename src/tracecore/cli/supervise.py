@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tracecore.cli.output import format_option
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -33,6 +35,8 @@ def _duration(_context: click.Context, _parameter: click.Parameter, value: str |
 Its output is passed through as it is and kept in the state directory, with a record of every attempt. The exit status
 is the command's own (128 + n for a signal). A supervisor that was killed is simply started again: it finds the
 command, or how it ended, and goes on.
+
+`tracecore supervise status` says where the run of a state directory stands.
 
 Example: tracecore supervise --stall-timeout 15m -- torchrun --nproc-per-node 8 train.py
 """,
@@ -58,6 +62,7 @@ Example: tracecore supervise --stall-timeout 15m -- torchrun --nproc-per-node 8 
 @click.option("--keep", type=click.IntRange(1), default=20, show_default=True, help="Attempts whose output is kept.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing ourselves.")
 @click.option("--dry-run", is_flag=True, help="Print as JSON what would be done; run nothing.")
+@format_option(text="Of `status`.")
 def command(
     words: tuple[str, ...],
     state_dir: str,
@@ -73,6 +78,7 @@ def command(
     keep: int,
     quiet: bool,
     dry_run: bool,
+    output: str,
 ) -> int:
     from tracecore.actions import policy as policies
     from tracecore.actions.positions import FileError
@@ -80,6 +86,10 @@ def command(
     from tracecore.actions.supervisor.state import StateError
     from tracecore.actions.supervisor.supervisor import OrphanFound, Settings, Supervisor
 
+    if words == ("status",):
+        from tracecore.cli.supervised import show_status
+
+        return show_status(Path(state_dir), output == "json")
     try:
         chosen = policies.named(policy)
     except FileError as error:
@@ -163,9 +173,10 @@ def diagnosis(folder: Path) -> Mapping[str, Any] | None:
     """Diagnose a folder, in a process of its own: what is in there is hostile, and memory comes back."""
     import msgspec
 
+    command = [sys.executable, "-m", "tracecore", "diagnose", "--format", "json"]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tracecore", "diagnose", "--format", "json", str(folder)],
+            [*command, "--report", str(folder.parent / "report.html"), str(folder)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -102,6 +102,7 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
         why: what is wrong with those ranks: absent (they did not come), different (they called something else), inside
             (they are still in what others have completed), unstarted (their GPU has not begun what others have).
         origin_pg, origin_desc, origin_seq: where those ranks are missed, or in which they are.
+        unseen: ranks without a dump for which it may wait, where there are no roots.
         stalled: it is one of those, and still inside a collective of this group.
         open_seq: the first collective of this group that it has entered and that has not ended.
         earlier: an earlier call of this group that differed between ranks, and ended all the same.
@@ -127,6 +128,7 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
     origin_pg: str | None = None
     origin_desc: str | None = None
     origin_seq: int | None = None
+    unseen: tuple[int, ...] = ()
     stalled: bool = False
     open_seq: int | None = None
     earlier: str | None = None
@@ -235,6 +237,7 @@ def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> I
             origin_pg=member.origin[0] if member.origin else None,
             origin_desc=called_so.get(member.origin[0]) or None if member.origin else None,
             origin_seq=member.origin[1] if member.origin else None,
+            unseen=member.unseen,
             stalled=member.stalled,
             open_seq=member.first_waiting,
             earlier=earlier,

@@ -16,8 +16,8 @@ ENABLE: Final = {
     "kernel": "add the kernel log of the hosts: `dmesg -T > dmesg.txt` or `journalctl -k -o short-iso`",
     "kubernetes": "add the cluster's view: `kubectl get events,pods -A -o json > events.json`",
     "metrics": "add GPU metrics: scrapes of the DCGM exporter, or `nvidia-smi -q > nvidia-smi.txt`",
-    "flight_recorder": "set TORCH_FR_BUFFER_SIZE=2000, TORCH_NCCL_DUMP_ON_TIMEOUT=1 and "
-    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=DIR/nccl_trace_rank_ in the job, and add the dumps",
+    "flight_recorder": "set `TORCH_FR_BUFFER_SIZE=2000`, `TORCH_NCCL_DUMP_ON_TIMEOUT=1` and "
+    "`TORCH_NCCL_DEBUG_INFO_TEMP_FILE=DIR/nccl_trace_rank_` in the job, and add the dumps",
     "scheduler": "add the launcher's exit codes, or `sacct -j JOB --parsable2 > sacct.txt`",
 }
 

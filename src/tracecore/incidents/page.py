@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from html import escape
 from typing import TYPE_CHECKING, Final
 
+import re2
+
+from tracecore import __version__
 from tracecore.facts.wording import counted, size
 from tracecore.incidents.coverage import limits_reached, unread_files
-from tracecore.incidents.excerpt import harmless
+from tracecore.incidents.drawings import moment, progress_charts, timeline_picture
+from tracecore.incidents.drawings import text as _text
 from tracecore.incidents.text import all_clear, class_and_decision, decisive, last_lines, where
 from tracecore.incidents.timeline import Moment, timeline
+from tracecore.patterns import runbook, types
+from tracecore.patterns.cases import CaseError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,10 +22,12 @@ if TYPE_CHECKING:
     from tracecore.incidents.diagnosis import Diagnosis
     from tracecore.incidents.incident import Incident
 
-_SECOND: Final = 1_000_000_000
+_ITEM: Final = re2.compile(r"^\s*(?:[-*]|\d+\.)\s+")
+_CODE: Final = re2.compile(r"`([^`\n]{1,400})`")
 _QUOTED: Final = 8
+#: Of which so many are unfolded.
+_OPEN: Final = 3
 _ROWS: Final = 60
-_LANES: Final = 40
 _SKIPPED: Final = 200
 #: Of a page without an incident.
 TITLES: Final = {"no_incident": "No incident", "nothing_read": "Nothing could be read"}
@@ -38,10 +44,26 @@ h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; border-bottom: 1px solid var(--lin
 .incident { margin-bottom: 4rem; } .incident + .incident { border-top: 3px solid var(--line); padding-top: 2rem; }
 .incident > h1 { border-left: .4rem solid var(--bad); padding-left: .8rem; }
 .incident.open > h1 { border-color: var(--symptom); }
-dl.answer { display: grid; grid-template-columns: 6rem 1fr; gap: .4rem 1rem; margin: 0; }
+dl.answer { display: grid; grid-template-columns: 6rem minmax(0, 1fr); gap: .4rem 1rem; margin: 0; }
 dl.answer dt { color: var(--faint); } dl.answer dd { margin: 0; overflow-wrap: anywhere; }
 pre { background: var(--soft); border: 1px solid var(--line); border-radius: 4px; padding: .6rem; overflow-x: auto;
   font: 13px/1.45 ui-monospace, monospace; margin: .2rem 0 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }
+code { font: .9em ui-monospace, monospace; background: var(--soft); border-radius: 3px; padding: .05em .3em;
+  overflow-wrap: anywhere; box-decoration-break: clone; -webkit-box-decoration-break: clone; }
+p, li, summary { overflow-wrap: anywhere; }
+details.evidence { margin: .2rem 0 .8rem; } summary { cursor: pointer; overflow-wrap: anywhere; }
+details.evidence > summary:focus-visible { outline: 2px solid var(--symptom); }
+.scroll { overflow-x: auto; } .scroll svg { min-width: 40rem; }
+.charts { display: flex; flex-wrap: wrap; gap: 1rem; margin: .5rem 0 1rem; }
+figure { margin: 0; flex: 1 1 20rem; min-width: 0; } figcaption { color: var(--faint); font-size: 13px; }
+svg polyline { fill: none; stroke-width: 1.5; stroke: var(--faint); } svg .line0 { stroke: #3b82c4; }
+svg .line1 { stroke: #4d9a6a; } svg .line2 { stroke: #9a6bb0; } svg .line3 { stroke: #a67c00; }
+figcaption .line0 { color: #3b82c4; } figcaption .line1 { color: #4d9a6a; } figcaption .line2 { color: #9a6bb0; }
+figcaption .line3 { color: #a67c00; } figcaption .bad { color: var(--bad); font-weight: 600; }
+svg .bad { stroke: var(--bad); stroke-width: 2; } svg .strong { font-weight: 600; }
+svg .tick { stroke-dasharray: 2 4; }
+footer { color: var(--faint); font-size: 13px; border-top: 1px solid var(--line); margin-top: 3rem;
+  padding-top: .6rem; }
 pre i { color: var(--faint); font-style: normal; user-select: none; }
 .place { font: 13px ui-monospace, monospace; color: var(--faint); margin: 0; overflow-wrap: anywhere; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; } td, th { text-align: left; vertical-align: top;
@@ -54,21 +76,31 @@ svg .symptom { fill: var(--symptom); } svg .other { fill: var(--faint); }
 svg .about { fill: var(--paper); stroke-width: 1.5; } svg .cause.about { stroke: var(--bad); }
 svg .symptom.about { stroke: var(--symptom); } svg .other.about { stroke: var(--faint); }
 .note { color: var(--faint); font-size: 14px; }
+@media (max-width: 40rem) { body { margin: 1rem auto; padding: 0 .75rem; } h1 { font-size: 1.25rem; }
+  dl.answer { grid-template-columns: minmax(0, 1fr); gap: 0; } dl.answer dd { margin-bottom: .6rem; }
+  table, tbody, tr, td { display: block; } thead { display: none; } tr { border-bottom: 1px solid var(--line);
+  padding: .3rem 0; } td { border: 0; padding: 0; } td:nth-child(-n+3) { display: inline; white-space: normal;
+  color: var(--faint); } td:nth-child(2)::before, td:nth-child(3)::before { content: "\\00a0· "; } }
 @media print { body { max-width: none; margin: 0; font-size: 11pt; } h2 { break-after: avoid; }
-  pre, tr, svg { break-inside: avoid; } :root { color-scheme: light; } }
+  pre, tr, svg { break-inside: avoid; } .scroll svg { min-width: 0; } :root { color-scheme: light; } }
 """
 
 
-def page(diagnosis: Diagnosis) -> str:
-    """The whole page."""
-    return "\n".join(_page(diagnosis)) + "\n"
+def page(diagnosis: Diagnosis, made_at: int | None = None) -> str:
+    """The whole page.
+
+    Args:
+        made_at: when, in nanoseconds since the epoch, to be told at its end; None leaves it out.
+    """
+    return "\n".join(_page(diagnosis, made_at)) + "\n"
 
 
-def _text(value: object) -> str:
-    return escape(harmless(str(value)))
+def _prose(value: object) -> str:
+    """Text with its `code` as such."""
+    return str(_CODE.sub(r"<code>\1</code>", _text(value)))
 
 
-def _page(diagnosis: Diagnosis) -> Iterator[str]:
+def _page(diagnosis: Diagnosis, made_at: int | None) -> Iterator[str]:
     incidents = diagnosis.incidents
     title = incidents[0].headline if incidents else TITLES[diagnosis.status]
     yield "<!doctype html>"
@@ -83,6 +115,8 @@ def _page(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.notes:
         yield "<h2>Notes</h2><ul>" + "".join(f"<li>{_text(note)}</li>" for note in diagnosis.notes) + "</ul>"
     yield from _coverage(diagnosis)
+    when = f", {moment(made_at).partition('.')[0]} UTC" if made_at is not None else ""
+    yield f"<footer>Written by tracecore {_text(__version__)}{when}.</footer>"
     yield "</body></html>"
 
 
@@ -96,7 +130,7 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     yield f"<h1>{_text(incident.headline)}</h1>"
     yield '<dl class="answer">'
     yield f"<dt>Where</dt><dd>{_text(where(incident))}</dd>"
-    yield f"<dt>Do</dt><dd>{_text(incident.advice)}</dd>"
+    yield f"<dt>Do</dt><dd>{_prose(incident.advice)}</dd>"
     yield f"<dt>Class</dt><dd>{_text(class_and_decision(incident.failure or {}))}</dd>"
     name = incident.root.verdict.pattern_name if incident.root else "not enough evidence"
     sure = f", confidence {incident.root.verdict.confidence}" if incident.root else ""
@@ -105,12 +139,17 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     rows = timeline(diagnosis, incident, _ROWS)
     if len(rows) > 1:
         yield "<h2>Timeline</h2>"
-        yield from _picture(rows)
+        yield from timeline_picture(rows)
         yield from _table(rows)
+    charts = list(progress_charts(diagnosis.facts, incident.suspects.ranks)) if number == 0 else []
+    if charts:
+        yield f'<h2>Progress</h2><div class="charts">{"".join(charts)}</div>'
+    if incident.root is not None:
+        yield from _runbook(incident.root.verdict.pattern_name)
     yield from _explains(diagnosis, incident)
     if incident.gaps:
         yield "<h2>Not measured</h2><ul>"
-        yield from (f"<li><b>{_text(gap.layer)}</b>: {_text(gap.enable)}</li>" for gap in incident.gaps)
+        yield from (f"<li><b>{_text(gap.layer)}</b>: {_prose(gap.enable)}</li>" for gap in incident.gaps)
         yield "</ul>"
     yield "</section>"
 
@@ -123,15 +162,55 @@ def _evidence(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
     for place, own in last_lines(diagnosis, incident):
         lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in own)
         yield f'<p class="place">{_text(place)}</p><pre>{lines}</pre>'
-    for fact, found in quoted:
-        yield f"<p>{_text(fact.describe())}</p>"
+    for number_, (fact, found) in enumerate(quoted):
+        opened = " open" if number_ < _OPEN else ""
+        yield f'<details class="evidence"{opened}><summary>{_text(fact.describe())}</summary>'
         yield f'<p class="place">{_text(found.place if found is not None else fact.source.place)}</p>'
         if found is not None:
             lines = "\n".join(f"<i>{number:>6} </i>{_text(line)}" for number, line in found.lines)
             yield f"<pre>{lines}</pre>"
+        yield "</details>"
     rest = len(incident.evidence) - len(quoted)
     if rest > 0:
         yield f'<p class="note">and {rest} more; the JSON document has all of them</p>'
+
+
+def _runbook(pattern: str) -> Iterator[str]:
+    """What the pattern's runbook says to do, folded."""
+    kind = next((kind for kind in types() if kind.name == pattern), None)
+    if kind is None:
+        return
+    try:
+        told = runbook.sections(runbook.show(kind()))
+    except (CaseError, TypeError, OSError):
+        return
+    parts = [(title, told[title]) for title in ("What to do", "False positives", "Escalation") if told.get(title)]
+    if parts:
+        yield f"<h2>Runbook</h2><details><summary>What to do about <code>{_text(pattern)}</code></summary>"
+        for title, body in parts:
+            yield f"<h3>{_text(title)}</h3>"
+            yield from _paragraphs(body)
+        yield f'<p class="note">All of it: <code>tracecore patterns show {_text(pattern)}</code></p></details>'
+
+
+def _paragraphs(body: str) -> Iterator[str]:
+    """Plain Markdown: paragraphs, lists, indented code."""
+    for block in body.strip().split("\n\n"):
+        lines = block.splitlines()
+        if not lines:
+            continue
+        if all(line.startswith("    ") for line in lines):
+            yield f"<pre>{_text(chr(10).join(line[4:] for line in lines))}</pre>"
+        elif _ITEM.match(lines[0]):
+            items: list[str] = []
+            for line in lines:
+                if _ITEM.match(line):
+                    items.append(_ITEM.sub("", line))
+                elif items:
+                    items[-1] += f" {line.strip()}"
+            yield "<ul>" + "".join(f"<li>{_prose(item)}</li>" for item in items) + "</ul>"
+        elif not lines[0].startswith("|"):
+            yield f"<p>{_prose(' '.join(lines))}</p>"
 
 
 def _explains(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
@@ -154,85 +233,16 @@ def _explains(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
         yield "</ul>"
 
 
-# -- the timeline ------------------------------------------------------------------------------------------------------
-
-
-def _picture(rows: Sequence[Moment]) -> Iterator[str]:
-    """Lanes of ranks and layers over time: a diamond for the cause, a square for what it explains, else a dot."""
-    lanes: dict[str, int] = {}
-    for row in rows:
-        for lane in _lanes(row):
-            if len(lanes) < _LANES:
-                lanes.setdefault(lane, 0)
-    ordered = sorted(lanes, key=lambda lane: (not lane.startswith("rank "), _natural(lane)))
-    place = {lane: number for number, lane in enumerate(ordered)}
-    times = [row.time for row in rows if row.timed]
-    if len(set(times)) < 2:
-        return  # the table below says all there is
-    first, last = min(times), max(times)
-    left, right, top, step = 130.0, 860.0, 26.0, 22.0
-    height = top + step * len(ordered) + 24
-    yield f'<svg viewBox="0 0 900 {height:g}" role="img" aria-label="Timeline; the table below has the same rows">'
-    for lane in ordered:
-        y = top + step * place[lane] + step / 2
-        yield f'<text x="0" y="{y + 4:g}">{_text(lane)[:24]}</text>'
-        yield f'<line x1="{left:g}" x2="{right:g}" y1="{y:g}" y2="{y:g}"/>'
-    for part in range(5):
-        x = left + (right - left) * part / 4
-        after = (last - first) * part / 4 / _SECOND
-        yield f'<text class="faint" x="{x:g}" y="14" text-anchor="middle">+{after:.4g} s</text>'
-    x = left
-    for number, row in enumerate(rows):
-        # What has no time of its own stands where it comes in the order, hollow.
-        if row.timed:
-            x = left + (right - left) * (row.time - first) / (last - first)
-        elif not any(later.timed for later in rows[number:]):
-            x = right + 20
-        for lane in _lanes(row):
-            if lane in place:
-                yield _mark(x, top + step * place[lane] + step / 2, row)
-    legend = f"from {_moment(first)} · ◆ cause · ■ follows · ● other · hollow: no time of its own"
-    yield f'<text class="faint" x="{left:g}" y="{height - 6:g}">{legend}</text>'
-    yield "</svg>"
-
-
-def _mark(x: float, y: float, row: Moment) -> str:
-    when = _moment(row.time) if row.timed else "no time"
-    about = "" if row.timed else " about"
-    told = f"<title>{when} {_text(row.who)}: {_text(row.text)[:300]}</title>"
-    if row.role == "cause":
-        return f'<path class="cause{about}" d="M{x:.1f} {y - 7:.1f}l7 7l-7 7l-7 -7z">{told}</path>'
-    if row.role == "symptom":
-        return f'<rect class="symptom{about}" x="{x - 4.5:.1f}" y="{y - 4.5:.1f}" width="9" height="9">{told}</rect>'
-    return f'<circle class="other{about}" cx="{x:.1f}" cy="{y:.1f}" r="4">{told}</circle>'
-
-
-def _lanes(row: Moment) -> list[str]:
-    if row.ranks:
-        return [f"rank {rank}" for rank in row.ranks]
-    return [row.who]
-
-
-def _natural(lane: str) -> tuple[int, str]:
-    digits = "".join(character for character in lane if character.isdigit())
-    return (int(digits[:9]) if digits else 0), lane
-
-
 def _table(rows: Sequence[Moment]) -> Iterator[str]:
     yield "<table><thead><tr><th>Time (UTC)</th><th>Who</th><th>Layer</th><th>What</th></tr></thead><tbody>"
     for row in rows:
         kind = ' class="cause"' if row.role == "cause" else ""
-        when = _moment(row.time) if row.timed else "no time"
+        when = moment(row.time) if row.timed else "no time"
         yield (
             f"<tr{kind}><td>{_text(when)}</td><td>{_text(row.who)}</td><td>{_text(row.layer)}</td>"
             f"<td>{_text(row.text)}</td></tr>"
         )
     yield "</tbody></table>"
-
-
-def _moment(time: int) -> str:
-    stamp = datetime.fromtimestamp(time // _SECOND, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return f"{stamp}.{time % _SECOND // 10**6:03d}"
 
 
 def _coverage(diagnosis: Diagnosis) -> Iterator[str]:

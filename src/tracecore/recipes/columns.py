@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeAlias
+import re
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from tracecore.ottl.planner.selection import ends, lined
 from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP, Rows
@@ -13,6 +15,15 @@ Times: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _TENS: Final = 10 ** np.arange(MAX_DIGITS + 1, dtype=np.int64)
+HIDDEN: Final = b"\xff"
+_COLOUR: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_LETTER: Final = 2
+#: Kinds of bytes: digits are 1, letters 2, all others 0.
+_KINDS: Final = bytes(1 if byte in DIGITS else _LETTER * (byte < 128 and chr(byte).isalpha()) for byte in range(256))
+_SMALL: Final = np.uint64(0x2020202020202020)
+_HIGH: Final = np.uint64(0x8080808080808080)
+_UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
+_FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
 _WHO: Final = 0x2545F4914F6CDD1
@@ -34,9 +45,9 @@ class Lines:
             self.ends = np.append(self.ends, len(block))
         self.starts: Array = np.append(0, self.ends[:-1] + 1)
 
-    def undigited(self) -> list[bytes]:
-        """Each line without its digits."""
-        found = self.marked.translate(None, DIGITS).split(b"\n")
+    def without(self, characters: bytes) -> list[bytes]:
+        """Each line without some characters."""
+        found = self.marked.translate(None, characters).split(b"\n")
         del found[len(self.ends) :]
         return found
 
@@ -48,6 +59,54 @@ class Lines:
         """Where the newlines are."""
         places = self.ends if self.marked is self.block else np.flatnonzero(np.frombuffer(self.block, np.uint8) == 10)
         return places[:-1] if len(places) and places[-1] == len(self.block) else places
+
+
+class Mask:
+    """Hides what differs from line to line and means nothing: words that no recipe names, identifiers, colours.
+
+    Args:
+        words: those that recipes name, in small letters.
+    """
+
+    def __init__(self, words: Iterable[str]) -> None:
+        named = {form for word in words for form in (word, word + "s")}
+        self._named = np.unique(np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64))
+
+    def __call__(self, text: bytes) -> bytes:
+        """A text of lines in which `HIDDEN` stands for each byte of these; everything else stays in its place."""
+        if b"\x1b" in text:
+            text = _COLOUR.sub(_hidden, text)
+        kind = np.frombuffer(text.translate(_KINDS), np.uint8)
+        change = np.flatnonzero(kind[1:] != kind[:-1]) + 1
+        begin, end = np.append(0, change), np.append(change, len(text))
+        size = end - begin
+        # Runs of digits and of letters; those that touch are one token.
+        said = kind[begin]
+        alike = said > 0
+        token = np.cumsum(alike & ~np.append(False, alike[:-1]))
+        runs = np.bincount(token[alike], minlength=token[-1] + 1)
+        letters = np.flatnonzero(said == _LETTER)
+        if not len(letters):
+            return text
+        words = np.ndarray((len(text) + 1,), np.uint64, text + bytes(8), 0, (1,))[begin[letters]] | _SMALL
+        words &= _FRONTS[np.minimum(size[letters], 8)]
+        hidden = np.zeros(len(begin), np.bool_)
+        place = np.minimum(np.searchsorted(self._named, words), len(self._named) - 1)
+        alone = (runs[token[letters]] == 1) & (size[letters] > 2)
+        hidden[letters[alone & (self._named[place] != words)]] = True
+        # Identifiers: hexadecimal, but no number with an exponent, or letters and digits by turns.
+        decimal = ((_UP_TO_F - words) & _HIGH == _HIGH) & (size[letters] <= 8)
+        foreign = np.bincount(token[letters], ~decimal, len(runs)) > 0
+        plain = np.bincount(token[letters], words != ord("e"), len(runs)) == 0
+        length = np.bincount(token[alike], size[alike], len(runs))
+        identifier = (runs > 3) | ((runs > 1) & ~foreign & ~plain & (length >= 6))
+        hidden |= alike & identifier[token]
+        masked = np.where(np.repeat(hidden, size), np.uint8(HIDDEN[0]), np.frombuffer(text, np.uint8))
+        return masked.tobytes()
+
+
+def _hidden(match: re.Match[bytes]) -> bytes:
+    return HIDDEN * (match.end() - match.start())
 
 
 class Progress(NamedTuple):
@@ -104,39 +163,52 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     digit = np.zeros(len(array) + 2, np.bool_)
     np.less(array - np.uint8(48), 10, out=digit[1:-1])
     edges = np.flatnonzero(digit[1:] != digit[:-1])
-    begins, stops = edges[::2], edges[1::2]
-    first = np.searchsorted(begins, np.append(lines.starts, len(array)))
+    begins, stops = np.append(edges[::2], len(array)), np.append(edges[1::2], len(array))
+    first = np.searchsorted(begins[:-1], np.append(lines.starts, len(array)))
     right = (first[line + 1] - first[line]) == rows.counts[variant]
     wrong = line[~right]
     if len(wrong):
         line, variant = line[right], variant[right]
-    run = first[line][:, None] + rows.runs[variant]
-    if not len(begins):
-        run[:] = 0
-        begins = stops = np.zeros(1, np.int64)
-    else:
-        np.minimum(run, len(begins) - 1, out=run)
-    value, length = _values(array, begins[run], stops[run])
-    step = (value * rows.steps[variant]).sum(1)
-    long = (stops[run] - begins[run] > MAX_DIGITS).any(1) | (step >= MAX_STEP) | (step < 0)
+    base = first[line]
+    present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
+    step, who, size = (np.zeros(len(line), np.int64) for _ in range(3))
+    time = np.zeros(len(line))
+    long = np.zeros(len(line), np.bool_)
+    for column in range(int(rows.widths[present].max(initial=0))):
+        run = np.minimum(base + _of(rows.runs, column, variant, present), len(begins) - 1)
+        end = stops[run]
+        length = end - begins[run]
+        long |= length > MAX_DIGITS
+        value = _values(array, end, length)
+        for weights, sums in ((rows.steps, step), (rows.who, who), (rows.exponents, size)):
+            if weights[present, column].any():
+                sums += value * _of(weights, column, variant, present)
+        if rows.times[present, column].any():
+            time += value * _of(rows.times, column, variant, present)
+        if rows.lengths[present, column].any():
+            size += np.searchsorted(_TENS, value, "right") * _of(rows.lengths, column, variant, present)
     shape = rows.shapes[variant]
+    long |= (step >= MAX_STEP) | (step < 0)
     step[stepless[shape]] = -1
-    time = (value * rows.times[variant]).sum(1)
     time[timeless[shape]] = np.nan
-    lane = shape * _KIND + (value * rows.who[variant]).sum(1) * _WHO
-    lane += ((length * rows.lengths[variant]).sum(1) + (value * rows.exponents[variant]).sum(1)) * _SIZE
-    found = Progress(line, variant, step, time, lane)
+    found = Progress(line, variant, step, time, shape * _KIND + who * _WHO + size * _SIZE)
     if long.any():
         wrong, found = np.append(wrong, line[long]), found.some(~long)
     return found, wrong
 
 
-def _values(array: np.ndarray[tuple[int], np.dtype[np.uint8]], begin: Array, end: Array) -> tuple[Array, Array]:
-    """Numbers from places to places, and how many digits they have without zeros before them."""
-    size = np.minimum(end - begin, MAX_DIGITS)
-    value = np.zeros(begin.shape, np.int64)
-    for place in range(int(size.max(initial=0))):
-        inside = place < size
-        digit = array[np.where(inside, end - 1 - place, 0)] - np.int64(48)
-        value += np.where(inside, digit, 0) * _TENS[place]
-    return value, np.searchsorted(_TENS, value, "right")
+def _of(table: Any, column: int, variant: Array, present: Array) -> Any:
+    """What stands in a column for each line; one number where all lines are of one variant."""
+    return table[present[0], column] if len(present) == 1 else table[:, column][variant]
+
+
+def _values(array: np.ndarray[tuple[int], np.dtype[np.uint8]], end: Array, length: Array) -> Array:
+    """Numbers of so many digits that end before some places."""
+    shortest, longest = int(length.min(initial=MAX_DIGITS)), int(length.max(initial=0))
+    value = np.zeros(len(end), np.int64)
+    for place in range(min(longest, MAX_DIGITS)):
+        digit = array[end - (place + 1)] - np.int64(48)
+        if place >= shortest:
+            digit[place >= length] = 0
+        value += digit * _TENS[place]
+    return value

@@ -26,8 +26,10 @@ from tracecore.signals.logs.selector import Report
 MAX_LANES: Final = 16_384
 #: Ranks that share a log and do not say who they are may be so many steps apart.
 SKEW: Final = 2
-#: Steps back, and lines out of order, of one lane that are handed on for each block: a lane with more has no order.
-MAX_BACK: Final = 16
+#: Steps back, and lines out of order, of one lane that are handed on, and how many more for each block: a lane with
+#: more of them has no order.
+MAX_BACK: Final = 64
+MORE_BACK: Final = 2
 #: Moves after something that is no progress.
 AFTER: Final = 6
 #: Moves at the end of a stream that are handed on for each lane, fewer of each where there are many.
@@ -62,7 +64,7 @@ class Thinned(NamedTuple):
 class Lane:
     """What is remembered of a lane from block to block."""
 
-    __slots__ = ("count", "last", "owed", "refilled", "report", "step", "tail", "time", "tokens")
+    __slots__ = ("backs", "count", "last", "owed", "refilled", "report", "step", "tail", "time", "tokens")
 
     def __init__(self) -> None:
         #: Of the last move.
@@ -73,6 +75,8 @@ class Lane:
         self.count = 0
         self.last: Report | None = None
         self.tail: deque[Report] = deque(maxlen=MOST_TAIL)
+        #: So many steps back may still be handed on.
+        self.backs = MAX_BACK
         #: So many of the next moves follow something that is no progress.
         self.owed = 0
         #: Lines that may be handed on for no other reason than that they are recent.
@@ -145,7 +149,7 @@ class Lanes:
         now, then = time[moves[1:]], time[moves[:-1]]
         timed = follows & np.isfinite(now) & np.isfinite(then)
         passed = np.where(timed, now - then, 0.0)
-        turned = _few(follows & (back[moves[1:]] | (passed < -1)), ordinal[moves[1:]])
+        turned = _few(follows & (back[moves[1:]] | (passed < -1)), ordinal[moves[1:]], lanes)
         edge = np.append(False, turned | (passed >= limit))
         edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
         kept = edge.copy()
@@ -267,13 +271,18 @@ def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:
     return np.flatnonzero(move), level, back
 
 
-def _few(flags: Flags, lane: Array) -> Flags:
-    """Those of the first of each lane."""
+def _few(flags: Flags, ordinal: Array, lanes: Sequence[Lane]) -> Flags:
+    """Those of the first of each lane, as many as it may have."""
     where = np.flatnonzero(flags)
-    if len(where) <= MAX_BACK:
-        return flags
-    nth = np.arange(len(where)) - np.searchsorted(lane[where], lane[where])
-    flags[where[nth >= MAX_BACK]] = False
+    if len(where):
+        which = ordinal[where]
+        nth = np.arange(len(where)) - np.searchsorted(which, which)
+        flags[where[nth >= np.array([lane.backs for lane in lanes])[which]]] = False
+        for number, count in zip(*np.unique(which, return_counts=True), strict=True):
+            lane = lanes[number]
+            lane.backs = max(lane.backs - int(count), 0)
+    for lane in lanes:
+        lane.backs = min(lane.backs + MORE_BACK, MAX_BACK)
     return flags
 
 

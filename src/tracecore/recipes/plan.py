@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tracecore.ottl.planner.doubts import Doubts
     from tracecore.ottl.planner.plan import PlannedGroup
+    from tracecore.ottl.planner.selection import Selector as LineSelector
     from tracecore.recipes.shapes import Ask, Shapes
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
@@ -178,21 +179,35 @@ class LayerPlan:
         prepared = self._prepared
         if prepared.events is None or prepared.progress is None or stream.format not in SAMPLED_FORMATS:
             return self.every(stream)
-        from tracecore.ottl.planner.doubts import Doubts
+        from tracecore.recipes.columns import Mask
         from tracecore.recipes.sampling import Sampler
 
-        if self._doubts is None and prepared.searched is not None:
-            self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
         return Sampler(
-            self._database("events", prepared.events),
+            self.events(),
             self._database("progress", prepared.progress),
             self._database("effects", prepared.effects) if prepared.effects else None,
             self._shapes_of(stream),
+            Mask((*prepared.vocabulary, *_OF_READERS)),
             escaped=stream.format == "docker",
             size=stream.size,
-            doubts=self._doubts,
             live=live,
         )
+
+    def events(self) -> LineSelector:
+        """A new selector for lines that are no progress, or more than that."""
+        from tracecore.ottl.planner.doubts import Doubts
+        from tracecore.ottl.planner.selection import Selector
+
+        prepared = self._prepared
+        assert prepared.events is not None
+        if self._doubts is None and prepared.searched is not None:
+            self._doubts = Doubts(prepared.searched, prepared.event_patterns, self._keep)
+        return Selector(self._database("events", prepared.events), doubts=self._doubts)
+
+    @property
+    def event_patterns(self) -> tuple[str, ...]:
+        """The guards that these are found by."""
+        return self._prepared.event_patterns
 
     def _shapes_of(self, stream: Stream) -> Shapes:
         """What is known of lines of this kind of stream."""
@@ -201,7 +216,8 @@ class LayerPlan:
         ranked = "gen_ai.training.rank" in stream.resource
         key = stream.format, stream.wrapping, stream.single_node, ranked
         if key not in self._shapes:
-            self._shapes[key] = Shapes(self._asking(stream), (*self._prepared.vocabulary, *_OF_READERS))
+            run = self._plan.only(self._prepared.progress_groups)
+            self._shapes[key] = Shapes(self._asking(stream, run), self._asking(stream, self._plan.run))
         return self._shapes[key]
 
     @property
@@ -232,14 +248,13 @@ class LayerPlan:
             self._databases[name] = Database((), once=False, serialised=serialised)
         return self._databases[name]
 
-    def _asking(self, stream: Stream) -> Ask:
-        """What the reader of a stream and the recipes make of one of its lines."""
+    def _asking(self, stream: Stream, run: Callable[[LogSignal], None]) -> Ask:
+        """What the reader of a stream and the recipes, as they are run, make of one of its lines."""
         from tracecore.recipes.shapes import Said
         from tracecore.signals import stamps
         from tracecore.signals.logs import reader
 
         dialect = reader.dialect(stream)
-        run = self._plan.only(self._prepared.progress_groups)
         resource: Attributes = {**stream.resource, "tracecore.layer": stream.layer}
 
         def ask(raw: bytes) -> Said:
@@ -253,6 +268,7 @@ class LayerPlan:
                 "resource": {"attributes": dict(resource)},
                 "log": {"body": body, "attributes": attributes, "time_unix_nano": 0},
             }
+            failures = self._plan.failures
             run(signal)
             step = attributes.get("gen_ai.training.step")
             who = (line.lane, line.host, *map(attributes.get, _WHO))
@@ -260,7 +276,7 @@ class LayerPlan:
             stamp = line.stamp or stamps.find(line.text)
             return Said(
                 bool(stamped) and not line.partial,
-                stamped <= _PROGRESS,
+                stamped <= _PROGRESS and self._plan.failures == failures,
                 step if isinstance(step, int) else None,
                 who,
                 (attributes.get("gen_ai.training.phase"), frozenset(attributes)),

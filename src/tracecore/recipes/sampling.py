@@ -16,11 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tracecore.ottl.planner.database import Database
-from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.selection import Selector, ends, plain
-from tracecore.recipes.columns import NO_PROGRESS, Array, Lines, Progress, read
+from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Progress, read
 from tracecore.recipes.lanes import Lanes
-from tracecore.recipes.shapes import ALONE, NOTHING, UNKNOWN, Shapes, masked
+from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, Shapes
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
 from tracecore.signals.logs.selector import FAILED_GROUP, PARTIALS, Picked, Report
@@ -45,6 +44,9 @@ RECENT: Final = 4 << 20
 #: How much that is no progress is looked at in a block, for the progress lines beside it.
 MAX_EVENTS: Final = 8
 
+#: Left out of a masked line, what is left tells what it says.
+_UNTELLING: Final = DIGITS + HIDDEN + b" "
+_NOT_DIGITS: Final = bytes(byte for byte in range(256) if byte not in DIGITS)
 _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
@@ -52,32 +54,33 @@ class Sampler:
     """A selector that samples progress lines. One for each stream: it remembers what it saw last.
 
     Args:
-        events: the database of all guards but those of progress.
-        progress: the database of those.
+        events: finds lines that are no progress, or more than that.
+        progress: the database of guards of progress.
         effects: the database of what progress lines have besides, where it is known.
         shapes: of the lines of this and other streams.
+        mask: hides what means nothing in lines that are not known otherwise.
         escaped: lines are JSON.
         size: of the stream in bytes, where it is known.
-        doubts: which finds of the events are looked at twice.
         live: the stream goes on for ever, and nothing of it is kept back.
     """
 
     def __init__(
         self,
-        events: Database,
+        events: Selector,
         progress: Database,
         effects: Database | None,
         shapes: Shapes,
+        mask: Mask,
         *,
         escaped: bool = False,
         size: int | None = None,
-        doubts: Doubts | None = None,
         live: bool = False,
     ) -> None:
-        self._events = Selector(events, doubts=doubts)
+        self._events = events
         self._progress = progress
         self._effects = effects
         self._shapes = shapes
+        self._mask = mask
         self._escaped = escaped
         self._size = size
         self._live = live
@@ -102,14 +105,15 @@ class Sampler:
         text = plain(lines.marked, self._escaped)
         events = self._events.lines(text)
         # A line that is more than progress is handed on by its place.
-        known = self._known(lines)
+        keys = lines.without(DIGITS)
+        known = np.array([self._shapes.keys.get(key, UNKNOWN) for key in keys], np.int64)
         known[events] = NOTHING
         cut, rest = self._partial(lines, events)
         known[rest] = NOTHING
         found, alone = self._read(lines, known, lines.raw)
-        others = self._candidates(text, np.flatnonzero(known == UNKNOWN))
+        others, texts = self._matching(self._progress, text, np.flatnonzero(known == UNKNOWN))
         if len(others):
-            more, others_alone = self._found(lines, others)
+            more, others_alone = self._found(lines, keys, others, texts)
             found, alone = found.joined(more), np.concatenate((alone, others_alone))
         newlines = lines.newlines()
         reports: list[Report] = []
@@ -120,7 +124,7 @@ class Sampler:
             timed = np.zeros(len(found.line), np.bool_)
         else:
             timed = np.isfinite(found.time) & (not self._live)
-        beside = np.setdiff1d(events, cut)
+        beside = np.setdiff1d(events, [*cut, *(line for line in events.tolist() if _is_ruler(lines.raw(line)))])
         if len(beside) > MAX_EVENTS:
             beside = beside[np.linspace(0, len(beside) - 1, MAX_EVENTS).astype(np.int64)]
         if timed.any():
@@ -155,42 +159,50 @@ class Sampler:
         far = self._size is not None and block.offset + len(block.data) < self._size - RECENT
         return 1 if far else self._lanes.tail()
 
-    def _known(self, lines: Lines) -> Array:
-        """What is known of each line: the variant of its shape, or one of `UNKNOWN`, `NOTHING` and `ALONE`."""
-        known = self._shapes.keys
-        return np.array([known.get(key, UNKNOWN) for key in lines.undigited()], np.int64)
-
-    def _candidates(self, text: bytes, unknown: Array) -> Array:
-        """Those of some lines that may be progress."""
-        if not len(unknown):
-            return unknown
+    def _matching(self, database: Database | None, text: bytes, lines: Array) -> tuple[Array, list[bytes]]:
+        """Those of some lines of a text in which something is found, and what they are; None finds it in all."""
         borders = ends(text)
         if not text.endswith(b"\n"):
             borders = np.append(borders, len(text))
-        begin, end = np.append(-1, borders)[unknown] + 1, borders[unknown]
-        for database in (self._progress, self._effects):
-            if database is not None and len(unknown):
-                matched: list[int] = []
-                database.scan(
-                    b"\n".join(map(text.__getitem__, map(slice, begin.tolist(), end.tolist()))), _collect, matched
-                )
-                found = np.unique(np.searchsorted(np.cumsum(end - begin + 1), np.array(matched, np.int64)))
-                unknown, begin, end = unknown[found], begin[found], end[found]
-        return unknown
+        begin, end = np.append(-1, borders)[lines] + 1, borders[lines]
+        texts = list(map(text.__getitem__, map(slice, begin.tolist(), end.tolist())))
+        if database is None or not texts:
+            return lines, texts
+        matched: list[int] = []
+        database.scan(b"\n".join(texts), _collect, matched)
+        found = np.unique(np.searchsorted(np.cumsum(end - begin + 1), np.array(matched, np.int64)))
+        return lines[found], [texts[number] for number in found.tolist()]
 
-    def _found(self, lines: Lines, others: Array) -> tuple[Progress, Array]:
-        """The same as `_read` for lines that may be progress and of which nothing is known so far."""
-        raw = [lines.raw(line) for line in others.tolist()]
-        aside = Lines(masked(b"\n".join(raw)))
-        variants = self._known(aside)
+    def _found(self, lines: Lines, keys: list[bytes], others: Array, texts: list[bytes]) -> tuple[Progress, Array]:
+        """The same as `_read` for lines that may be progress and are not known as they are.
+
+        Args:
+            keys: of all lines.
+            others: which lines.
+            texts: what they say, without escapes and terminal codes.
+        """
         shapes = self._shapes
-        keys = aside.undigited()
-        for number in np.flatnonzero(variants == UNKNOWN).tolist():
-            found = shapes.keys.get(keys[number], UNKNOWN)
+        raw = [lines.raw(line) for line in others.tolist()]
+        aside = Lines(self._mask(b"\n".join(raw)))
+        masked = aside.without(_UNTELLING)
+        variants = np.array([shapes.masked.get(key, UNKNOWN) for key in masked], np.int64)
+        unknown = np.flatnonzero(variants == UNKNOWN)
+        variants[unknown] = NOTHING
+        sure, _ = self._matching(
+            self._effects, b"\n".join([texts[number] for number in unknown.tolist()]) + b"\n", np.arange(len(unknown))
+        )
+        for number in unknown[sure].tolist():
+            found = shapes.masked.get(masked[number], UNKNOWN)
             if found == UNKNOWN:
-                found = shapes.find(keys[number], aside.raw(number), raw[number])
+                found = shapes.find(aside.raw(number), raw[number])
+                if found != ALONE:
+                    shapes.remember(masked[number], found, masked=True)
             variants[number] = found
         progress, alone = self._read(aside, variants, raw.__getitem__)
+        for number in progress.line.tolist():
+            # Where no digit was hidden, the line is known as it is from now on.
+            if aside.raw(number).translate(None, _NOT_DIGITS) == raw[number].translate(None, _NOT_DIGITS):
+                shapes.remember(keys[int(others[number])], int(variants[number]), masked=False)
         return progress._replace(line=others[progress.line]), others[alone]
 
     def _read(self, lines: Lines, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
@@ -259,6 +271,10 @@ class Sampler:
                 else:
                     self._cut = True
         return cut, rest
+
+
+def _is_ruler(raw: bytes) -> bool:
+    return b"====================" in raw or b"********************" in raw
 
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:

@@ -42,26 +42,9 @@ MAX_DIGITS: Final = 18
 DIGITS: Final = b"0123456789"
 _NUMBER: Final = re.compile(rb"\d+")
 _TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
-_RUN: Final = re.compile(rb"\d+|[A-Za-z]+")
 _REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
 _UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z]{0,6}0)")
-_PROSE: Final = re.compile(rb"\bw(?:[^0-9A-Za-z]{1,3}w)+\b")
-#: Identifiers and colours: their digits are no numbers.
-_IDENTIFIER: Final = re.compile(
-    rb"\x1b\[[0-9;]*[A-Za-z]|(?<![0-9A-Za-z.])(?:0x)?(?:(?=[0-9]*[a-fA-F])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{6,}(?![0-9A-Za-z])"
-    rb"|[0-9]*[A-Za-z]+[0-9]+[A-Za-z]+[0-9]+[0-9A-Za-z]*)"
-)
-_MASK: Final = b"\xff" * 256
-
-
-def masked(text: bytes) -> bytes:
-    """A text without identifiers; everything else stays in its place."""
-    return _IDENTIFIER.sub(_hidden, text)
-
-
-def _hidden(match: re.Match[bytes]) -> bytes:
-    size = match.end() - match.start()
-    return _MASK[:size] if size <= len(_MASK) else b"\xff" * size
+_PROSE: Final = re.compile(rb"\xff(?:[^0-9A-Za-z\xff]{0,3}\xff)+")
 
 
 class Said(NamedTuple):
@@ -243,6 +226,7 @@ class Rows:
         self._rows: list[list[list[float]]] = []
         self._shapes: list[int] = []
         self._counts: list[int] = []
+        self._widths: list[int] = []
 
     def add(self, number: int, shape: Shape, count: int) -> int:
         """The number of a variant: that of the shape, and how many numbers a line has."""
@@ -259,6 +243,7 @@ class Rows:
             self._rows.append([column + [0.0] * (WIDTH - len(used)) for column in columns])
             self._shapes.append(number)
             self._counts.append(count)
+            self._widths.append(len(used))
         return found
 
     def columns(self) -> None:
@@ -272,6 +257,7 @@ class Rows:
         self.times = table[:, 2]
         self.shapes = np.array(self._shapes, np.int64)
         self.counts = np.array(self._counts, np.int64)
+        self.widths = np.array(self._widths, np.int64)
 
 
 class Shapes:
@@ -279,14 +265,16 @@ class Shapes:
 
     Args:
         ask: what recipes and reader make of a line.
-        vocabulary: words that recipes name, in small letters.
+        often: the same for many lines that are nearly the same.
     """
 
-    def __init__(self, ask: Ask, vocabulary: Iterable[str]) -> None:
+    def __init__(self, ask: Ask, often: Ask) -> None:
         self._ask = ask
-        self._words = _Words(vocabulary)
-        #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits.
+        self._often = often
+        self._words = _Words()
+        #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
         self.keys: dict[bytes, int] = {}
+        self.masked: dict[bytes, int] = {}
         self._outlines: dict[tuple[bytes, bytes], int] = {}
         #: Shapes of outlines that differ in words only that no number follows.
         self._alike: dict[bytes, list[int]] = {}
@@ -297,12 +285,11 @@ class Shapes:
         #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
         self.refused = 0
 
-    def find(self, key: bytes, line: bytes, raw: bytes) -> int:
+    def find(self, line: bytes, raw: bytes) -> int:
         """The variant of a line that was not found by its key.
 
         Args:
-            key: the line without digits.
-            line: the line, `masked`.
+            line: the line, masked.
             raw: the line as it is.
         """
         outline = self._words.outline(line)
@@ -319,10 +306,14 @@ class Shapes:
         if number >= 0:
             shape = self.shapes[number]
             found = self.rows.add(number, shape, len(spans)) if isinstance(shape, Shape) else ALONE
-        if len(self.keys) >= MAX_KEYS:
-            self.keys.clear()
-        self.keys[key] = found
         return found
+
+    def remember(self, key: bytes, found: int, *, masked: bool) -> None:
+        """Keeps what was found of a line under its key."""
+        keys = self.masked if masked else self.keys
+        if len(keys) >= MAX_KEYS:
+            keys.clear()
+        keys[key] = found
 
     def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The shape of the first line with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
@@ -345,7 +336,7 @@ class Shapes:
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
             return ALONE
-        found = learn(raw, spans, self._ask)
+        found = learn(raw, spans, self._often)
         if isinstance(found, int):
             return found
         known.append(len(self.shapes))
@@ -370,40 +361,27 @@ class Shapes:
             return True
         self.refused += 1
         self.shapes[number] = ALONE
-        self.keys = {key: found for key, found in self.keys.items() if found < 0 or self.rows.shapes[found] != number}
+        for keys in (self.keys, self.masked):
+            for key in [key for key, found in keys.items() if found >= 0 and self.rows.shapes[found] == number]:
+                del keys[key]
         return False
 
 
 class _Words(dict[bytes, bytes]):
-    """What stands for a token in an outline."""
-
-    def __init__(self, vocabulary: Iterable[str]) -> None:
-        super().__init__()
-        words = sorted({word.lower() for word in vocabulary}, key=len, reverse=True)
-        parts = "|".join(re.escape(word) for word in words if len(word) > 3)
-        whole = "|".join(map(re.escape, words))
-        self._named = re.compile(f"^(?:{parts})|(?:{parts})$|^(?:{whole})$".encode(), re.IGNORECASE).search
+    """What stands for a token of a masked line in an outline."""
 
     def __missing__(self, token: bytes) -> bytes:
         if len(self) >= MAX_KEYS:
             self.clear()
-        found = self[token] = self._outlined(token)
+        found = _NUMBER.sub(b"0", token) if token[:1].isalnum() else _REPEATED.sub(rb"\1\2", token)
+        self[token] = found
         return found
 
-    def _outlined(self, token: bytes) -> bytes:
-        if not token[:1].isalnum():
-            return _REPEATED.sub(rb"\1\2", token)
-        runs = _RUN.findall(token)
-        return b"".join(b"0" if run.isdigit() else self._word(run) for run in runs)
-
-    def _word(self, word: bytes) -> bytes:
-        return word if len(word) <= 2 or self._named(word) else b"w"
-
-    def outline(self, raw: bytes) -> tuple[bytes, bytes]:
+    def outline(self, line: bytes) -> tuple[bytes, bytes]:
         """A line in which everything is alike that means the same to recipes, and named words that no number follows.
 
         Of these it matters that they are there, and not where.
         """
-        parts = _UNNUMBERED.split(b"".join(map(self.__getitem__, _TOKEN.findall(raw))))
+        parts = _UNNUMBERED.split(b"".join(map(self.__getitem__, _TOKEN.findall(line))))
         named = {word for word in parts[1::2] if len(word) > 2}
-        return _PROSE.sub(b"w", b"w".join(parts[::2])), b" ".join(sorted(named))
+        return _PROSE.sub(b"\xff", b"\xff".join(parts[::2])), b" ".join(sorted(named))

@@ -92,6 +92,9 @@ forward: verdicts
 tell: {{ .Values.detection.tell }}
 storage: file_storage
 partial_verdicts: {{ .Values.detection.partialVerdicts }}
+{{- if ne .Values.detection.gpuByOrdinal "never" }}
+gpu_by_ordinal: {{ .Values.detection.gpuByOrdinal }}
+{{- end }}
 {{- with .Values.detection.patterns }}
 patterns:
   {{- toYaml . | nindent 2 }}

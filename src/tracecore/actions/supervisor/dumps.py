@@ -70,11 +70,11 @@ def _dumps(env: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     return found
 
 
-def stacks(root: int, folder: Path) -> int:
-    """Write the Python stacks of every process below this one, with py-spy where it is installed; how many."""
+def stacks(root: int, folder: Path) -> int | None:
+    """Write the Python stacks of every process below this one, with py-spy; how many, None where it is missing."""
     program = py_spy()
     if program is None:
-        return 0
+        return None
     written = 0
     end = time.monotonic() + _STACKS_S
     for pid in _pythons(descendants(root))[:MAX_STACKS]:

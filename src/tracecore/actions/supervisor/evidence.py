@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from tracecore.signals import private
 
 if TYPE_CHECKING:
@@ -70,6 +72,18 @@ def tail(logs: Sequence[Path], size: int = TAIL) -> bytes:
             data = data[data.find(b"\n") + 1 :]
         parts.append(data if not data or data.endswith(b"\n") else data + b"\n")
     return b"".join(parts)
+
+
+def write_exit_code(folder: Path, exit_code: int | None, *, known: bool) -> None:
+    """Put the launcher's exit status beside the logs, where a diagnosis finds it.
+
+    Args:
+        exit_code: negative for a signal; None where the command still runs.
+        known: it was seen how the command ended, or that it runs.
+    """
+    if known:
+        # Nobody knows the ranks' own statuses here: the name is the launcher's.
+        private.write(folder / "exit_codes.json", msgspec.json.encode({"launcher": exit_code}) + b"\n")
 
 
 def gather(folder: Path, env: Mapping[str, str], since: int) -> list[str]:

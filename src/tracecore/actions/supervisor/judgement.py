@@ -18,6 +18,7 @@ from tracecore.actions.supervisor import evidence
 from tracecore.actions.supervisor.process import Exit
 from tracecore.facts.wording import counted
 from tracecore.patterns.contract import rfc3339
+from tracecore.signals.redaction import redacted
 
 #: Reads a folder of evidence and gives the document of `tracecore diagnose --format json`; None where it cannot.
 Diagnose: TypeAlias = Callable[[Path], Mapping[str, Any] | None]
@@ -86,6 +87,8 @@ def judge(
         max_restarts: a bound over the policy's, for all restarts together.
     """
     notes = evidence.gather(ended.folder, ended.env, ended.since)
+    code = None if ended.exit is None else ended.exit.exit_code
+    evidence.write_exit_code(ended.folder, code, known=ended.exit is None or code is not None)
     diagnosis = None
     if diagnose is not None:
         found = diagnose(ended.folder)
@@ -108,7 +111,7 @@ def judge(
             failure,
             exit_code=1 if ended.said else code,
             signal=signal or failure.signal,
-            log_tail=last_lines(text.decode("utf-8", "replace")),
+            log_tail=redacted(last_lines(text.decode("utf-8", "replace"))),
             classified_at=rfc3339(now),
         ).redacted()
     except Exception as error:

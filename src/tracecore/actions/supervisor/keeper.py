@@ -29,6 +29,8 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signa
 DEATH_SIGNAL = 1
 SUBREAPER = 36
 _KILL_AGAIN_S = 0.1
+#: Processes that are named of those that had to be killed.
+MAX_NAMED = 64
 
 
 def now() -> float:
@@ -76,6 +78,16 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def name_of(pid: int) -> str:
+    """What a process is called: the beginning of its command line."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(256).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    return words[:100]
+
+
 def write(path: str, document: dict[str, Any]) -> None:
     """Write a file so that a reader sees all of it or none, and a power cut does not tear it."""
     private = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
@@ -114,6 +126,8 @@ class Keeper:
         self.term_at: float | None = None
         self.kill_at: float | None = None
         self.pending: dict[int, bytes] = {}
+        # What had to be killed after the command itself had ended, or did not end when it was told to.
+        self.killed: dict[int, str] = {}
 
     def run(self) -> None:
         with contextlib.suppress(PermissionError):
@@ -203,7 +217,12 @@ class Keeper:
         if self.kill_at is not None and time_ >= self.kill_at:
             # Again and again: between two looks a process may have begun another.
             self.kill_at = time_ + _KILL_AGAIN_S
+            left = descendants(os.getpid())
+            for pid in left[:MAX_NAMED]:
+                self.killed.setdefault(pid, name_of(pid))
             self.send(signal.SIGKILL, "all")
+            if left:
+                write(os.path.join(self.folder, "killed.json"), {str(pid): name for pid, name in self.killed.items()})
 
     def reap(self) -> bool:
         """Take in everything that ended; whether anything is left."""

@@ -184,7 +184,7 @@ def start(
     """
     private.make_folder(folder)
     private.write(folder / "run.json", msgspec.json.encode(run))
-    for name in ("pid.json", "exit.json"):
+    for name in ("pid.json", "exit.json", "killed.json"):
         (folder / name).unlink(missing_ok=True)
     ours = theirs = -1
     if lifeline:
@@ -234,6 +234,15 @@ def ended(folder: Path) -> Exit | None:
         return msgspec.json.decode((folder / "exit.json").read_bytes(), type=Exit)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
+
+
+def killed(folder: Path) -> dict[int, str]:
+    """What the keeper had to kill, by process id: the beginning of each command line."""
+    try:
+        found = msgspec.json.decode((folder / "killed.json").read_bytes(), type=dict[int, str])
+    except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):
+        return {}
+    return found
 
 
 def marked(mark: str) -> list[int]:

@@ -29,9 +29,10 @@ from tracecore.actions.supervisor.passing import Passing
 from tracecore.actions.supervisor.process import Exit, Process, Run, Whom
 from tracecore.actions.supervisor.progress import Tracker
 from tracecore.actions.supervisor.state import State, StateError
+from tracecore.facts.wording import counted
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals import private
-from tracecore.signals.redaction import redacted_command
+from tracecore.signals.redaction import redacted, redacted_command
 
 Orphan: TypeAlias = Literal["adopt", "kill", "fail"]
 SECOND: Final = 1_000_000_000
@@ -360,13 +361,18 @@ class Supervisor:
         self.say(f"no progress for {quiet:.0f} s{at}: asking for dumps")
         env = self._environment(running.folder / "evidence")
 
-        def ask() -> tuple[int, int]:
+        def ask() -> tuple[int, int | None]:
             return dumps.flight_recorder(env), dumps.stacks(running.ids.keeper, running.folder / "stacks")
 
         asked = self._meanwhile(ask)
         if asked is None:
             return None
-        self.say(f"{asked[0]} Flight Recorder dumps asked for, {asked[1]} Python stacks written")
+        written = (
+            "py-spy is not installed, so there are no Python stacks (pip install py-spy)"
+            if asked[1] is None
+            else f"{counted(asked[1], 'Python stack')} written"
+        )
+        self.say(f"{counted(asked[0], 'Flight Recorder dump')} asked for, {written}")
         said = f"no progress for {quiet:.0f} s"
         ledger = self.state.ledger
         if self.settings.on_stall == "report":
@@ -481,13 +487,35 @@ class Supervisor:
         self.say(f"{judgement.failure.failure_class}: {judgement.failure.suggestion}")
         for note in judgement.notes:
             self.say(f"not looked at: {note}")
+        self._say_killed(folder)
+        page = folder / "report.html"
+        if judgement.diagnosis is not None:
+            self.say(f"diagnosis: {self._near(page if page.exists() else folder / 'diagnosis.json')}")
+        self.say(f"evidence: {self._near(folder / 'evidence')}")
         if judgement.excluded:
             named = (*judgement.excluded.nodes, *judgement.excluded.gpus)
             self.say(f"excluded from the next attempt: {', '.join(named)} {judgement.excluded.slurm()}".rstrip())
         self.say(("trying again: " if judgement.decision.retry else "not trying again: ") + judgement.decision.reason)
 
+    def _say_killed(self, folder: Path) -> None:
+        """Name the processes that did not end with the command."""
+        killed = process.killed(folder)
+        if not killed:
+            return
+        named = ", ".join(
+            f"{pid} ({redacted(name)[:60]})" if name else str(pid) for pid, name in list(killed.items())[:8]
+        )
+        more = f" and {len(killed) - 8} more" if len(killed) > 8 else ""
+        self.say(f"{counted(len(killed), 'process', 'processes')} had to be killed: {named}{more}")
+
+    def _near(self, path: Path) -> str:
+        """A path as one would type it here."""
+        here = Path.cwd()
+        return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
     def _record(self, outcome: str, ended: Exit) -> None:
         known = self.state
+        killed = process.killed(self._folder(known.attempt))
         self._write(
             self._folder(known.attempt) / "attempt.json",
             {
@@ -500,6 +528,7 @@ class Supervisor:
                 "step": known.step,
                 **{name: value for name, value in msgspec.to_builtins(ended).items() if name != "at"},
                 "signal": ended.signal,
+                **({"killed": {str(pid): redacted(name) for pid, name in killed.items()}} if killed else {}),
             },
         )
 

@@ -70,9 +70,8 @@ class Effects:
 
     def add(self, statement: tree.Statement, entered: Guard) -> None:
         """Takes a statement of a group in, in order; `entered` is the guard of the group."""
-        found = guard(statement.where, self.stamped)
-        if found is None and (statement.where is None or quiet(statement.where)):
-            found = entered
+        # A condition that fails sets nothing either.
+        found = guard(statement.where, self.stamped) or entered
         match statement.editor:
             case tree.Call("set", (tree.Argument("", tree.Path() as target), tree.Argument("", value))):
                 place = place_of(target)

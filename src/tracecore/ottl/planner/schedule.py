@@ -206,6 +206,7 @@ class Stock:
         self._editors: dict[tuple[int, int], tuple[RawGetter, RawGetter]] = {}
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._conditions: dict[int, tuple[tree.Condition, ...]] = {}
+        self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
         self._parts: dict[tuple[int, tuple[int, ...], tuple[bool | None, ...]], Part | None] = {}
 
@@ -215,6 +216,7 @@ class Stock:
         if self._steps >= MAX_STEPS:
             self._steps = 0
             self._parts.clear()
+            self._asked.clear()
             self._forget()
 
     def asked(self, candidates: Candidates) -> frozenset[int]:
@@ -255,15 +257,16 @@ class Stock:
         return self._groups[number].context == "log" and not self._groups[number].changes_body
 
     def questions(self, number: int, places: tuple[int, ...], answer: Answer) -> tuple[str, ...]:
-        """The expressions of a group of which it has to be known whether they match the body."""
+        """The expressions of a group of which it is not known yet whether they match the body."""
         if not self._told(number):
             return ()
-        statements = (self._statement(number, place).where for place in places)
-        conditions = (*self._conditions_of(number), *(where for where in statements if where is not None))
-        # A dictionary for a set in order.
-        return tuple(
-            {pattern: None for condition in conditions for pattern in questions(reduced(condition, answer), answer)}
-        )
+        key = number, places
+        if key not in self._asked:
+            statements = (self._statement(number, place).where for place in places)
+            conditions = (*self._conditions_of(number), *(where for where in statements if where is not None))
+            # A dictionary for a set in order.
+            self._asked[key] = tuple({pattern: None for node in conditions for pattern in questions(node, _unknown)})
+        return tuple(pattern for pattern in self._asked[key] if answer(pattern) is None)
 
     def left(self, number: int, places: tuple[int, ...], answer: Answer) -> Part | None:
         """What is left of a group when its questions are answered; None where nothing is.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracecore.facts.nccl import GLOO
+from tracecore.patterns.config import HOUR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 #: Operations whose number of elements must agree, and on which side: an all-gather may be given uneven parts.
 _SENT: Final = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "REDUCE_SCATTER", "_REDUCE_SCATTER_BASE", "BARRIER"})
 _RECEIVED: Final = frozenset({"ALLGATHER", "_ALLGATHER_BASE"})
+#: Watchdogs of one hang give up within this time of each other.
+_EPISODE: Final = HOUR
 #: Point-to-point work has numbers of its own.
 _PAIRWISE: Final = ("SEND", "RECV", "COALESCED")
 
@@ -50,13 +53,17 @@ def calls(reports: Sequence[WatchdogReport]) -> dict[tuple[str, int], dict[int, 
         if report.op is not None and not report.pg:
             waiting.setdefault(key, []).append(report)
         elif report.op is not None and report.pg:
-            found.setdefault((report.pg, report.seq), {}).setdefault(report.rank, report)
+            found.setdefault((report.pg, report.seq), {})[report.rank] = report
         elif report.pg and len(said := waiting.pop(key, [])) == 1:
-            found.setdefault((report.pg, report.seq), {}).setdefault(report.rank, said[0])
+            found.setdefault((report.pg, report.seq), {})[report.rank] = said[0]
     if len(groups) <= 1:
         only = next(iter(groups), "")
         for (rank, seq), said in waiting.items():
-            found.setdefault((only, seq), {}).setdefault(rank, said[0])
+            found.setdefault((only, seq), {}).setdefault(rank, said[-1])
+    # A log may hold several runs, in which the same number is another collective: the last one counts.
+    for place, ranks in found.items():
+        last = max(report.time for report in ranks.values())
+        found[place] = {rank: report for rank, report in ranks.items() if report.time >= last - _EPISODE}
     return found
 
 

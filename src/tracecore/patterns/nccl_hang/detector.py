@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
 WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
+#: Watchdogs of one hang give up within this time of each other.
+_EPISODE: Final = HOUR
 #: Stands for a rank whose number is not known.
 _UNNAMED: Final = 1 << 30
 #: The watchdog prints point-to-point operations with a counter of their own.
@@ -319,6 +321,12 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def beside(self, rest: Rest) -> NcclHangVerdict:
+        # A log may hold several runs: what was said hours before or after is about another hang.
+        near = {
+            rank: [r for r in reports if r.approximate or abs(r.time - self.time) <= _EPISODE]
+            for rank, reports in rest.reports.items()
+        }
+        rest = msgspec.structs.replace(rest, reports=near)
         said = self._blamed(rest)
         ranks = said.looked_for[:3]
         waits = set(said.hanging_ranks)
@@ -635,8 +643,9 @@ def _verdict(
     hanging = tuple([cohort[rank] for rank in sorted(cohort)])
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
     unmeasured: tuple[int, ...] = ()
-    if known.absent:
-        unmeasured = tuple(sorted(known.absent - cohort.keys() - {c.rank for c in culprits}))
+    if known.absent or known.unseen:
+        missing = known.absent if culprits else known.absent | known.unseen
+        unmeasured = tuple(sorted(missing - cohort.keys() - {c.rank for c in culprits}))
     first: CollectiveEntry | None = None
     time = hanging[0].time
     pg_desc = op = None

@@ -86,7 +86,19 @@ class Calls:
 class Known:
     """What the facts of one window say, gathered once for all its verdicts."""
 
-    __slots__ = ("_window", "_words", "absent", "earlier", "entered", "odd", "progress", "size", "stalled", "stuck_at")
+    __slots__ = (
+        "_window",
+        "_words",
+        "absent",
+        "earlier",
+        "entered",
+        "odd",
+        "progress",
+        "size",
+        "stalled",
+        "stuck_at",
+        "unseen",
+    )
 
     def __init__(self, window: Window) -> None:
         self._window = window
@@ -99,6 +111,8 @@ class Known:
         #: The odd ones out at the first sequence where calls differ.
         self.odd: list[CollectiveEntry] = []
         self.absent: set[int] = set()
+        #: Ranks without a dump at the end of the chains of waits.
+        self.unseen: set[int] = set()
         self.size: int | None = None
         #: The collective that all entered and in which only some are left.
         self.stalled: int | None = None
@@ -112,6 +126,7 @@ class Known:
             if fact.rank is not None:
                 known.progress[fact.rank] = fact
                 known.absent.update(fact.absent)
+                known.unseen.update(fact.unseen)
                 known.size = known.size or fact.size
                 known.earlier = known.earlier or fact.earlier
                 if fact.stalled and fact.open_seq is not None:

@@ -15,7 +15,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
 import msgspec
 
@@ -113,7 +113,7 @@ class Guarded(io.RawIOBase):
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_some(self, most: int) -> bytes:
-        one: Callable[[int], bytes] = getattr(self._inner, "read1", self._inner.read)
+        one: Callable[[int], bytes] = getattr(self._inner, "read1", None) or self._inner.read
         return one(min(most, 1 << 20))
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
@@ -142,11 +142,66 @@ def decompress(file: BinaryIO, codec: str, compressed: int, limits: Limits) -> B
         import zstandard
 
         # 128 MiB of window is what `zstd --long` makes; more is refused.
-        inner = cast(
-            BinaryIO,
-            zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(file, read_across_frames=True),
-        )
+        inner = cast(BinaryIO, _Frames(file, zstandard.ZstdDecompressor(max_window_size=1 << 27)))
     return cast(BinaryIO, Guarded(inner, compressed, limits, file))
+
+
+class _Frames:
+    """The plain bytes of zstd frames. The library's own reader takes a frame that was cut off for a whole one.
+
+    Little is decompressed at once: a few bytes may stand for megabytes.
+    """
+
+    STEP: Final = 1024
+
+    def __init__(self, file: BinaryIO, decompressor: Any) -> None:
+        self._file = file
+        self._decompressor = decompressor
+        self._frame: Any = None
+        self._rest = b""
+        self._ready = b""
+
+    def read1(self, size: int) -> bytes:
+        while not self._ready:
+            raw = self._rest or self._file.read(self.STEP)
+            self._rest = b""
+            if not raw:
+                if self._frame is not None:
+                    raise EOFError("compressed file ended before the end of its last frame")
+                return b""
+            if self._frame is None:
+                self._frame = self._decompressor.decompressobj()
+            try:
+                self._ready = self._frame.decompress(raw)
+            except Exception as error:
+                raise ValueError(f"not zstd: {error}") from None
+            if self._frame.eof:
+                self._rest = self._frame.unused_data
+                self._frame = None
+        data, self._ready = self._ready[:size], self._ready[size:]
+        return data
+
+    def close(self) -> None:
+        self._ready = self._rest = b""
+
+
+class _Member:
+    """A member of a tar that is read forward. What `tarfile` gives loses the last bytes of one that was cut off."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self._file = file
+        self._left = size
+
+    def read1(self, size: int) -> bytes:
+        wanted = min(size, self._left)
+        data: bytes = self._file.read(wanted) if wanted else b""
+        self._left -= len(data)
+        if wanted and not data:
+            raise EOFError("unexpected end of data")
+        return data
+
+    def close(self) -> None:
+        self._left = 0
 
 
 def safe_name(name: str) -> str | None:
@@ -200,9 +255,15 @@ class Tar:
         assert self._tar is not None
         assert info is not None
         self._used = True
-        member = self._tar.extractfile(info)
-        if member is None:
-            raise ValueError("not a file")
+        file = self._tar.fileobj
+        assert file is not None
+        if info.issparse() or file.tell() > info.offset_data:
+            member = self._tar.extractfile(info)
+            if member is None:
+                raise ValueError("not a file")
+        else:
+            file.seek(info.offset_data)
+            member = cast(Any, _Member(file, info.size))
         return cast(BinaryIO, Guarded(cast(BinaryIO, member), info.size, self._limits))
 
     def close(self) -> None:

@@ -314,7 +314,7 @@ class _Search:
             # An archive may have two members of one name.
             path = f"{path} ({self.paths[path]})"
         complete = len(head) < HEAD
-        tail = b"" if complete else _tail(file, head)
+        tail, size = (b"", len(head)) if complete else _tail(file, head, size)
         name = relative.rsplit("/", 1)[-1]
         found = recognise(head, tail, name, complete)
         if not found.format:
@@ -325,7 +325,7 @@ class _Search:
             format=found.format,
             layer=found.layer,
             open=opener,
-            size=len(head) if complete else size,
+            size=size,
             resource=identity.of(relative) if resource is None else resource,
             wrapping=found.wrapping,
             containers=ordinals.containers(head, tail) if found.wrapping == "compose" else {},
@@ -504,16 +504,18 @@ def _exactly(file: BinaryIO, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _tail(file: BinaryIO, head: bytes) -> bytes:
-    """The end of a file whose head was read: by a seek where that is possible, else by reading on."""
+def _tail(file: BinaryIO, head: bytes, size: int | None) -> tuple[bytes, int | None]:
+    """The end of a file whose head was read, and its size: by a seek where that is possible, else by reading on."""
     if file.seekable():
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(size - TAIL, len(head)))
-        return _exactly(file, TAIL)
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(end - TAIL, len(head)))
+        return _exactly(file, TAIL), size
     last = b""
+    read = len(head)
     while chunk := file.read(1 << 20):
         last = (last + chunk)[-TAIL:]
-    return last
+        read += len(chunk)
+    return last, read
 
 
 def _stem(name: str) -> str:

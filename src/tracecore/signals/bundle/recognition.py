@@ -141,6 +141,8 @@ def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised
     if not head:
         # A log nobody wrote to was read all the same.
         return Recognised("text", "stdout") if _LOG.search(name) else Recognised(reason="empty")
+    if complete and not head.strip(b" \t\r\n\0"):
+        return Recognised(reason="nothing but blanks")
     found = _by_content(head, complete)
     if found == "text" and not complete and tail:
         # A banner or a few start-up lines may hide what the rest is.

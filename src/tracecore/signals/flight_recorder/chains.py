@@ -26,6 +26,7 @@ class _Wait(msgspec.Struct):
         pairwise: a send or receive.
         odd: the rank called something else than the others, and so it is they who wait for it.
         together: ranks for which this is the first open operation, too.
+        unseen: members that left no dump, where nobody else is waited for.
     """
 
     group: str
@@ -36,10 +37,27 @@ class _Wait(msgspec.Struct):
     pairwise: bool = False
     odd: bool = False
     together: tuple[int, ...] = ()
+    unseen: tuple[int, ...] = ()
 
     @property
     def place(self) -> tuple[str, int]:
         return self.group, self.seq
+
+
+class _End(msgspec.Struct, frozen=True):
+    """Where a chain of waits ends.
+
+    Args:
+        ranks: those that are waited for; empty where nobody is to blame.
+        why: what is wrong with them.
+        place: (group, sequence) where they are missed, or in which they are.
+        unseen: ranks that left no dump, where it may be them.
+    """
+
+    ranks: tuple[int, ...]
+    why: Why
+    place: tuple[str, int]
+    unseen: tuple[int, ...] = ()
 
 
 def follow_chains(groups: list[GroupState]) -> None:
@@ -48,7 +66,8 @@ def follow_chains(groups: list[GroupState]) -> None:
     for group in groups:
         _find_peers(group, first)
     lags = _lags(groups)
-    found: dict[int, tuple[tuple[int, ...], Why, tuple[str, int]]] = {}
+    present = {rank for group in groups for rank in group.present}
+    found: dict[int, _End] = {}
     for group in groups:
         for member in group.present.values():
             wait = first.get(member.rank)
@@ -59,8 +78,9 @@ def follow_chains(groups: list[GroupState]) -> None:
             # Thousands wait for the same few: those that share their tuple of peers share the answer.
             key = id(wait.peers) if wait.peers else id(wait.together)
             if key not in found:
-                found[key] = _roots(wait, first, lags)
-            member.roots, member.why, member.origin = found[key]
+                found[key] = _roots(wait, first, lags, present)
+            end = found[key]
+            member.roots, member.why, member.origin, member.unseen = end.ranks, end.why, end.place, end.unseen
             here = wait.group == group.label and member.rank in member.roots
             member.stalled = here and not wait.pairwise and member.why in ("inside", "unstarted")
 
@@ -113,8 +133,9 @@ def _find_peers(group: GroupState, first: dict[int, _Wait]) -> None:
             )
             together[wait.seq] = tuple(other for other, its in mine.items() if its.seq == wait.seq)
         wait.peers = behind[wait.seq]
-        if not wait.peers and not group.absent:
+        if not wait.peers:
             wait.together = together[wait.seq]
+            wait.unseen = group.absent
 
 
 def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
@@ -162,9 +183,7 @@ def _pair_wait(group: GroupState, entry: Entry) -> _Wait | None:
     return _Wait(group.label, entry.p2p_seq, entry.created, entry.record_id, (peer,), pairwise=True)
 
 
-def _roots(
-    begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]]
-) -> tuple[tuple[int, ...], Why, tuple[str, int]]:
+def _roots(begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]], present: set[int]) -> _End:
     """Ranks reached from this wait that wait for nobody themselves, what is wrong with them, and where they are missed.
 
     Where there are none, it is those that hold back most groups although everybody came; else those that wait in a
@@ -194,18 +213,24 @@ def _roots(
         if not following:
             break
         front = following
+    gone = {rank: via for rank, via in roots.items() if rank not in present}
+    if len(gone) == len(roots) > 0:
+        return _End((), "absent", gone[min(gone)].place, tuple(sorted(gone)))
+    roots = {rank: via for rank, via in roots.items() if rank in present}
     if roots:
         why: Why = "different" if any(rank in first and first[rank].odd for rank in roots) else "absent"
-        return tuple(sorted(roots)), why, roots[min(roots)].place
+        return _End(tuple(sorted(roots)), why, roots[min(roots)].place)
     held = {rank: lags[rank] for rank in ends if rank in lags}
     if held:
         most = max(count for count, _ in held.values())
         worst = {rank: only for rank, (count, only) in held.items() if count == most}
-        return tuple(sorted(worst)), "unstarted" if all(worst.values()) else "inside", ends[min(worst)].place
+        return _End(tuple(sorted(worst)), "unstarted" if all(worst.values()) else "inside", ends[min(worst)].place)
     if ends:
-        return (), "absent", ends[min(ends)].place
+        # Where a dump is missing, the rank without one may be the one.
+        last = min(ends, key=lambda rank: (not ends[rank].unseen, rank))
+        return _End((), "absent", ends[last].place, ends[last].unseen)
     circle, odd = _circle(seen, first)
-    return circle, odd, begin.place
+    return _End(circle, odd, begin.place)
 
 
 def _circle(ranks: set[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], Why]:

@@ -30,6 +30,7 @@ class Member(msgspec.Struct, kw_only=True):
             where it waits for nobody that is known.
         why: what is wrong with those ranks.
         origin: (group label, sequence) where those ranks are missed, or in which they are.
+        unseen: ranks without a dump for which it may wait, where there are no roots.
         stalled: it is one of them, and this group's collective is where it is still inside.
         tells_starts: its recorder writes down when the GPU begins a collective.
     """
@@ -49,6 +50,7 @@ class Member(msgspec.Struct, kw_only=True):
     roots: tuple[int, ...] = ()
     why: Why = "absent"
     origin: tuple[str, int] | None = None
+    unseen: tuple[int, ...] = ()
     stalled: bool = False
     tells_starts: bool = False
 

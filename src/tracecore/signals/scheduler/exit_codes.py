@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import re2
 
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
@@ -50,6 +51,9 @@ def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         raw = file.read(MAX_BYTES + 1)
     if len(raw) > MAX_BYTES:
         raise ValueError(f"larger than {MAX_BYTES} bytes")
+    if (launcher := _launcher(raw, stream, clock)) is not None:
+        yield launcher
+        return
     resource: Resource = {"attributes": {**stream.resource, "tracecore.layer": stream.layer}}
     known: dict[int, int | None] = {}
     unused: list[str] = []
@@ -76,6 +80,27 @@ def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     if unused:
         more = f"; and {len(unused) - NAMED:,} more" if len(unused) > NAMED else ""
         raise ValueError(f"not used: {'; '.join(unused[:NAMED])}{more}")
+
+
+def _launcher(raw: bytes, stream: Stream, clock: Clock) -> LogSignal | None:
+    """How a supervised command itself ended, `{"launcher": 1}`: of which rank that is, nobody knows."""
+    try:
+        status = msgspec.json.decode(raw, type=_Supervised).launcher
+    except msgspec.DecodeError:
+        return None
+    ended: Attributes = {"tracecore.process.alive": status is None, "tracecore.time.inferred": True}
+    if status is not None:
+        ended["tracecore.process.exit_code"] = status
+    body = "the command had not ended" if status is None else f"the command ended with status {status}"
+    return {
+        "resource": {"attributes": {**stream.resource, "tracecore.layer": stream.layer}},
+        "log": {"body": body, "attributes": ended, "time_unix_nano": clock.latest},
+        "source": Source(stream.path, 0, 0, 0, f"{stream.path}#launcher"),
+    }
+
+
+class _Supervised(msgspec.Struct, forbid_unknown_fields=True):
+    launcher: int | None
 
 
 def _decode(raw: bytes) -> Any:
