@@ -123,6 +123,14 @@ def test_slow_clients_of_grpc_shut_nobody_out(agent: Start) -> None:
         over.set()
 
 
+def test_many_requests_of_one_client_wait_for_their_turn(agent: Start) -> None:
+    running = agent(text())
+    with grpc.insecure_channel(f"127.0.0.1:{running.port('grpc')}") as channel:
+        send = channel.unary_unary(EXPORT)
+        calls = [send.future(request(f"line {n}"), timeout=60) for n in range(1000)]
+        assert [call.exception() for call in calls] == [None] * 1000
+
+
 def test_connections_of_grpc_are_bounded(agent: Start) -> None:
     running = agent(text(grpc=", max_connections: 2"))
     port = running.port("grpc")

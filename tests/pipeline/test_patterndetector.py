@@ -18,6 +18,7 @@ from tracecore.pipeline.agent.telemetry import Meter
 from tracecore.pipeline.offline import diagnose
 from tracecore.pipeline.processors.blocks import Blocks
 from tracecore.pipeline.processors.patterndetector import Options, PatternDetector
+from tracecore.pipeline.processors.patterndetector.state import Told
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.reading import read
 from tracecore.signals.logs.selector import SelectAll
@@ -358,3 +359,18 @@ def test_a_verdict_says_no_secret_unless_asked(redact: bool) -> None:
     (verdict,) = settle(one, clock)
     assert "no answer from https://" in str(verdict)
     assert (SECRET in str(verdict)) is not redact
+
+
+def test_what_was_told_before_a_restart_is_told_again_only_when_it_changed() -> None:
+    clock = Clock(START)
+    first = detector(clock, forward="verdicts")
+    list(first.process(batch(crash(START), {"host.name": "n1"})))
+    (said,) = settle(first, clock)
+    clock = Clock(START)
+    again = detector(clock, forward="verdicts")
+    told = Told(3, b"something else", START)
+    again.detection._before = {said["verdict.id"]: told}
+    list(again.process(batch(crash(START), {"host.name": "n1"})))
+    (revised,) = settle(again, clock)
+    assert revised["verdict.revision"] == 4
+    assert again.detection._before[said["verdict.id"]].digest == b""

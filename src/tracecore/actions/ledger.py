@@ -136,7 +136,7 @@ def load(path: Path, job: str = "") -> Ledger:
         return Ledger(job=job)
     try:
         return msgspec.json.decode(data, type=Ledger)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a ledger: {error}") from None
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 MAX_NODES = 100_000
+MAX_DEPTH = 64
 _OURS = Path(__file__).resolve().parent
 _BOOLS = {"true": True, "false": False}
 
@@ -180,20 +181,26 @@ def _read(path: Path, text: bytes) -> Node:
         raise FileError(f"{place}: {error.problem}") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise FileError(f"{path}:1:1: {error}") from None
+    except RecursionError:
+        raise FileError(f"{path}:1:1: nested too deeply") from None
     if root is None:
         raise FileError(f"{path}:1:1: the file is empty")
-    return _node(root, path, count())
+    return _node(root, path, count(), 0)
 
 
-def _node(node: Any, path: Path, counted: Iterator[int]) -> Node:
+def _node(node: Any, path: Path, counted: Iterator[int], depth: int) -> Node:
     mark = node.start_mark
+    if depth > MAX_DEPTH:
+        raise FileError(
+            f"{path}:{mark.line + 1}:{mark.column + 1}: nested too deeply, or an alias that contains itself"
+        )
     if next(counted) >= MAX_NODES:
         # Aliases of aliases of aliases are few lines, too.
         raise FileError(f"{path}:{mark.line + 1}:{mark.column + 1}: more than {MAX_NODES} values")
     items: list[Node] = []
     if node.id == "mapping":
-        items = [_node(part, path, counted) for pair in node.value for part in pair]
+        items = [_node(part, path, counted, depth + 1) for pair in node.value for part in pair]
     elif node.id == "sequence":
-        items = [_node(part, path, counted) for part in node.value]
+        items = [_node(part, path, counted, depth + 1) for part in node.value]
     text = "" if items or node.id != "scalar" else str(node.value)
     return Node(node.id, str(node.tag).rpartition(":")[2], text, items, mark.line, mark.column)

@@ -127,7 +127,7 @@ def _verdict(given: str) -> str | dict[str, Any]:
         return given
     try:
         document = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise click.BadParameter(f"{given}: {error}", param_hint="--verdict") from None
     found = _root(document) if isinstance(document, dict) else None
     if found is None:
@@ -138,14 +138,19 @@ def _verdict(given: str) -> str | dict[str, Any]:
 
 
 def _root(document: dict[str, Any]) -> dict[str, Any] | None:
+    """The verdict that this document is, or the first root cause of a diagnosis; None where it is neither."""
     if "incidents" not in document:
-        return document if document.get("pattern.name") or document.get("pattern") else None
-    for incident in document["incidents"]:
+        return document if isinstance(document.get("pattern.name") or document.get("pattern"), str) else None
+    for incident in _objects(document["incidents"]):
         root = incident.get("root_cause")
-        if root:
-            verdicts = (v for v in document.get("verdicts", ()) if v.get("verdict.id") == root.get("verdict"))
-            return {"pattern.name": root.get("pattern"), **next(verdicts, {}), "suspects": incident.get("suspects")}
+        if isinstance(root, dict) and isinstance(root.get("pattern"), str):
+            verdicts = (v for v in _objects(document.get("verdicts")) if v.get("verdict.id") == root.get("verdict"))
+            return {"pattern.name": root["pattern"], **next(verdicts, {}), "suspects": incident.get("suspects")}
     return None
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _at(info: FailureInfo, step: int) -> FailureInfo:

@@ -119,8 +119,8 @@ def _configs(text: str, path: Path) -> list[dict[str, Any]]:
 
     try:
         document = YAML(typ="safe").load(text)
-    except YAMLError as error:
-        raise ValueError(f"{path}: {error}") from error
+    except (YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
     nodes = document.get("processors", document) if isinstance(document, dict) else {}
     if isinstance(nodes, dict) and nodes.keys().isdisjoint(STATEMENT_KEYS):
         named = [value for key, value in nodes.items() if str(key).partition("/")[0] == "transform"]
@@ -197,7 +197,9 @@ def _documents(source: IO[bytes]) -> Iterator[dict[str, Any]]:
     text = data.decode("utf-8", "surrogateescape")
     try:
         documents = [json.loads(text)]
-    except json.JSONDecodeError:
+    except RecursionError:
+        raise click.ClickException("the input is nested too deeply") from None
+    except ValueError:
         documents = [_line(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if len(documents) == 1 and isinstance(documents[0], list):
         documents = documents[0]
@@ -210,7 +212,7 @@ def _documents(source: IO[bytes]) -> Iterator[dict[str, Any]]:
 def _line(number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise click.ClickException(f"line {number} of the input is not JSON: {error}") from error
 
 
@@ -223,4 +225,6 @@ def _dump(document: Any) -> str:
         return str(value)
 
     indent = 2 if sys.stdout.isatty() else None
-    return json.dumps(document, default=plain, ensure_ascii=False, indent=indent)
+    text = json.dumps(document, default=plain, ensure_ascii=False, indent=indent)
+    # Half of a surrogate pair cannot be printed: escape what JSON escapes.
+    return text.encode("utf-8", "backslashreplace").decode()

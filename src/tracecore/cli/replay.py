@@ -52,9 +52,13 @@ def _run(path: Path, name: str | None, update: bool) -> Iterator[tuple[type[Patt
     from tracecore.patterns.cases import CaseError, read_cases
     from tracecore.patterns.loading import NoSuchPattern, at, named
     from tracecore.patterns.schema import FALSIFIERS
+    from tracecore.signals import folders
 
     kinds = types()
-    files = sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
+    files = [path]
+    if path.is_dir():
+        below = folders.walk(path, _unreadable)
+        files = sorted(Path(folder, file) for folder, names in below for file in names if file.endswith(".yaml"))
     for file in files:
         if file.name == FALSIFIERS or (path.is_dir() and not _holds_cases(file)):
             continue
@@ -70,6 +74,16 @@ def _run(path: Path, name: str | None, update: bool) -> Iterator[tuple[type[Patt
                     case.path, case.line, "which pattern? say `pattern: NAME` in the case, or --pattern NAME"
                 )
             yield kind, tried(kind, case, update=update, golden_needed=home is kind or case.golden.parent.exists())
+
+
+def _unreadable(error: OSError) -> None:
+    raise click.ClickException(
+        f"{_shortened(str(error.filename))}: {(error.strerror or 'unreadable').lower()}"
+    ) from None
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= 200 else f"{name[:100]}…{name[-100:]}"
 
 
 def _holds_cases(path: Path) -> bool:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: Characters of a line that an error quotes.
+QUOTED = 160
+
 
 class OttlError(Exception):
     """Anything a statement did wrong.
@@ -49,7 +52,11 @@ class OttlError(Exception):
             return text
         lines = self.source.split("\n")
         quoted = lines[min(self.line, len(lines)) - 1].replace("\t", " ")
-        return f"{self.line}:{self.column}: {text}\n    {quoted}\n    {' ' * (self.column - 1)}^"
+        # Of a very long line the part around the place is enough.
+        begin = max(0, self.column - 1 - QUOTED // 2) if len(quoted) > QUOTED else 0
+        before, after = "…" if begin else "", "…" if len(quoted) > begin + QUOTED else ""
+        shown = f"{before}{quoted[begin : begin + QUOTED]}{after}"
+        return f"{self.line}:{self.column}: {text}\n    {shown}\n    {' ' * (len(before) + self.column - 1 - begin)}^"
 
     def __str__(self) -> str:
         place = f"{self.line}:{self.column}: " if self.offset >= 0 else ""

@@ -162,8 +162,11 @@ def read_cases(path: Path, needs: Sequence[type[Fact]] = ()) -> Iterator[Case]:
     except MarkedYAMLError as error:
         mark = error.problem_mark
         raise CaseError(path, mark.line + 1 if mark else 1, str(error.problem)) from None
-    except (UnicodeDecodeError, YAMLError):
+    except (ValueError, YAMLError):
         raise CaseError(path, 1, "this is no YAML text") from None
+    except AttributeError:
+        # ruamel.yaml fails like this where a map is merged into itself.
+        raise CaseError(path, 1, "a map contains itself") from None
     except RecursionError:
         raise CaseError(path, 1, "nested too deeply") from None
     for document in documents:

@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
-from tracecore.signals import programs
+from tracecore.signals import folders, programs
 from tracecore.signals.bundle.recognition import is_binary
 from tracecore.signals.redaction import Redactor
 
@@ -265,13 +265,17 @@ def _files(patterns: Sequence[str]) -> Iterator[tuple[Path, str]]:
     for pattern in patterns:
         for found in [pattern] if os.path.lexists(pattern) else sorted(glob.glob(pattern)):
             root = Path(found)
-            inside = [root] if not root.is_dir() else sorted(p for p in root.rglob("*") if p.is_file())
+            inside = [root] if not root.is_dir() else [Path(f, name) for f, names in _below(root) for name in names]
             for path in inside:
                 if path.is_symlink() or str(path) in seen or not path.is_file():
                     continue
                 seen.add(str(path))
                 relative = path.name if path == root else f"{root.name}/{path.relative_to(root).as_posix()}"
                 yield path, relative
+
+
+def _below(root: Path) -> Iterator[tuple[str, list[str]]]:
+    return folders.walk(root, lambda _: None)
 
 
 def _file(path: Path, name: str, what: str, tar: tarfile.TarFile, redact: bool) -> Got:

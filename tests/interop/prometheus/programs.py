@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -15,6 +14,8 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MANIFEST = HERE / "builder.yaml"
+#: Every module with its hash: the builder's templates ask for more than its manifest names.
+PINNED = (HERE / "go.mod", HERE / "go.sum")
 BUILDER = "go.opentelemetry.io/collector/cmd/builder@v0.160.0"
 #: Programs by package.
 PACKAGES = {"prometheus": "prometheus", "prometheus-node-exporter": "prometheus-node-exporter"}
@@ -53,7 +54,8 @@ def collector() -> Path | str:
     """The Collector, or the reason there is none. The first build takes minutes."""
     if not shutil.which("go"):
         return "Go is not installed, so the OpenTelemetry Collector cannot be built"
-    digest = hashlib.sha256(MANIFEST.read_bytes() + BUILDER.encode()).hexdigest()[:12]
+    pinned = b"".join(path.read_bytes() for path in (MANIFEST, *PINNED))
+    digest = hashlib.sha256(pinned + BUILDER.encode()).hexdigest()[:12]
     place = cache() / f"otelcol-prometheus-{digest}"
     program = place / "otelcol-prometheus"
     if program.exists():
@@ -61,17 +63,17 @@ def collector() -> Path | str:
     place.mkdir(parents=True, exist_ok=True)
     manifest = place / "builder.yaml"
     manifest.write_text(MANIFEST.read_text().replace("dist:\n", f"dist:\n  output_path: {place}\n", 1))
-    modules = re.findall(r"gomod: (\S+ \S+)", MANIFEST.read_text())
-    (place / "go.mod").write_text("module otelcol\n\ngo 1.25.0\n\nrequire (\n\t" + "\n\t".join(modules) + "\n)\n")
     generate = ["go", "run", BUILDER, "--config", str(manifest), "--skip-get-modules", "--skip-compilation"]
     # Without the discovery of twenty clouds it is half as large; targets that are written down need none.
     compile_ = [
-        "nice", "go", "build", "-mod=mod", "-tags", "remove_all_sd", "-trimpath", "-ldflags=-s -w", "-o", str(program),
-        ".",
+        "nice", "go", "build", "-mod=readonly", "-tags", "remove_all_sd", "-trimpath", "-ldflags=-s -w",
+        "-o", str(program), ".",
     ]  # fmt: skip
     log = place / "build.log"
     with log.open("w") as out:
         for command in (generate, compile_):
+            for path in PINNED:  # the builder writes a go.mod of its own
+                shutil.copy(path, place / path.name)
             environment = {**os.environ, "CGO_ENABLED": "0"}
             if subprocess.run(command, stdout=out, stderr=out, cwd=place, env=environment, check=False).returncode:
                 return f"the Collector did not build; see {log}"

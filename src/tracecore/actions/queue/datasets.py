@@ -13,6 +13,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from tracecore.actions.queue.task import Dataset, SpecError
+from tracecore.signals import folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -96,7 +97,7 @@ def _files(root: str) -> Iterator[str]:
     def stop(error: OSError) -> None:
         raise error
 
-    for folder, _, names in os.walk(root, onerror=stop):
+    for folder, names in folders.walk(root, stop):
         for name in names:
             full = os.path.join(folder, name)
             if os.path.isfile(full) and not os.path.islink(full):

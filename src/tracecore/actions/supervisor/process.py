@@ -232,7 +232,7 @@ def ended(folder: Path) -> Exit | None:
     """How the command of this folder ended; None while it runs, or if nobody saw it."""
     try:
         return msgspec.json.decode((folder / "exit.json").read_bytes(), type=Exit)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -306,7 +306,7 @@ def lock(path: Path) -> int | None:
 def _ids(folder: Path) -> Ids | None:
     try:
         return msgspec.json.decode((folder / "pid.json").read_bytes(), type=Ids)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 

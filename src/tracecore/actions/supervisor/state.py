@@ -65,7 +65,7 @@ def load(path: Path) -> State | None:
         state = msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StateError(f"{path}: {error}; move it away to begin anew") from error
     if state.schema != SCHEMA:
         raise StateError(f"{path}: of another version ({state.schema}); move it away to begin anew")

@@ -264,7 +264,7 @@ class _Builder:
         node.value = {}
         for key, value in self._within(yaml.value):
             at = self.build(key, depth + 1)
-            name = str(key.value) if key.id == "scalar" else ""
+            name = at.raw if key.id == "scalar" else ""
             if key.id != "scalar":
                 self._report.error(at, "a key must be a plain name")
             elif name == "<<":
@@ -277,6 +277,9 @@ class _Builder:
 
     def _scalar(self, node: Node, yaml: Any) -> None:
         node.raw = str(yaml.value)
+        if not node.raw.isascii() and node.raw.encode(errors="ignore").decode() != node.raw:
+            self._report.error(node, "half of a surrogate pair (\\ud800 to \\udfff) is no character")
+            node.raw = ""
         node.quoted = yaml.style is not None
         tag = str(yaml.tag).rpartition(":")[2]
         text = node.raw

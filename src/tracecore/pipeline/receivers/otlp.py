@@ -63,7 +63,7 @@ class Grpc(msgspec.Struct, frozen=True, kw_only=True):
         tls: without it, connections are not encrypted.
         auth: the extension that knows whom to believe.
         max_recv_msg_size_mib: the largest message.
-        max_concurrent_streams: requests of one connection at a time; 0 is 128.
+        max_concurrent_streams: requests of one connection at a time; 0 leaves it to gRPC.
         max_connections: open connections at a time.
     """
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tracecore.agent.otlp")
 
-#: Requests at a time: of all clients, and of one address.
-REQUESTS: Final = 512
-OF_ONE: Final = 128
+#: Requests at a time: of all clients, of which more are refused; and of one address, of which more wait for their turn.
+REQUESTS: Final = 2048
+OF_ONE: Final = 256
 #: Threads that work on requests.
 WORKERS: Final = 8
 #: Seconds in which a request has to arrive, and in which a connection has to greet.
@@ -71,6 +71,7 @@ class GrpcServer:
         self._challenge = challenge
         self._pool = ThreadPoolExecutor(WORKERS, "otlp-grpc")
         self._by_peer: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Semaphore] = {}
         self._begun = threading.Event()
         self._problem = ""
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -120,11 +121,12 @@ class GrpcServer:
             "grpc.max_receive_message_length": options.max_recv_msg_size_mib << 20 or -1,
             "grpc.so_reuseport": 0,
             "grpc.max_allowed_incoming_connections": options.max_connections,
-            "grpc.max_concurrent_streams": options.max_concurrent_streams or OF_ONE,
             "grpc.server_handshake_timeout_ms": int(GREETING * 1000),
             "grpc.max_connection_idle_ms": (alive.max_connection_idle if alive else 0) // MILLISECOND
             or IDLE // MILLISECOND,
         }
+        if options.max_concurrent_streams:
+            found["grpc.max_concurrent_streams"] = options.max_concurrent_streams
         if alive is not None:
             found |= {
                 name: value // MILLISECOND
@@ -154,16 +156,17 @@ class GrpcServer:
     def _handler(self, signal: Signal) -> Callable[[AsyncIterator[bytes], Any], Any]:
         async def export(requests: AsyncIterator[bytes], context: Any) -> bytes:
             peer = peer_address(context.peer())
-            if self._by_peer[peer] >= OF_ONE:
-                self._refused()
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many requests at a time")
+            turns = self._turns.get(peer)
+            if turns is None:
+                turns = self._turns[peer] = asyncio.Semaphore(OF_ONE)
             self._by_peer[peer] += 1
             try:
-                return await self._answer(signal, requests, context, peer)
+                async with turns:
+                    return await self._answer(signal, requests, context, peer)
             finally:
                 self._by_peer[peer] -= 1
                 if not self._by_peer[peer]:
-                    del self._by_peer[peer]
+                    del self._by_peer[peer], self._turns[peer]
 
         return export
 

@@ -18,6 +18,7 @@ from typing import BinaryIO, TypedDict, cast
 
 import msgspec
 
+from tracecore.signals import folders
 from tracecore.signals.bundle import archive, exports, identity, ordinals
 from tracecore.signals.bundle.archive import Limits, Opener
 from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
@@ -416,17 +417,10 @@ def _settle_local_ranks(streams: list[Stream]) -> None:
 
 def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[Path]:
     """Every file below, by name, directories in their place; links to directories are not entered."""
-    problems: list[OSError] = []
-    for folder, folders, files in os.walk(root, onerror=problems.append, followlinks=False):
-        folders.sort()
+    for folder, files in folders.walk(root, lambda problem: skip(str(problem.filename), archive.reason(problem))):
         here = Path(folder)
-        for name in sorted(files):
+        for name in files:
             yield here / name
-        for problem in problems:
-            skip(str(problem.filename), archive.reason(problem))
-        problems.clear()
-    for problem in problems:
-        skip(str(problem.filename), archive.reason(problem))
 
 
 def _not_regular(mode: int) -> str:

@@ -463,7 +463,7 @@ def decode(data: bytes, limits: Limits | None = None) -> dict[str, Any]:
             raise DumpError("not_a_dump", "neither a pickle nor JSON")
         try:
             root = msgspec.json.decode(data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             reason = "truncated" if "truncated" in str(error) else "corrupt"
             raise DumpError(reason, f"JSON: {error}") from error
         except RecursionError as error:

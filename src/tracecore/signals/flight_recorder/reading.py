@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from tracecore.signals import folders
 from tracecore.signals.flight_recorder import delta_reader
 from tracecore.signals.flight_recorder.dump import (
     Dump,
@@ -140,9 +141,8 @@ def find(paths: Iterable[str | Path]) -> list[str]:
         if not os.path.isdir(name):
             found[name] = None
             continue
-        for folder, folders, files in os.walk(name):
-            folders.sort()
-            for file in sorted(files):
+        for folder, files in folders.walk(name, lambda _: None):
+            for file in files:
                 full = os.path.join(folder, file)
                 # A pipe or a device would be waited for.
                 if not file.endswith(_NOT_DUMPS) and os.path.isfile(full) and looks_like_dump(full):

@@ -547,6 +547,8 @@ class Detection:
             return found
         if before.digest == told[1].digest:
             return None
+        # From now on it is news again when it becomes what it was.
+        self._before[told[0]] = msgspec.structs.replace(before, digest=b"")
         return msgspec.structs.replace(found, revision=found.revision + before.revision)
 
     def _tells(self, emission: Emission) -> bool:

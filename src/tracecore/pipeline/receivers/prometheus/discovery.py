@@ -156,9 +156,9 @@ def _document(raw: bytes, suffix: str) -> list[Any]:
 
             try:
                 found = YAML(typ="safe", pure=True).load(raw.decode())
-            except YAMLError as error:
+            except (YAMLError, RecursionError) as error:
                 raise ValueError(f"no YAML: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"no JSON: {error}") from None
     if not isinstance(found, list):
         raise ValueError("expected a list of {targets, labels}")
