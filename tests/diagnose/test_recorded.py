@@ -13,13 +13,15 @@ import pytest
 from tracecore.patterns import types
 from tracecore.pipeline.offline import diagnose
 
-INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
-SCENARIOS = sorted(path.name for path in INCIDENTS.iterdir() if (path / "truth.json").exists())
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+#: Folders of recordings by name: those that everything is tested on, and a second round of other layouts and loggers.
+RECORDED = {path.parent.name: path.parent for path in EXAMPLES.glob("incidents*/*/truth.json")}
+SCENARIOS = sorted(RECORDED)
 KNOWN = {kind.name for kind in types()}
 
 
 def truth_of(scenario: str) -> dict[str, Any]:
-    truth: dict[str, Any] = json.loads((INCIDENTS / scenario / "truth.json").read_text())
+    truth: dict[str, Any] = json.loads((RECORDED[scenario] / "truth.json").read_text())
     return truth
 
 
@@ -37,7 +39,7 @@ def documents() -> dict[str, dict[str, Any]]:
 
 def document_of(scenario: str, documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if scenario not in documents:
-        documents[scenario] = diagnose([INCIDENTS / scenario]).document()
+        documents[scenario] = diagnose([RECORDED[scenario]]).document()
     return documents[scenario]
 
 
@@ -99,7 +101,7 @@ def test_symptoms_never_outrank_their_cause(scenario: str, documents: dict[str, 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_document_follows_its_published_schema(scenario: str, documents: dict[str, dict[str, Any]]) -> None:
-    schema = json.loads((INCIDENTS.parents[1] / "docs" / "diagnosis.schema.json").read_text())
+    schema = json.loads((EXAMPLES.parent / "docs" / "diagnosis.schema.json").read_text())
     validator = jsonschema.Draft202012Validator(schema)
     # As it is printed, not as it is in memory.
     document = json.loads(msgspec.json.encode(document_of(scenario, documents)))

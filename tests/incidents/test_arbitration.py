@@ -372,3 +372,15 @@ def test_an_error_of_a_library_that_steps_follow_is_no_failure() -> None:
     later = [Progress(time=T0, source=place("steps.log", n + 2), step=n, rank=0, approximate=True) for n in range(5)]
     assert roots(judge([], [error, *later])) == []
     assert roots(judge([], [error])) == [None]
+
+
+def test_a_stop_that_the_job_resumed_from_in_the_same_file_is_no_incident() -> None:
+    stop = verdict("planned_stop", 1, untimed(3, path="rank0.log", rank=0))
+
+    def went(line: int) -> Progress:
+        return Progress(time=T0 + line, source=place("rank0.log", line), step=line, rank=0, approximate=True)
+
+    assert roots(judge([stop], [went(1), went(2), *ended({0: 0})])) == ["planned_stop"]
+    resumed = judge([stop], [went(1), went(2), went(5), went(6), *ended({0: 0})])
+    assert roots(resumed) == []
+    assert resumed.notes == ["Overcome, the run finished: planned_stop of []"]

@@ -216,8 +216,15 @@ def _stands(t: Touch, attempt: Attempt | None) -> bool:
     """Whether a verdict is worth an incident although the run ended well."""
     if t.name == "planned_stop":
         # Who was asked to stop and saved its work exits with 0, too; a program that says it is complete was not cut.
-        return attempt is None or not (attempt.finished or attempt.completed)
+        return attempt is None or not (attempt.finished or attempt.completed or _resumed(t, attempt))
     return t.name in precedence.STANDS_ALONE
+
+
+def _resumed(t: Touch, attempt: Attempt) -> bool:
+    """Whether steps follow the stop further down in the same files: the job was started again and appended to them."""
+    steps = {step.source.path: step.source.offset for step in attempt.last_steps.values()}
+    stops = {path: end for path, _, end in t.places if path in steps}
+    return bool(stops) and all(steps[path] > end for path, end in stops.items())
 
 
 def _is_anothers(t: Touch, attempt: Attempt | None) -> bool:

@@ -115,11 +115,11 @@ def _find_peers(group: GroupState, first: dict[int, _Wait]) -> None:
         for member in group.present.values()
         if (wait := first.get(member.rank)) is not None and wait.group == group.label and not wait.pairwise
     }
-    odd = group.disagreement.minority if group.disagreement is not None else ()
+    odd, since = _odd_ones(group)
     behind: dict[int, tuple[int, ...]] = {}
     together: dict[int, tuple[int, ...]] = {}
     for rank, wait in mine.items():
-        if group.disagreement is not None and group.disagreement.seq <= wait.seq:
+        if odd and since <= wait.seq:
             wait.odd = rank in odd
             wait.peers = () if wait.odd else odd
             continue
@@ -136,6 +136,22 @@ def _find_peers(group: GroupState, first: dict[int, _Wait]) -> None:
         if not wait.peers:
             wait.together = together[wait.seq]
             wait.unseen = group.absent
+
+
+def _odd_ones(group: GroupState) -> tuple[tuple[int, ...], int]:
+    """The ranks that called something else than the others, and where; none where that explains nothing.
+
+    A different call that ended everywhere explains a hang after it where those that made it, and only those, are past
+    what most others are stuck in: their part of the exchanges has been off by one since.
+    """
+    if group.disagreement is not None:
+        return group.disagreement.minority, group.disagreement.seq
+    waiting = [m.first_waiting for m in group.present.values() if m.first_waiting is not None]
+    if group.settled is None or not waiting or group.settled.seq >= min(waiting):
+        return (), 0
+    past = {m.rank for m in group.present.values() if m.first_waiting != min(waiting)}
+    odd = group.settled.minority
+    return (odd, group.settled.seq) if past == set(odd) and 2 * len(past) < len(group.present) else ((), 0)
 
 
 def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
