@@ -27,7 +27,7 @@ NAMES = sorted(path.parent.name for path in INCIDENTS.glob("*/truth.json"))
 PATTERNS = (GpuFault, GpuAppFault, StorageFailure, WorkerCrash, PlannedStopPattern)
 OURS = {pattern.name for pattern in PATTERNS}
 #: Patterns of which a crash of the same process is part: both are said, and an incident prefers the other.
-SAME_EVENT = {"cuda_oom", "host_oom", "training_divergence", "storage_failure", "gpu_app_fault"}
+SAME_EVENT = {"cuda_oom", "host_oom", "training_divergence", "storage_failure", "gpu_app_fault", "dataloader_hang"}
 
 
 @cache
