@@ -27,7 +27,7 @@ NAMES = sorted(path.parent.name for path in INCIDENTS.glob("*/truth.json"))
 PATTERNS = (GpuFault, GpuAppFault, StorageFailure, WorkerCrash, PlannedStopPattern)
 OURS = {pattern.name for pattern in PATTERNS}
 #: Patterns of which a crash of the same process is part: both are said, and an incident prefers the other.
-SAME_EVENT = {"dataloader_hang", "cuda_oom", "host_oom", "training_divergence", "storage_failure", "gpu_app_fault"}
+SAME_EVENT = {"cuda_oom", "host_oom", "training_divergence", "storage_failure", "gpu_app_fault", "dataloader_hang"}
 
 
 @cache
@@ -64,6 +64,9 @@ def test_culprits_are_named_and_nobody_else(name: str) -> None:
     culprits = truth(name)["culprit_ranks"]
     # Where the label blames nobody, a verdict may still name all ranks there are: they all failed alike.
     everybody = sorted({fact.rank for fact in facts_of(name) if fact.rank is not None})
+    last = max((fact.attempt for fact in facts_of(name)), default=0)
     for verdict in verdicts(name):
+        if max((fact.attempt for fact in verdict.evidence()), default=last) < last:
+            continue  # the label is about the attempt that ended the job
         named = list(verdict.suspects().ranks)
         assert named == culprits or (not culprits and named == everybody)

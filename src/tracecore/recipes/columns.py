@@ -93,14 +93,21 @@ class Mask:
         hidden = np.zeros(len(begin), np.bool_)
         place = np.minimum(np.searchsorted(self._named, words), len(self._named) - 1)
         alone = (runs[token[letters]] == 1) & (size[letters] > 2)
-        hidden[letters[alone & (self._named[place] != words)]] = True
+        # `batch_7` names something; what is said of a number is not joined to it so.
+        last = len(text) - 1
+        joined = np.frombuffer(text, np.uint8)[np.minimum(end[letters], last)] == ord("_")
+        joined &= kind[np.minimum(end[letters] + 1, last)] == 1
+        hidden[letters[alone & (joined | (self._named[place] != words))]] = True
         # Identifiers: hexadecimal, but no number with an exponent, or letters and digits by turns.
-        decimal = ((_UP_TO_F - words) & _HIGH == _HIGH) & (size[letters] <= 8)
-        foreign = np.bincount(token[letters], ~decimal, len(runs)) > 0
-        plain = np.bincount(token[letters], words != ord("e"), len(runs)) == 0
-        length = np.bincount(token[alike], size[alike], len(runs))
-        identifier = (runs > 3) | ((runs > 1) & ~foreign & ~plain & (length >= 6))
-        hidden |= alike & identifier[token]
+        mixed = np.flatnonzero(alike & (runs[token] > 1))
+        inside = np.flatnonzero(runs[token[letters]] > 1)
+        within = token[letters[inside]]
+        decimal = ((_UP_TO_F - words[inside]) & _HIGH == _HIGH) & (size[letters[inside]] <= 8)
+        foreign = np.bincount(within, ~decimal, len(runs)) > 0
+        plain = np.bincount(within, words[inside] != ord("e"), len(runs)) == 0
+        length = np.bincount(token[mixed], size[mixed], len(runs))
+        identifier = (runs > 3) | (~foreign & ~plain & (length >= 6))
+        hidden[mixed] = identifier[token[mixed]]
         masked = np.where(np.repeat(hidden, size), np.uint8(HIDDEN[0]), np.frombuffer(text, np.uint8))
         return masked.tobytes()
 

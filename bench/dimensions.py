@@ -1,0 +1,118 @@
+"""What a diagnosis costs when one dimension of its input grows fourfold: four times as much, not sixteen.
+
+Processor time is compared within one run, so that the number does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import Measurement
+from tracecore.pipeline.offline import diagnose
+
+CRASH = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\nValueError: bad row 600\n'
+STEPS = "".join(f"[2026-11-15 02:21:{10 + step}] rank 0 | step {step} | loss 2.0\n" for step in range(5))
+#: Four times the input may cost so many times as much.
+MOST = 6.5
+
+
+def exit_statuses(place: Path, number: int) -> None:
+    (place / "exit_codes.json").write_text(json.dumps({str(rank): 1 for rank in range(number)}))
+
+
+def files(place: Path, number: int) -> None:
+    for rank in range(number):
+        text = STEPS.replace("rank 0", f"rank {rank}")
+        (place / f"rank{rank}.log").write_text(text + (CRASH if rank == number // 2 else ""))
+
+
+def lines(place: Path, number: int) -> None:
+    (place / "rank0.log").write_text("loading shard from disk, nothing to see\n" * number + CRASH)
+
+
+def line_length(place: Path, number: int) -> None:
+    (place / "rank0.log").write_text(f"{'=' * number}\n" * 20 + CRASH)
+
+
+def levels(place: Path, number: int) -> None:
+    for _ in range(number):
+        place = place / "d"
+    place.mkdir(parents=True)
+    (place / "rank0.log").write_text(CRASH)
+
+
+def verdicts(place: Path, number: int) -> None:
+    lines = "".join(
+        f"2026-11-15T02:{minute % 60:02}:00Z node-7 kernel: NVRM: Xid (PCI:0000:{minute % 250:02x}:00): 79, pid=7, "
+        "GPU has fallen off the bus.\n"
+        for minute in range(number)
+    )
+    (place / "dmesg.txt").write_text(lines)
+
+
+#: By dimension: what makes a folder of this size, and the smaller of two sizes.
+DIMENSIONS: dict[str, tuple[Callable[[Path, int], None], int]] = {
+    "ranks": (exit_statuses, 1_000),
+    "files": (files, 50),
+    "lines": (lines, 10_000),
+    "line_length": (line_length, 20_000),
+    "levels": (levels, 200),
+    "verdicts": (verdicts, 50),
+}
+
+#: Dimensions in which time still grows faster: incidents are compared with each other.
+UNSETTLED = frozenset({"verdicts"})
+
+
+def cost(name: str, times: int) -> float:
+    """Processor seconds of a diagnosis of this dimension, of so many times the smaller size."""
+    make, size = DIMENSIONS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), size * times)
+        gc.collect()
+        begin = time.process_time()
+        diagnose([Path(folder)]).document()
+        return max(time.process_time() - begin, 0.02)
+
+
+def memory(name: str, times: int) -> float:
+    """Bytes that a diagnosis holds at most, by Python's own count."""
+    make, size = DIMENSIONS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        make(Path(folder), size * times)
+        gc.collect()
+        tracemalloc.start()
+        try:
+            diagnose([Path(folder)]).document()
+            return max(float(tracemalloc.get_traced_memory()[1]), 1e6)
+        finally:
+            tracemalloc.stop()
+
+
+def growth(name: str, of: Callable[[str, int], float], attempts: int = 3) -> float:
+    """How many times as much four times the input costs; the least of some attempts, for the machine may be busy."""
+    of(name, 1)
+    least = float("inf")
+    for _ in range(attempts):
+        least = min(least, of(name, 4) / of(name, 1))
+        if least < MOST:
+            break
+    return least
+
+
+def measure() -> list[Measurement]:
+    """Two rows for each dimension."""
+    rows = []
+    for name in DIMENSIONS:
+        for what, of in (("time", cost), ("memory", memory)):
+            note = "four times the input"
+            rows.append(
+                Measurement(f"dimensions.{name}.{what}", round(growth(name, of), 2), "times", f"≤ {MOST}", note)
+            )
+    return rows

@@ -1,0 +1,74 @@
+# ruff: noqa: E501  a line of a log is as long as it is
+"""What the numbers of a line mean is learned from the recipes, and a shape that turns out wrong is not used again."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+
+from tracecore.recipes.columns import HIDDEN, Mask
+from tracecore.recipes.plan import fresh
+from tracecore.recipes.shapes import ALONE, NOTHING, Said, Shape, Shapes, learn
+from tracecore.signals.stream import Stream
+
+LINES = {
+    "plain": "2026-11-15 01:37:{second:02d},123 INFO step {step} loss 2.{step} trace={step:x}a9f3e",
+    "megatron": "[2026-11-15 01:37:{second:02d}] iteration {step:8d}/ 90000 | lm loss: 2.345678E+00 | number of nan iterations: 0 |",
+    "glog": "I1115 01:37:{second:02d}.123456 77 train.py:88] completed step: {step}, seconds: 1.2, loss: 2.3",
+    "json": '{{"ts": 17947000{second:02d}.25, "msg": "some words", "rank": 3, "step": {step}, "loss": 2.5}}',
+    "colours": "\x1b[2m2026-11-15 01:37:{second:02d}\x1b[0m \x1b[36mstep\x1b[0m=\x1b[35m{step}\x1b[0m \x1b[36mloss\x1b[0m=\x1b[35m2.5\x1b[0m",
+}
+
+
+def _stream(data: bytes = b"") -> Stream:
+    return Stream(path="f", format="text", layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+
+
+@pytest.mark.parametrize("kind", sorted(LINES))
+def test_few_lines_of_a_shape_are_handed_on_whatever_wrote_them(kind: str) -> None:
+    lines = [LINES[kind].format(step=100 + n, second=n // 100) + "\n" for n in range(3000)]
+    picked = fresh("stdout").selector(_stream())
+    found = picked("".join(lines).encode())
+    assert found is not None
+    assert len(found) + len(getattr(found, "reports", ())) < 60
+
+
+def _ask(line: bytes) -> Said:
+    """A recipe that says something else of large steps."""
+    found = re.search(rb"step (\d+)", line)
+    step = int(found.group(1)) if found else None
+    odd = step is not None and step >= 5000
+    return Said(found is not None, True, step + 1 if odd and step is not None else step, (), (), None, ())
+
+
+def test_a_shape_is_what_numbers_move() -> None:
+    assert learn(b"no number", [], _ask) == NOTHING
+    line = b"7 of 9: step 12"
+    shape = learn(line, [match.span() for match in re.finditer(rb"\d+", line)], _ask)
+    assert isinstance(shape, Shape)
+    assert shape.steps == ((2, 1),)
+    assert shape.timeless
+
+
+def test_a_shape_that_is_wrong_is_not_used_again() -> None:
+    shapes = Shapes(_ask, _ask)
+    assert shapes.find(b"step 1", b"step 1") == ALONE, "nothing is learned from a line that comes once"
+    variant = shapes.find(b"step 2", b"step 2")
+    assert variant >= 0
+    shapes.remember(b"step ", variant, masked=False)
+    shapes.rows.columns()
+    assert shapes.agrees(variant, b"step 77", 77)
+    assert not shapes.agrees(variant, b"step 7777", 7777)
+    assert shapes.refused == 1
+    assert not shapes.keys
+    assert shapes.find(b"step 3", b"step 3") == ALONE
+
+
+def test_what_means_nothing_is_hidden_and_stays_in_its_place() -> None:
+    mask = Mask(["loss", "step", "batch"])
+    text = b"step 5 loss=2.5e-05 trace=ab12cd34ef words batch_7 rank0 3.000000e+00 0x7fab12 x1y2z3"
+    hidden = mask(text)
+    assert len(hidden) == len(text)
+    assert hidden.replace(HIDDEN, b"") == b"step 5 loss=2.5e-05 =  _7 rank0 3.000000e+00  "
