@@ -15,6 +15,8 @@ import zstandard
 from click.testing import CliRunner
 
 from tracecore.cli.main import root
+from tracecore.signals.bundle.archive import Limits
+from tracecore.signals.bundle.discovery import discover
 
 CRASH = b"""2026-03-01 10:00:00 step 1 loss 2.0
 Traceback (most recent call last):
@@ -72,6 +74,17 @@ def test_logs_without_times_that_are_packed_twice_are_read(tmp_path: Path) -> No
     found = document(tmp_path)
     assert found["status"] == "incident"
     assert found["coverage"]["skipped"] == []
+
+
+def test_many_small_bombs_are_refused_together_and_hide_nothing(tmp_path: Path) -> None:
+    bomb = gzip.compress(b"step 1 loss 2.0\n" * 20_000)
+    packed = {**{f"b{number}.log.gz": bomb for number in range(40)}, "rank0.log": CRASH}
+    (tmp_path / "bundle.tar").write_bytes(tar(packed))
+    bundle = discover([tmp_path], Limits(ratio=2, ratio_from=1 << 20))
+    assert any(stream.path.endswith("rank0.log") for stream in bundle.streams)
+    assert len(bundle.streams) < 20
+    assert all("together" in skipped.reason for skipped in bundle.skipped)
+    assert len(bundle.skipped) > 20
 
 
 @pytest.mark.parametrize("content", [b"\n" * 1000, b" \t\r\n" * 50, b"\0" * 4096])

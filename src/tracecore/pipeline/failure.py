@@ -32,14 +32,15 @@ NOTHING_FAILED: Final = "none"
 HANG_S: Final = 600
 
 
-def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle) -> dict[str, Any]:
+def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle, *, last: bool = True) -> dict[str, Any]:
     """Class, suggestion and retry decision of an incident, as plain data.
 
     Args:
         attempt: how its processes ended.
         bundle: to read the suspect's last words from.
+        last: no attempt came after it; else what follows in the log is another attempt's.
     """
-    return _failure(incident, attempt, lambda: _words(incident, bundle), redact=bundle.redact)
+    return _failure(incident, attempt, lambda: _words(incident, bundle, AFTER if last else 0), redact=bundle.redact)
 
 
 def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, Any]:
@@ -114,7 +115,7 @@ def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:
     return next((ended[rank] for rank in sorted(ended) if ended[rank].exit_code), None)
 
 
-def _words(incident: Incident, bundle: Bundle) -> bytes:
+def _words(incident: Incident, bundle: Bundle, after: int) -> bytes:
     """What the suspect's log says from shortly before the evidence on; its end where no line is evidence."""
     suspects = set(incident.suspects.ranks)
     streams = {stream.path: stream for stream in bundle.streams if stream.layer == "stdout"}
@@ -123,7 +124,7 @@ def _words(incident: Incident, bundle: Bundle) -> bytes:
         stream = streams.get(fact.source.path)
         if stream is not None and fact.source.line:
             begin = max(0, fact.source.offset - LEAD)
-            return _piece(stream, begin, fact.source.offset + fact.source.length + AFTER - begin)
+            return _piece(stream, begin, fact.source.offset + fact.source.length + after - begin)
     for stream in streams.values():
         rank = stream.resource.get("gen_ai.training.rank")
         if rank in suspects or (not suspects and len(streams) == 1):

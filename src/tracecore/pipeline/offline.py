@@ -90,7 +90,8 @@ def diagnose(
     verdicts, run, finding, engine = concluded.verdicts, concluded.run, concluded.finding, concluded.engine
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
-        incident.failure = failure_of(incident, attempt, bundle)
+        last = not any(job == incident.job and number > incident.attempt for job, number in run.attempts)
+        incident.failure = failure_of(incident, attempt, bundle, last=last)
     kernel = {stream.path for stream in bundle.streams if stream.layer == "kernel"}
     troubles = node_trouble.uncited(facts, verdicts, kernel)
     for incident in finding.incidents:

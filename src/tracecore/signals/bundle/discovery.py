@@ -137,6 +137,9 @@ class _Search:
         self.processes: dict[str, ordinals.Processes] = {}
         self.count = 0
         self.exported = 0
+        #: Bytes of files as they lie there, and bytes that those of them which are compressed expand to.
+        self.compressed = 0
+        self.expanded = 0
         self.paths: Counter[str] = Counter()
 
     def skip(self, path: str, reason: str) -> None:
@@ -167,6 +170,7 @@ class _Search:
             copy, whole = _spool(number)
             if not whole:
                 self.skip(shown, f"read in part: more than {GIVEN >> 30} GiB")
+            self.compressed += copy.size
             self.consider(shown, "stdin.log", copy, copy.size, 0)
         except archive.ERRORS as error:
             self.skip(shown, archive.reason(error))
@@ -180,6 +184,7 @@ class _Search:
             if not stat.S_ISREG(mode.st_mode):
                 self.skip(str(path), _not_regular(mode.st_mode))
                 return
+            self.compressed += mode.st_size
             self.consider(str(path), relative, partial(_open, path), mode.st_size, 0)
         except archive.ERRORS as error:
             self.skip(str(path), archive.reason(error))
@@ -316,6 +321,12 @@ class _Search:
             path = f"{path} ({self.paths[path]})"
         complete = len(head) < HEAD
         tail, size = (b"", len(head)) if complete else _tail(file, head, size)
+        if not file.seekable():
+            most = max(4 * self.limits.ratio_from, self.limits.ratio * self.compressed)
+            if self.expanded + (size or 0) > most:
+                # It is not counted: what is small may still follow.
+                raise archive.Bomb(f"compressed files here expand to more than {most:,} bytes together")
+            self.expanded += size or 0
         name = relative.rsplit("/", 1)[-1]
         found = recognise(head, tail, name, complete)
         if not found.format:
