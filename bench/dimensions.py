@@ -66,9 +66,6 @@ DIMENSIONS: dict[str, tuple[Callable[[Path, int], None], int]] = {
     "verdicts": (verdicts, 50),
 }
 
-#: Dimensions in which time still grows faster: incidents are compared with each other.
-UNSETTLED = frozenset({"verdicts"})
-
 
 def cost(name: str, times: int) -> float:
     """Processor seconds of a diagnosis of this dimension, of so many times the smaller size."""

@@ -384,3 +384,13 @@ def test_a_stop_that_the_job_resumed_from_in_the_same_file_is_no_incident() -> N
     resumed = judge([stop], [went(1), went(2), went(5), went(6), *ended({0: 0})])
     assert roots(resumed) == []
     assert resumed.notes == ["Overcome, the run finished: planned_stop of []"]
+
+
+def test_a_storm_of_verdicts_is_bounded_and_says_so() -> None:
+    from tracecore.incidents.arbitration import WEIGHED
+
+    first = verdict("gpu_fault", 1, seen(1, node="n0", gpu="0000:3b:00.0"))
+    storm = [verdict("worker_crash", 10 + n, seen(10 + n, rank=n), ranks=[n]) for n in range(WEIGHED + 200)]
+    finding = judge([*storm, first], FAILED)
+    assert roots(finding) == ["gpu_fault"]
+    assert "201 of 1201 verdicts came too late to be weighed with the others" in finding.notes

@@ -36,6 +36,9 @@ WENT_ON: Final = 60 * SECOND
 #: What was over so long before a run is none of its business. Two clocks that print no zone differ by less.
 HISTORY: Final = 24 * 3600 * SECOND
 
+#: Verdicts of one attempt that are weighed against each other, the earliest causes first.
+WEIGHED: Final = 1_000
+
 _SLOWS: Final = "it slows a run down, and ends no process by itself"
 #: Failures in which a rank does not go on: what it wrote last is worth reading.
 HANGS: Final = frozenset({"nccl_hang", "collective_mismatch", "checkpointer_hang", "dataloader_hang"})
@@ -165,12 +168,15 @@ def _attempt(
             if not _stands(t, attempt)
             and (ended or _is_anothers(t, attempt) or _recovered(t, attempt) or _was_slow(t, attempt))
         ]
-        touches = [t for t in touches if t not in survived]
-        unrelated = [t for t in touches if _is_unrelated_kill(t, touches, attempt)]
-        touches = [t for t in touches if t not in unrelated]
+        touches = _without(touches, survived)
+        unrelated = [t for t in touches if t.name == "host_oom" and _is_unrelated_kill(t, touches, attempt)]
+        touches = _without(touches, unrelated)
         notes += [f"Also, and nothing ties it to a rank: {t.verdict.headline()}" for t in unrelated]
         how = "the run finished" if ended else "the run went on"
         notes += [f"Overcome, {how}: {t.verdict.headline()}" for t in survived]
+    if len(touches) > WEIGHED:
+        notes.append(f"{len(touches) - WEIGHED} of {len(touches)} verdicts came too late to be weighed with the others")
+        touches = _ordered(touches)[:WEIGHED]
     edges = _edges(touches)
     explained = {edge.effect for edge in edges}
     roots = [t for t in touches if t.id not in explained]
@@ -208,6 +214,11 @@ def _attempt(
     return incidents
 
 
+def _without(touches: Sequence[Touch], gone: Sequence[Touch]) -> list[Touch]:
+    ids = {t.id for t in gone}
+    return [t for t in touches if t.id not in ids]
+
+
 def _index(incidents: list[Incident], primary: Touch) -> int:
     return next(n for n, incident in enumerate(incidents) if incident.root is primary.emission)
 
@@ -241,7 +252,7 @@ def _is_unrelated_kill(t: Touch, touches: Sequence[Touch], attempt: Attempt | No
     nothing else explains the failure, the kill stays the best explanation there is.
     """
     others = [o for o in touches if o.verdict.role == "cause" and o.name not in ("host_oom", *precedence.CONDITIONS)]
-    if t.name != "host_oom" or not others or attempt is None:
+    if not others or attempt is None:
         return False
     if t.ranks or any(fact.job for fact in t.evidence) or any(fact.layer != "kernel" for fact in t.evidence):
         return False
@@ -274,10 +285,15 @@ def _edges(touches: Sequence[Touch]) -> list[Edge]:
     """What explains what. Where two explain each other, the one that comes first in order does."""
     place = {t.id: number for number, t in enumerate(_ordered(touches))}
     edges: dict[tuple[str, str], Edge] = {}
-    for cause in touches:
-        for effect in touches:
-            if cause is not effect and (why := precedence.explanation(cause, effect)) is not None:
-                edges[cause.id, effect.id] = Edge(cause.id, effect.id, why)
+    table = precedence.rules_by_names()
+    by_name: dict[str, list[Touch]] = {}
+    for t in touches:
+        by_name.setdefault(t.name, []).append(t)
+    for (one, other), rules in table.items():
+        for cause in by_name.get(one, ()):
+            for effect in by_name.get(other, ()):
+                if cause is not effect and (why := precedence.explanation(cause, effect, rules)) is not None:
+                    edges[cause.id, effect.id] = Edge(cause.id, effect.id, why)
     for one, other in [key for key in edges if key[::-1] in edges]:
         if (one, other) in edges and (other, one) in edges:
             del edges[(one, other) if place[one] > place[other] else (other, one)]
@@ -287,19 +303,19 @@ def _edges(touches: Sequence[Touch]) -> list[Edge]:
 
 def _break_circles(edges: dict[tuple[str, str], Edge], place: dict[str, int]) -> None:
     """Everybody explained by somebody else in a circle would leave no root: the first of a circle is one."""
-    for name in sorted(place, key=lambda n: place[n]):
+    effects: dict[str, dict[str, None]] = {}
+    for cause, effect in edges:
+        effects.setdefault(cause, {})[effect] = None
+    for name in sorted(effects, key=lambda n: place[n]):
         seen: set[str] = set()
         stack = [name]
         while stack:
             at = stack.pop()
-            for cause, effect in list(edges):
-                if cause != at:
-                    continue
-                if effect == name:
-                    del edges[cause, effect]
-                elif effect not in seen:
-                    seen.add(effect)
-                    stack.append(effect)
+            if name in effects.get(at, ()):
+                del effects[at][name], edges[at, name]
+            following = [effect for effect in effects.get(at, ()) if effect not in seen]
+            seen.update(following)
+            stack += following
 
 
 def _adopt(roots: list[Touch], edges: list[Edge]) -> None:
@@ -320,14 +336,14 @@ def _ordered(touches: Sequence[Touch]) -> list[Touch]:
     """Causes before symptoms before outcomes; then the earliest, where all times were read; then the table's order."""
     timed = all(t.timed for t in touches)
     order = {name: place for place, name in enumerate(precedence.ORDER)}
+    earliest = min((t.first for t in touches if t.timed and t.verdict.role == "cause"), default=None)
 
     def key(t: Touch) -> tuple[int, int, int, int, str]:
         place = order.get(t.name, len(order))
         role = _ROLES[t.verdict.role]
         # What was there before any cause cannot follow from one: a hang before a crash, a stop before a failure.
-        others = [o.first for o in touches if o.timed and o.verdict.role == "cause"]
-        if role and t.timed and t.name not in precedence.CONDITIONS and others:
-            role = 0 if t.first + precedence.SLACK < min(others) else role
+        if role and t.timed and t.name not in precedence.CONDITIONS and earliest is not None:
+            role = 0 if t.first + precedence.SLACK < earliest else role
         return role, t.first if timed else 0, place, t.first, t.id
 
     return sorted(touches, key=key)
@@ -362,11 +378,13 @@ def _incident(
     by_id = {t.id: t for t in touches}
     reached: dict[str, None] = {}
     used: list[Edge] = []
+    following: dict[str, list[Edge]] = {}
+    for edge in edges:
+        following.setdefault(edge.cause, []).append(edge)
     stack = [root.id]
     while stack:
-        at = stack.pop()
-        for edge in edges:
-            if edge.cause == at and edge.effect != root.id:
+        for edge in following.get(stack.pop(), ()):
+            if edge.effect != root.id:
                 used.append(edge)
                 if edge.effect not in reached:
                     reached[edge.effect] = None

@@ -7,6 +7,7 @@ that holds gives the reason. A name that no installed pattern has simply never o
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from tracecore.incidents.touch import share
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tracecore.incidents.touch import Touch
 
@@ -413,11 +414,22 @@ RULES: Final[tuple[Rule, ...]] = (
 )
 
 
-def explanation(cause: Touch, effect: Touch) -> str | None:
-    """Why the first explains the second; None where it does not."""
+def rules_by_names() -> dict[tuple[str, str], list[Rule]]:
+    """The rules between each two patterns, in their order."""
+    found: dict[tuple[str, str], list[Rule]] = {}
     for rule in RULES:
-        if cause.name not in rule.causes or effect.name not in rule.effects:
-            continue
+        for names in product(dict.fromkeys(rule.causes), dict.fromkeys(rule.effects)):
+            found.setdefault(names, []).append(rule)
+    return found
+
+
+def explanation(cause: Touch, effect: Touch, rules: Sequence[Rule] | None = None) -> str | None:
+    """Why the first explains the second; None where it does not.
+
+    Args:
+        rules: those between their patterns (`rules_by_names`); looked up where they are not given.
+    """
+    for rule in rules_by_names().get((cause.name, effect.name), ()) if rules is None else rules:
         if rule.before and cause.timed and effect.timed and cause.first > effect.last + SLACK:
             continue
         if not any(share(cause, effect, bond) for bond in rule.bonds):
