@@ -371,3 +371,23 @@ def test_facts_of_one_second_come_into_their_order_however_they_are_portioned() 
             said += engine.advance(at(3))
         said += engine.close(at(5))
         assert [fact.uid for fact in said[-1].verdict.smokes] == uids  # type: ignore[attr-defined]
+
+
+def test_an_offline_conclusion_keeps_the_first_exception_of_a_very_large_job() -> None:
+    from tracecore.facts.process import ExceptionRaised
+    from tracecore.facts.training import Progress
+    from tracecore.incidents.conclusion import conclude
+    from tracecore.patterns import catalogue
+
+    second, start = 1_000_000_000, 1_790_000_000 * 1_000_000_000
+    place = Source("rank7.log", 10, 1, 50)
+    facts: list[Fact] = [
+        ExceptionRaised(time=start + second, source=place, rank=7, type="ValueError", message="x"),
+        *(
+            Progress(time=start + 2 * second + rank, source=Source(f"rank{rank}.log", 1, 1, 10), rank=rank, step=1)
+            for rank in range(8, 70_000)
+        ),
+    ]
+    end = start + 10 * second
+    conclusion = conclude(catalogue(), facts, end=end, until=end, layers={})
+    assert [said.verdict.headline() for said in conclusion.verdicts] == ["Rank 7 raised ValueError: x"]

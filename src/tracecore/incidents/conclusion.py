@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tracecore.engine.emission import Emission, standing
-from tracecore.engine.engine import Engine
+from tracecore.engine.engine import Engine, Limits
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import Finding, arbitrate
 from tracecore.incidents.run import Run
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.incidents.run import Attempt
     from tracecore.patterns.contract import LastLines, Pattern
+
+
+#: A recording is read as a whole: a job of 100,000 ranks must not lose its first exception to the reports after it.
+WHOLE: Final = Limits(window=1 << 20, total=16_000_000, windows=2_000_000, future=1 << 20)
 
 
 class Conclusion(msgspec.Struct):
@@ -57,7 +61,7 @@ def conclude(
         ranks: those that left a log, whatever it says.
         last_lines: the last lines of a rank in an attempt, where logs can be read.
     """
-    engine = Engine(patterns, strict=False)
+    engine = Engine(patterns, strict=False, limits=WHOLE)
     verdicts = standing(engine.replay(facts, until=until))
     verdicts.sort(key=lambda emission: (emission.verdict.time, emission.id))
     run = runs.look(facts, end, ranks)
