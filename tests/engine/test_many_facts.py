@@ -378,6 +378,7 @@ def test_an_offline_conclusion_keeps_the_first_exception_of_a_very_large_job() -
     from tracecore.facts.training import Progress
     from tracecore.incidents.conclusion import conclude
     from tracecore.patterns import catalogue
+    from tracecore.signals.record import Source
 
     second, start = 1_000_000_000, 1_790_000_000 * 1_000_000_000
     place = Source("rank7.log", 10, 1, 50)
