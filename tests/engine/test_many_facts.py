@@ -386,7 +386,7 @@ def test_an_offline_conclusion_keeps_the_first_exception_of_a_very_large_job() -
         ExceptionRaised(time=start + second, source=place, rank=7, type="ValueError", message="x"),
         *(
             Progress(time=start + 2 * second + rank, source=Source(f"rank{rank}.log", 1, 1, 10), rank=rank, step=1)
-            for rank in range(8, 70_000)
+            for rank in range(8, 90_000)
         ),
     ]
     end = start + 10 * second
