@@ -299,7 +299,7 @@ def test_a_stall_is_dumped_judged_and_restarted(tmp_path: Path, patient: str) ->
     done = supervise(tmp_path, *options, "--", sys.executable, "-c", HANGS)
     assert done.returncode == 0
     assert "since step 104: asking for dumps" in done.stderr
-    assert "1 Flight Recorder dumps asked for" in done.stderr
+    assert "1 Flight Recorder dump asked for" in done.stderr
     dump = tmp_path / "state" / "attempts" / "0001" / "evidence" / "fr" / "nccl_trace_rank_0"
     assert dump.read_bytes() == b"a dump"
     failure = record(tmp_path, 1, "failure")

@@ -16,8 +16,8 @@ INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 #: How a process ended is all that tells: it says nothing before it is killed, or hangs where it might as well go on.
 ONLY_THE_STATUS_TELLS = {
     "aborted_one", "bootstrap_missing_rank", "bus_error", "cgroup_kill", "checkpoint_stuck", "ckpt_barrier_hang",
-    "divides_in_c", "ended_one", "leaves_with_seven", "nccl_rank_sigkill", "nobody_listens", "says_goodbye",
-    "says_it_in_a_line", "sigterm",
+    "divides_in_c", "ended_one", "jax_init_timeout", "leaves_with_seven", "nccl_rank_sigkill", "nobody_listens",
+    "says_goodbye", "says_it_in_a_line", "sigterm",
 }  # fmt: skip
 WITH_STATUS = sorted(path.parent.name for path in INCIDENTS.glob("*/exit_codes.json"))
 #: Hangs, crashes and healthy runs whose lines have times, so that it is known how they would lie in one log.

@@ -124,9 +124,11 @@ class _Job(msgspec.Struct):
     last_step: int = 0
     changed: int | None = None
 
-    def take(self, fact: Fact) -> None:
+    def take(self, fact: Fact) -> bool:
+        """Learn a fact; whether it says something that is to be judged."""
         before = self.first.get(fact.attempt)
-        if fact.layer == "stdout" and not fact.approximate and (before is None or fact.time < before.time):
+        earlier = fact.layer == "stdout" and not fact.approximate and (before is None or fact.time < before.time)
+        if earlier:
             self.first[fact.attempt] = fact
         if isinstance(fact, Progress):
             key = fact.attempt, -1 if fact.rank is None else fact.rank
@@ -134,8 +136,10 @@ class _Job(msgspec.Struct):
             if known is None or (known.end, known.source.offset) <= (fact.end, fact.source.offset):
                 self.progress[key] = fact
             self.last_step = max(self.last_step, fact.end)
-        else:
-            self.facts[_key(fact)] = fact
+            # A run without a name is known by when it began.
+            return earlier and before is not None and not self.name
+        self.facts[_key(fact)] = fact
+        return True
 
     def known(self) -> list[Fact]:
         """Every fact that says how the run goes."""
@@ -170,6 +174,8 @@ class LiveIncidents:
         self.dropped: Counter[str] = Counter()
         self._classify = classify
         self._jobs: OrderedDict[str, _Job] = OrderedDict()
+        #: Jobs that have a name.
+        self._named: set[str] = set()
         #: The jobs seen at each node and pod.
         self._where: dict[str, set[str]] = {}
         #: What is to be told beside what the next look finds.
@@ -188,11 +194,11 @@ class LiveIncidents:
                 for place in (fact.node, fact.pod):
                     if place and place not in job.places:
                         self._seen_at(job, place, now)
-                job.take(fact)
+                news = job.take(fact)
                 while len(job.facts) > self.limits.facts:
                     job.facts.popitem(last=False)
                     self.dropped["facts"] += 1
-                if not isinstance(fact, Progress) and job.changed is None:
+                if news and job.changed is None:
                     job.changed = now
 
     def _owners(self, fact: Fact) -> list[_Job]:
@@ -201,7 +207,13 @@ class LiveIncidents:
             return [self._job(fact.job)]
         if here := self._running_at((fact.pod, fact.node)):
             return here
+        if (only := self._only_job()) is not None:
+            return [only]
         return [self._job("")] if fact.layer in ("stdout", "flight_recorder", "scheduler") or not fact.node else []
+
+    def _only_job(self) -> _Job | None:
+        """The one job that has a name, where there is one: what names none is about it."""
+        return self._jobs[next(iter(self._named))] if len(self._named) == 1 else None
 
     def _running_at(self, places: Iterable[str | None]) -> list[_Job]:
         """The jobs at the first of these places where any runs."""
@@ -217,11 +229,16 @@ class LiveIncidents:
         if (lone := self._jobs.pop(_LONE + place, None)) is not None:
             for emission in lone.verdicts.values():
                 self._stand(job, emission, now)
-            self._moved += [
-                self._resolve(known, now, f"it belongs to job {job.name}" if job.name else "it belongs to a job")
-                for known in lone.incidents.values()
-                if known.revision and known.state != "resolved"
-            ]
+            self._moved += self._given_up(lone, job, now)
+
+    def _given_up(self, lone: _Job, job: _Job, now: int = 0) -> list[Update]:
+        """The ends of incidents that are another job's from now on."""
+        reason = f"it belongs to job {job.name}" if job.name else "it belongs to a job"
+        return [
+            self._resolve(known, now, reason)
+            for known in lone.incidents.values()
+            if known.revision and known.state != "resolved"
+        ]
 
     def hear(self, emissions: Iterable[Emission], now: int) -> None:
         """Learn what the engine says."""
@@ -233,7 +250,8 @@ class LiveIncidents:
             if names:
                 owners = [self._job(names[0])]
             elif not (owners := self._running_at(places)):
-                owners = [self._job(_LONE + places[0] if places else "")]
+                only = None if places else self._only_job()
+                owners = [only if only is not None else self._job(_LONE + places[0] if places else "")]
             for job in owners:
                 self._stand(job, emission, now)
 
@@ -252,15 +270,35 @@ class LiveIncidents:
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = _Job(name)
+            if name and not name.startswith(_LONE):
+                self._named.add(name)
+                if len(self._named) == 1:
+                    self._adopt_unnamed(job)
             self._bound()
         else:
             self._jobs.move_to_end(name)
         return job
 
+    def _adopt_unnamed(self, job: _Job) -> None:
+        """What named no job so far is about the first that has a name."""
+        unnamed = self._jobs.pop("", None)
+        if unnamed is None:
+            return
+        for fact in unnamed.known():
+            job.take(fact)
+        for place in unnamed.places:
+            self._where[place].discard("")
+            self._where[place].add(job.name)
+        job.places |= unnamed.places
+        job.verdicts.update(unnamed.verdicts)
+        job.changed = unnamed.changed
+        self._moved += self._given_up(unnamed, job)
+
     def _bound(self) -> None:
         if len(self._jobs) <= self.limits.jobs:
             return
         idle = next((name for name, job in self._jobs.items() if not _open(job)), next(iter(self._jobs)))
+        self._named.discard(idle)
         for place in self._jobs.pop(idle).places:
             self._where[place].discard(idle)
             if not self._where[place]:
