@@ -83,7 +83,7 @@ COMMANDS: dict[str, Command] = {
         "--",
         "true",
     ],
-    "queue list": lambda file, place: ["queue", "--db", shutil.copy(file, place / "broken.db"), "list"],
+    "queue list": lambda file, _: ["queue", "--db", shutil.copy(file, f"{file}.db"), "list"],
     "validate": lambda file, _: ["validate", "--config", file],
     "run": lambda file, _: ["run", "--config", file, "--drain", "0"],
     "ottl statements": lambda file, place: ["ottl", "run", "-s", file, "-r", str(place / "document_05.json")],
