@@ -278,3 +278,16 @@ def test_every_update_follows_the_published_schema() -> None:
     assert document["state"] == "diagnosed"
     assert document["revision"] == 1
     assert {name: document[name] for name in update.incident.document()} == update.incident.document()
+
+
+def test_what_named_no_job_belongs_to_the_first_that_has_a_name() -> None:
+    story = Story()
+    story.at(40, *steps(1, 2), said=[hang(40)])
+    (alone,) = story.at(50)
+    assert (alone.incident.job, alone.state) == ("", "diagnosed")
+    named = msgspec.structs.replace(ended({0: 1})[0], job="a", time=T0 + 60 * SECOND)
+    (moved, *_) = story.at(60, named)
+    assert (moved.id, moved.state, moved.reason) == (alone.id, "resolved", "it belongs to job a")
+    assert moved.at == T0 + 60 * SECOND
+    (update,) = story.at(75)
+    assert (update.incident.job, update.state) == ("a", "diagnosed")

@@ -41,7 +41,7 @@ _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class Received(msgspec.Struct):
-    """What a payload gave.
+    """The facts of a payload, and what could not be used.
 
     Args:
         facts: in the order of the records.
@@ -190,7 +190,7 @@ def _fact(record: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str:
 
 
 def _identity(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> dict[str, Any]:
-    """Whom a fact is about, by what its sender says of itself and never by its text."""
+    """Read whom a fact is about from what its sender says of itself, never from its text."""
     pod = _name(whose.get("k8s.pod.name"))
     return {
         "fact": BY_NAME[attributes[_KIND]].__name__,

@@ -46,7 +46,7 @@ _LONE: Final = "\x00node "
 
 
 class LiveLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept.
+    """Bounds of what is kept.
 
     Args:
         jobs: jobs and lone nodes; beyond it, the one heard least recently that has nothing open is forgotten.
@@ -105,7 +105,7 @@ class _Known(msgspec.Struct):
 
 
 class _Job(msgspec.Struct):
-    """What is known of one job, or of a node on which no job is known.
+    """One job, or a node on which no job is known, with all that was learned of it.
 
     Args:
         progress: the last report of each attempt and rank.
@@ -190,7 +190,7 @@ class LiveIncidents:
             if isinstance(fact, Heartbeat):
                 continue
             self._layers[fact.layer] += 1
-            for job in self._owners(fact):
+            for job in self._owners(fact, now):
                 for place in (fact.node, fact.pod):
                     if place and place not in job.places:
                         self._seen_at(job, place, now)
@@ -201,15 +201,15 @@ class LiveIncidents:
                 if news and job.changed is None:
                     job.changed = now
 
-    def _owners(self, fact: Fact) -> list[_Job]:
+    def _owners(self, fact: Fact, now: int) -> list[_Job]:
         """The jobs a fact is about: the one it names, those that run where it was seen, or one without a name."""
         if fact.job is not None:
-            return [self._job(fact.job)]
+            return [self._job(fact.job, now)]
         if here := self._running_at((fact.pod, fact.node)):
             return here
         if (only := self._only_job()) is not None:
             return [only]
-        return [self._job("")] if fact.layer in ("stdout", "flight_recorder", "scheduler") or not fact.node else []
+        return [self._job("", now)] if fact.layer in ("stdout", "flight_recorder", "scheduler") or not fact.node else []
 
     def _only_job(self) -> _Job | None:
         """The one job that has a name, where there is one: what names none is about it."""
@@ -231,8 +231,8 @@ class LiveIncidents:
                 self._stand(job, emission, now)
             self._moved += self._given_up(lone, job, now)
 
-    def _given_up(self, lone: _Job, job: _Job, now: int = 0) -> list[Update]:
-        """The ends of incidents that are another job's from now on."""
+    def _given_up(self, lone: _Job, job: _Job, now: int) -> list[Update]:
+        """Resolve the incidents of a group whose verdicts belong to this job from now on."""
         reason = f"it belongs to job {job.name}" if job.name else "it belongs to a job"
         return [
             self._resolve(known, now, reason)
@@ -248,10 +248,10 @@ class LiveIncidents:
             suspects = emission.verdict.suspects()
             places = [place for place in (*suspects.pods, *suspects.nodes, *(fact.node for fact in evidence)) if place]
             if names:
-                owners = [self._job(names[0])]
+                owners = [self._job(names[0], now)]
             elif not (owners := self._running_at(places)):
                 only = None if places else self._only_job()
-                owners = [only if only is not None else self._job(_LONE + places[0] if places else "")]
+                owners = [only if only is not None else self._job(_LONE + places[0] if places else "", now)]
             for job in owners:
                 self._stand(job, emission, now)
 
@@ -266,21 +266,21 @@ class LiveIncidents:
         if job.changed is None:
             job.changed = now
 
-    def _job(self, name: str) -> _Job:
+    def _job(self, name: str, now: int) -> _Job:
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = _Job(name)
             if name and not name.startswith(_LONE):
                 self._named.add(name)
                 if len(self._named) == 1:
-                    self._adopt_unnamed(job)
+                    self._adopt_unnamed(job, now)
             self._bound()
         else:
             self._jobs.move_to_end(name)
         return job
 
-    def _adopt_unnamed(self, job: _Job) -> None:
-        """What named no job so far is about the first that has a name."""
+    def _adopt_unnamed(self, job: _Job, now: int) -> None:
+        """Give the first job that has a name all that named none so far."""
         unnamed = self._jobs.pop("", None)
         if unnamed is None:
             return
@@ -292,7 +292,7 @@ class LiveIncidents:
         job.places |= unnamed.places
         job.verdicts.update(unnamed.verdicts)
         job.changed = unnamed.changed
-        self._moved += self._given_up(unnamed, job)
+        self._moved += self._given_up(unnamed, job, now)
 
     def _bound(self) -> None:
         if len(self._jobs) <= self.limits.jobs:
@@ -380,10 +380,9 @@ class LiveIncidents:
         said = msgspec.json.encode((state, incident.document()))
         if said == known.told:
             return
-        first, before = not known.revision, known.incident.headline if known.told else ""
+        reason = "new" if not known.revision else "there is new evidence" if known.told else "reopened"
         known.revision += 1
         known.state, known.told = state, said
-        reason = "new" if first else "reopened" if not before else "there is new evidence"
         updates.append(self._update(known, now, reason))
 
     def _went_on(self, job: _Job, incident: Incident) -> bool:
