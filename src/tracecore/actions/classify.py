@@ -169,7 +169,7 @@ def _decide(
 
 
 def _root(said: Account, chosen: Statement | None, rules: Rules) -> tuple[Rule, str] | None:
-    """What the patterns find in the log, where that says more than its words: the rule and the pattern's name."""
+    """Return the rule and the pattern's name, where the patterns find more in the log than its words say."""
     if chosen is not None and chosen.role == "stop":
         return None
     verdict = root_cause(said.facts)

@@ -56,7 +56,7 @@ class Statement(msgspec.Struct, kw_only=True):
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What a log says of its end: every statement, in order, and the furthest step it speaks of.
+    """Everything that a log says of its end: each statement, in order, and the furthest step.
 
     Args:
         facts: of all lines but those that were survived.

@@ -1,4 +1,4 @@
-"""What commands share about their output: its form, its width, colours, and hints for words that nobody knows."""
+"""Output of commands: its format, width and colours, and suggestions for misspelt words."""
 
 from __future__ import annotations
 

@@ -59,6 +59,6 @@ class Stats(msgspec.Struct, kw_only=True):
     errors: dict[str, int] = msgspec.field(default_factory=dict)
 
     def limits_reached(self) -> dict[str, int]:
-        """What was dropped for a limit, by name; nothing for what was not."""
+        """Return how much was dropped for each limit, by name; only limits that were reached."""
         names = ("future", "evicted_window", "evicted_total", "evicted_windows", "beyond_horizon")
         return {name: count for name in names if (count := getattr(self, name))}

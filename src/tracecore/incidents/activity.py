@@ -1,4 +1,4 @@
-"""What a rank was doing when it stopped coming, where its own last lines say so."""
+"""Activity of a rank before it stopped coming, where its own last lines tell it."""
 
 from __future__ import annotations
 

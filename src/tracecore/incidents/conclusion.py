@@ -26,7 +26,7 @@ WHOLE: Final = Limits(window=1 << 20, total=16_000_000, windows=2_000_000, futur
 
 
 class Conclusion(msgspec.Struct):
-    """What some facts say.
+    """Verdicts, run and incidents that follow from some facts.
 
     Args:
         verdicts: those that stand at the end, oldest first.

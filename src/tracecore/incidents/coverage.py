@@ -1,4 +1,4 @@
-"""What a diagnosis did not see: files that were not read, and limits that were reached."""
+"""Gaps of a diagnosis: files that were not read, and limits that were reached."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def descendants(root: int) -> list[int]:
 
 
 def name_of(pid: int) -> str:
-    """What a process is called: the beginning of its command line."""
+    """Return the beginning of a process's command line, to name it by."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read(256).replace(b"\0", b" ").decode("utf-8", "replace").strip()

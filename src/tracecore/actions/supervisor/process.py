@@ -237,7 +237,7 @@ def ended(folder: Path) -> Exit | None:
 
 
 def killed(folder: Path) -> dict[int, str]:
-    """What the keeper had to kill, by process id: the beginning of each command line."""
+    """Return the processes that the keeper had to kill: by process id the beginning of each command line."""
     try:
         found = msgspec.json.decode((folder / "killed.json").read_bytes(), type=dict[int, str])
     except (FileNotFoundError, msgspec.DecodeError, msgspec.ValidationError):

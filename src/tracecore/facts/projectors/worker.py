@@ -271,7 +271,7 @@ def cuda_oom(record: Stamped) -> CudaOom | None:
 
 
 def _devices(record: Stamped) -> dict[str, Any]:
-    """What is known about the devices that the process counts."""
+    """Return what is known about the devices that the process counts."""
     return {
         "visible_devices": text(record.get("process.environment_variable.CUDA_VISIBLE_DEVICES"), 2048),
         "device_order": word(record.get("process.environment_variable.CUDA_DEVICE_ORDER")),
