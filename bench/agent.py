@@ -29,10 +29,10 @@ from typing import Any, Final
 from bench import Measurement, overhead, scan
 from bench.training_log import training_log
 from tracecore import recipes
-from tracecore.pipeline.agent.batch import Batch
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.processors.patterndetector import Options, PatternDetector
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Setting
+from tracecore.agent.processors.patterndetector import Options, PatternDetector
+from tracecore.agent.telemetry import Meter
 from tracecore.recipes.live import LiveSelectors
 from tracecore.recipes.plan import plan
 from tracecore.signals.logs.tail.config import FileLogConfig

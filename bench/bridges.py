@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 
 from bench import Measurement
-from tracecore.pipeline.agent.batch import Batch
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.metrics import MetricFacts
-from tracecore.pipeline.receivers.prometheus.options import ScrapeConfig, StaticConfig
-from tracecore.pipeline.receivers.prometheus.target import Scraper, target
+from tracecore.agent.batch import Batch
+from tracecore.agent.receivers.prometheus.options import ScrapeConfig, StaticConfig
+from tracecore.agent.receivers.prometheus.target import Scraper, target
+from tracecore.agent.telemetry import Meter
+from tracecore.diagnose.metrics import MetricFacts
 from tracecore.signals.metrics.otlp import points
 
 SECOND = 1_000_000_000

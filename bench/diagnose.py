@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import Measurement, log_shapes, mixed_logs
-from tracecore.pipeline.facts import gather
+from tracecore.diagnose.facts import gather
 from tracecore.signals.bundle.discovery import discover
 
 FILE = 9_765_625

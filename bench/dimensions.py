@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench import Measurement
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.offline import diagnose
 
 CRASH = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\nValueError: bad row 600\n'
 STEPS = "".join(f"[2026-11-15 02:21:{10 + step}] rank 0 | step {step} | loss 2.0\n" for step in range(5))

@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from bench import Measurement
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Setting
+from tracecore.agent.exporters.webhook import told
+from tracecore.agent.processors.patterndetector import Options, PatternDetector
+from tracecore.agent.processors.patterndetector.options import Incidents
+from tracecore.agent.telemetry import Meter
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import GpuLost, Xid
 from tracecore.facts.host import Heartbeat
 from tracecore.facts.process import CudaError, ExceptionRaised
 from tracecore.facts.training import Progress
-from tracecore.pipeline.agent.batch import Batch
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.exporters.webhook import told
-from tracecore.pipeline.processors.patterndetector import Options, PatternDetector
-from tracecore.pipeline.processors.patterndetector.options import Incidents
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000

@@ -201,10 +201,10 @@ class Cluster:
 CHILD = """
 import json, sys, time
 from pathlib import Path
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.memory import resident_bytes
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.processors.k8sattributes import K8sAttributes, Options
+from tracecore.agent.component import Setting
+from tracecore.agent.memory import resident_bytes
+from tracecore.agent.telemetry import Meter
+from tracecore.agent.processors.k8sattributes import K8sAttributes, Options
 from bench.kubernetes import lookups
 meter = Meter("processor", "k8sattributes")
 setting = Setting("k8sattributes", meter, time.time_ns, {}.__getitem__, Path(), lambda: (True, {}))
@@ -220,7 +220,7 @@ processor.stop()
 
 def lookups(processor: Any) -> dict[str, float]:
     """Seconds of CPU for each record: one that has a resource of its own, and one of several of a resource."""
-    from tracecore.pipeline.agent.batch import Batch
+    from tracecore.agent.batch import Batch
 
     numbers = [(n * 7919) % PODS for n in range(LOOKUPS)]
     named = [pod(number)["metadata"] for number in range(PODS)]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import Measurement
-from tracecore.pipeline.agent.batch import Batch
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.processors.patterndetector import Options, PatternDetector
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Setting
+from tracecore.agent.processors.patterndetector import Options, PatternDetector
+from tracecore.agent.telemetry import Meter
 from tracecore.signals.otlp import decoding, encoding
 from tracecore.signals.otlp.messages import fill, request_type
 

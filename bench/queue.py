@@ -17,9 +17,9 @@ from collections import Counter
 from pathlib import Path
 
 from bench import Measurement
-from tracecore.actions.queue.database import connect
-from tracecore.actions.queue.store import Queue
-from tracecore.actions.queue.task import Spec
+from tracecore.queue.database import connect
+from tracecore.queue.store import Queue
+from tracecore.queue.task import Spec
 
 WORKERS = 4
 ROUNDS = 1000
@@ -28,9 +28,9 @@ KILLS, MANY = 40, 200
 
 OPERATIONS = """
 import json, sys, time
-from tracecore.actions.queue.database import connect
-from tracecore.actions.queue.store import Outcome, Queue
-from tracecore.actions.queue.task import Spec
+from tracecore.queue.database import connect
+from tracecore.queue.store import Outcome, Queue
+from tracecore.queue.task import Spec
 place, name, rounds, durable = sys.argv[1:]
 queue = Queue(connect(place, durable=durable == "1"))
 queue.tasks()

@@ -18,7 +18,7 @@ from typing import Any
 
 import pynvml
 
-from tracecore.pipeline.receivers.gpu.nvml import Nvml, NvmlError
+from tracecore.agent.receivers.gpu.nvml import Nvml, NvmlError
 
 
 class Recorder:

@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 
 from bench.dimensions import DIMENSIONS, MOST, cost, growth, memory  # noqa: E402
 
-from tracecore.pipeline.offline import diagnose  # noqa: E402
+from tracecore.diagnose.offline import diagnose  # noqa: E402
 
 
 @pytest.mark.parametrize("name", DIMENSIONS)

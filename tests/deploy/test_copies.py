@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from tracecore.pipeline.agent.configuration import read
+from tracecore.agent.configuration import read
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "deploy" / "kustomize" / "base"

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tracecore.pipeline.agent.configuration import Configuration, ConfigurationError, read
-from tracecore.pipeline.agent.document import Report, load
+from tracecore.agent.configuration import Configuration, ConfigurationError, read
+from tracecore.agent.document import Report, load
 from tracecore.signals.logs.operators.chain import Chain
 from tracecore.signals.logs.operators.entry import Entry
 from tracecore.signals.logs.tail.counters import Counters

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracecore.cli.main import root
-from tracecore.pipeline.collection import Item, Wish, collect, items
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.collection import Item, Wish, collect, items
+from tracecore.diagnose.offline import diagnose
 from tracecore.signals.redaction import MASK, Redactor
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"

@@ -163,7 +163,7 @@ def test_a_terminal_sees_bytes_and_rate_and_an_interrupt_ends_it_cleanly(tmp_pat
 #: The command with a reader that takes its time over every block.
 _SLOWLY = """
 import sys, time
-import tracecore.pipeline.facts as facts
+import tracecore.diagnose.facts as facts
 whole = facts.selector_of
 class Slow:
     def __init__(self, selector): self.selector = selector

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.page import page
 from tracecore.incidents.text import report
-from tracecore.pipeline.offline import diagnose
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.offline import diagnose
 from tracecore.signals.bundle import identity
 
 EVENTS = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.offline import diagnose
 
 
 @pytest.fixture(scope="module")

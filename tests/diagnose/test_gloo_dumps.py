@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.offline import diagnose
 
 DUMPS = Path(__file__).resolve().parents[1] / "data" / "fr_gloo"
 

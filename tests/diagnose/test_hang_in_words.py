@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.activity import activity
 from tracecore.incidents.text import report
-from tracecore.pipeline.offline import diagnose
 
 CAUGHT = (
     "[rank{rank}]:[E1115 20:44:2{rank}.887872571 ProcessGroupNCCL.cpp:689] [Rank {number}] Watchdog caught collective "

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.offline import diagnose
 
 STEPS = "".join(
     f"2026-10-03 04:12:{second:02d} INFO [rank {{0}}] step={second} loss=2.{99 - second} step_time=1.00s\n"

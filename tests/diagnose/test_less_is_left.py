@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.offline import diagnose
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 #: How a process ended is all that tells: it says nothing before it is killed, or hangs where it might as well go on.

@@ -9,12 +9,12 @@ import jsonschema
 import msgspec
 import pytest
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.engine.bounds import Stats
 from tracecore.incidents.coverage import limits_reached
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.page import page
 from tracecore.incidents.text import report
-from tracecore.pipeline.offline import diagnose
 from tracecore.signals.logs.tail.counters import Counters as TailCounters
 from tracecore.signals.stream import Counters
 

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tracecore.cli.main import root
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.page import page
-from tracecore.pipeline.offline import diagnose
 
 ROOT = Path(__file__).resolve().parents[2]
 CRASH = b"""step 1 loss 2.0

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.text import report
-from tracecore.pipeline.offline import diagnose
 
 CRASH = """Traceback (most recent call last):
   File "train.py", line 7, in <module>

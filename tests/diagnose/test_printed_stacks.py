@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.facts.process import StackPrinted
-from tracecore.pipeline.offline import diagnose
 
 SPIED = b"""Process 2841: python3 train.py
 Python v3.12.3 (/usr/bin/python3.12)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.incident import Incident
-from tracecore.pipeline.offline import diagnose
 
 STEP = "[2026-11-15 01:37:04] rank {0} | step 10 | loss 1.2634 | data_time 0.000 | iter_time 0.624\n"
 WATCHDOG = (

@@ -10,8 +10,8 @@ import jsonschema
 import msgspec
 import pytest
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.patterns import types
-from tracecore.pipeline.offline import diagnose
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 #: Folders of recordings by name: those that everything is tested on, and a second round of other layouts and loggers.

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.page import page
 from tracecore.incidents.text import report
-from tracecore.pipeline.offline import diagnose
 
 INCIDENTS = Path(__file__).resolve().parents[2] / "examples" / "incidents"
 SOME = ["mesh_hang", "checkpoint_full", "elastic_gives_up", "cgroup_oom_loader"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline import facts as reading
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose import facts as reading
+from tracecore.diagnose.offline import diagnose
 
 START = 1_794_700_000
 Line = tuple[float, str]

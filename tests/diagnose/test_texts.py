@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.diagnosis import Diagnosis
-from tracecore.pipeline.offline import diagnose
 
 TEXTS = Path(__file__).resolve().parents[1] / "texts"
 OWN = [text for file in sorted(TEXTS.glob("*.yaml")) for text in yaml.safe_load(file.read_text(encoding="utf-8"))]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracecore.diagnose.thinning import EDGES, SPREAD, TAIL, Thinning
 from tracecore.facts.progress import stalls
 from tracecore.facts.training import Progress
-from tracecore.pipeline.thinning import EDGES, SPREAD, TAIL, Thinning
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.facts import wire
 from tracecore.facts.catalog import TYPES, build, fields_of, snake
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
-from tracecore.pipeline.offline import diagnose
 from tracecore.signals.otlp.decoding import decode
 from tracecore.signals.otlp.encoding import encode
 from tracecore.signals.record import Source

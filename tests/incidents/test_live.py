@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tracecore.diagnose.offline import PATIENCE, diagnose
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import LATENESS, Engine
 from tracecore.facts.fact import Fact
@@ -18,7 +19,6 @@ from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.incidents.live import LiveIncidents, LiveLimits, Update
 from tracecore.patterns import catalogue
-from tracecore.pipeline.offline import PATIENCE, diagnose
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))

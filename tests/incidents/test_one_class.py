@@ -13,17 +13,17 @@ import pytest
 from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
 from tracecore.actions.failure import CLASSES
+from tracecore.actions.incident_failure import failure_of_facts
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.rules import standard
 from tracecore.actions.supervisor.judgement import Ended, judge
 from tracecore.actions.supervisor.process import Exit
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.page import page
 from tracecore.incidents.text import class_and_decision
 from tracecore.patterns import types
-from tracecore.pipeline.failure import failure_of_facts
-from tracecore.pipeline.offline import diagnose
 
 ROOT = Path(__file__).resolve().parents[2]
 INCIDENTS = sorted(path.parent for path in (ROOT / "examples" / "incidents").glob("*/truth.json"))

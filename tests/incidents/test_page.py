@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.drawings import ticks
 from tracecore.incidents.page import page
-from tracecore.pipeline.offline import diagnose
 
 CRASH = (
     'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\nValueError: bad batch\n'

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.page import page
 from tracecore.incidents.text import WIDTH, report
-from tracecore.pipeline.offline import diagnose
 
 
 def test_quoted_lines_are_broken_between_words(tmp_path: Path) -> None:

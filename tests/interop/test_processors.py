@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Setting
+from tracecore.agent.configuration import read
+from tracecore.agent.telemetry import Meter
 from tracecore.ottl.otlpjson import decode
-from tracecore.pipeline.agent.batch import Batch
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.configuration import read
-from tracecore.pipeline.agent.telemetry import Meter
 
 pytestmark = pytest.mark.interop
 HERE = Path(__file__).parent

@@ -18,11 +18,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def _pipeline() -> Any:
-    """The agents and servers of the pipeline's tests, which are real processes and real servers."""
-    name = "tracecore_pipeline_conftest"
+def _agent_harness() -> Any:
+    """The agents and servers of the agent's tests, which are real processes and real servers."""
+    name = "tracecore_agent_conftest"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / "pipeline" / "conftest.py")
+        spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / "agent" / "conftest.py")
         assert spec is not None
         assert spec.loader is not None
         sys.modules[name] = module = importlib.util.module_from_spec(spec)
@@ -30,7 +30,7 @@ def _pipeline() -> Any:
     return sys.modules[name]
 
 
-harness = _pipeline()
+harness = _agent_harness()
 agent, wait_for = harness.agent, harness.wait_for
 
 NODE = """\

@@ -15,9 +15,18 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from tracecore.agent.component import Setting
+from tracecore.agent.extensions.persistence import transient
+from tracecore.agent.processors.k8sattributes import K8sAttributes
+from tracecore.agent.processors.k8sattributes import Options as K8sOptions
+from tracecore.agent.processors.podfields import Extract, Field
+from tracecore.agent.receivers.filelog import FileLogReceiver
+from tracecore.agent.receivers.reach import fixed, unreachable
+from tracecore.agent.telemetry import Meter
 from tracecore.cli.ottl import command as ottl
 from tracecore.cli.run import command as run
 from tracecore.cli.validate import command as validate
+from tracecore.diagnose.facts import processors
 from tracecore.engine.emission import standing
 from tracecore.engine.engine import Engine
 from tracecore.facts.memory import CudaOomUnmeasured
@@ -25,15 +34,6 @@ from tracecore.facts.process import LoaderError
 from tracecore.facts.projection import project
 from tracecore.patterns import types
 from tracecore.patterns.cases import cases_of, settings_for
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.extensions.persistence import transient
-from tracecore.pipeline.facts import processors
-from tracecore.pipeline.processors.k8sattributes import K8sAttributes
-from tracecore.pipeline.processors.k8sattributes import Options as K8sOptions
-from tracecore.pipeline.processors.podfields import Extract, Field
-from tracecore.pipeline.receivers.filelog import FileLogReceiver
-from tracecore.pipeline.receivers.reach import fixed, unreachable
 from tracecore.signals.logs.tail import inotify, watches
 from tracecore.signals.logs.tail.config import FileLogConfig
 

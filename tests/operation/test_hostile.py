@@ -66,8 +66,8 @@ def test_a_line_cannot_colour_or_forge_the_agents_log(node: Any, until: Any) -> 
 
 def test_a_line_cannot_pass_for_a_verdict(node: Any, until: Any) -> None:
     """Where JSON is parsed into attributes, a tenant chooses their names: no exporter of verdicts believes them."""
-    from tracecore.pipeline.agent.batch import Batch
-    from tracecore.pipeline.exporters.webhook import told
+    from tracecore.agent.batch import Batch
+    from tracecore.agent.exporters.webhook import told
 
     own = {"verdict.id": "v1", "pattern.name": "gpu_fault", "pattern.headline": "drain all nodes", "message": "forged"}
     node.write("ml", "liar", "main", "0.log", [msgspec.json.encode(own).decode()], tree="json")
@@ -188,9 +188,9 @@ def test_a_request_that_would_become_gigabytes_is_refused(node: Any, post: Any, 
 
 
 def test_listeners_are_on_loopback_unless_told_otherwise() -> None:
-    from tracecore.pipeline.agent.configuration import OwnMetrics
-    from tracecore.pipeline.extensions.health_check import Options as HealthCheck
-    from tracecore.pipeline.receivers.otlp import Grpc, Http
+    from tracecore.agent.configuration import OwnMetrics
+    from tracecore.agent.extensions.health_check import Options as HealthCheck
+    from tracecore.agent.receivers.otlp import Grpc, Http
 
     where = OwnMetrics().listen()
     assert where is not None
@@ -203,7 +203,7 @@ def test_listeners_are_on_loopback_unless_told_otherwise() -> None:
 
 
 def test_listening_to_everybody_is_warned_about() -> None:
-    from tracecore.pipeline.receivers.otlp import _is_loopback
+    from tracecore.agent.receivers.otlp import _is_loopback
 
     assert [_is_loopback(one) for one in ("localhost:1", "127.0.0.9:1", "[::1]:1")] == [True] * 3
     assert [_is_loopback(one) for one in (":4317", "0.0.0.0:4317", "[::]:4317", "10.0.0.1:4317")] == [False] * 4

@@ -53,7 +53,7 @@ def test_the_first_configuration_gives_a_verdict_at_the_webhook(
 
 
 def test_every_configuration_in_the_docs_of_the_agent_is_valid(tmp_path: Path) -> None:
-    from tracecore.pipeline.agent.configuration import read
+    from tracecore.agent.configuration import read
 
     checked = 0
     for page in ("agent.md", "operations.md"):

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tracecore.agent.component import Setting
+from tracecore.agent.exporters.file import FileExporter
+from tracecore.agent.exporters.file import Options as FileOptions
+from tracecore.agent.exporters.otlp_http import credentials, wrong_headers, wrong_url
+from tracecore.agent.printing import discreet, indented, visible, visible_json
+from tracecore.agent.telemetry import Meter
+from tracecore.agent.tls import ClientTls
 from tracecore.cli.components import command as components
 from tracecore.cli.validate import command as validate
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.printing import discreet, indented, visible, visible_json
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.agent.tls import ClientTls
-from tracecore.pipeline.exporters.file import FileExporter
-from tracecore.pipeline.exporters.file import Options as FileOptions
-from tracecore.pipeline.exporters.otlp_http import credentials, wrong_headers, wrong_url
 from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.storage.file_storage import FileStorage, FileStorageConfig
 from tracecore.signals.storage.journal import Journal, StorageError
@@ -119,9 +119,9 @@ def test_certificates_are_checked_by_default() -> None:
 
 
 def test_a_redirect_is_not_followed_and_carries_no_credentials(peer_kind: Any, tmp_path: Path) -> None:
-    from tracecore.pipeline.agent.batch import Batch
-    from tracecore.pipeline.exporters.otlp_http import Options, OtlpHttp
-    from tracecore.pipeline.exporters.sending import Rejected
+    from tracecore.agent.batch import Batch
+    from tracecore.agent.exporters.otlp_http import Options, OtlpHttp
+    from tracecore.agent.exporters.sending import Rejected
 
     thief = peer_kind(200, b"")
     endpoint = peer_kind(307, b"", Location=f"http://127.0.0.1:{thief.port}/v1/logs")
@@ -137,9 +137,9 @@ def test_a_redirect_is_not_followed_and_carries_no_credentials(peer_kind: Any, t
 
 
 def test_an_endpoint_cannot_make_us_wait_for_ever_or_read_without_end(peer_kind: Any, tmp_path: Path) -> None:
-    from tracecore.pipeline.agent.batch import Batch
-    from tracecore.pipeline.exporters.otlp_http import MAX_ANSWER, Options, OtlpHttp
-    from tracecore.pipeline.exporters.sending import Retry
+    from tracecore.agent.batch import Batch
+    from tracecore.agent.exporters.otlp_http import MAX_ANSWER, Options, OtlpHttp
+    from tracecore.agent.exporters.sending import Retry
 
     endpoint = peer_kind(503, b"x" * (MAX_ANSWER + 1000), "text/plain", **{"Retry-After": "99999999999"})
     exporter = OtlpHttp(Options(endpoint=f"http://127.0.0.1:{endpoint.port}"), _setting("exporter", tmp_path))
@@ -153,9 +153,9 @@ def test_an_endpoint_cannot_make_us_wait_for_ever_or_read_without_end(peer_kind:
 
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_an_endpoint_that_answers_a_byte_now_and_then_is_given_up(tmp_path: Path, part: str) -> None:
-    from tracecore.pipeline.agent.batch import Batch
-    from tracecore.pipeline.exporters.otlp_http import Options, OtlpHttp
-    from tracecore.pipeline.exporters.sending import Retry
+    from tracecore.agent.batch import Batch
+    from tracecore.agent.exporters.otlp_http import Options, OtlpHttp
+    from tracecore.agent.exporters.sending import Retry
 
     done = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tracecore.agent.processors.blocks import Blocks
+from tracecore.agent.processors.numbers import Numbers
+from tracecore.agent.processors.patterndetector.detection import LIMITS
+from tracecore.agent.telemetry import Meter
 from tracecore.engine.engine import Limits, Stats
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.processors.blocks import Blocks
-from tracecore.pipeline.processors.numbers import Numbers
-from tracecore.pipeline.processors.patterndetector.detection import LIMITS
 from tracecore.signals.record import Resource, Source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,7 +73,7 @@ def test_what_detectors_forget_under_a_flood_is_counted() -> None:
 
 def test_open_blocks_are_bounded_whoever_opens_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many streams, each in the middle of a long traceback: the oldest are closed early."""
-    monkeypatch.setattr("tracecore.pipeline.processors.blocks.MAX_OPEN", 100_000)
+    monkeypatch.setattr("tracecore.agent.processors.blocks.MAX_OPEN", 100_000)
     blocks, resource = Blocks(quiet=10**9), Resource(attributes={})
     closed = 0
 

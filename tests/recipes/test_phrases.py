@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.facts import processors
+from tracecore.diagnose.facts import processors
 
 #: In the order in which they are tried.
 PHRASES = {

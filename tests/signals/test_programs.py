@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracecore.actions.supervisor.dumps import py_spy
-from tracecore.pipeline.collection import Item, collect
+from tracecore.diagnose.collection import Item, collect
 from tracecore.signals import programs
 
 

@@ -12,7 +12,7 @@ from tracecore.facts.wording import counted
 from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:
-    from tracecore.pipeline.collection import Got, Item
+    from tracecore.diagnose.collection import Got, Item
 
 
 @click.command(
@@ -53,7 +53,7 @@ def command(
     dry_run: bool,
 ) -> int:
     """Collect, and say of each thing what became of it."""
-    from tracecore.pipeline.collection import Wish, collect, items, summary
+    from tracecore.diagnose.collection import Wish, collect, items, summary
 
     if pod and job:
         raise click.UsageError("--pod and --job exclude each other: a job's pods are found by its name")

@@ -21,9 +21,9 @@ def command(name: str | None, as_json: bool, schema: bool) -> int:
     """
     import msgspec
 
+    from tracecore.agent.catalogue import factories
+    from tracecore.agent.configuration import json_schema
     from tracecore.ottl.errors import nearest
-    from tracecore.pipeline.agent.catalogue import factories
-    from tracecore.pipeline.agent.configuration import json_schema
 
     if schema:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n")
@@ -66,7 +66,7 @@ def _options(kind: Any, prefix: str = "") -> Any:
 
     import msgspec
 
-    from tracecore.pipeline.agent.options import descriptions, plain
+    from tracecore.agent.options import descriptions, plain
 
     about = descriptions(kind)
     for field in msgspec.structs.fields(kind):

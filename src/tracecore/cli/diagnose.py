@@ -14,8 +14,8 @@ from tracecore.cli.output import can_redraw, format_option, is_plain, json_text,
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracecore.facts.ordinals import Ordinals
     from tracecore.incidents.diagnosis import Diagnosis
-    from tracecore.pipeline.ordinals import Ordinals
 
 #: Exit status of `--exit-code` when there is an incident.
 FOUND: Final = 10
@@ -56,7 +56,7 @@ def command(
 ) -> int:
     """Diagnose, print, and say by the exit status how it went."""
     gc.set_threshold(RARELY)
-    from tracecore.pipeline.offline import diagnose
+    from tracecore.diagnose.offline import diagnose
 
     bar = _Bar() if can_redraw(sys.stderr) and not quiet else None
     try:

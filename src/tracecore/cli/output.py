@@ -109,6 +109,6 @@ def json_text(document: object) -> str:
     """A document as JSON, in which nothing moves the cursor of a terminal or turns text around."""
     import msgspec
 
-    from tracecore.pipeline.agent.printing import visible_json
+    from tracecore.agent.printing import visible_json
 
     return visible_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

@@ -24,9 +24,9 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
 
     Example: tracecore run --config agent.yaml
     """
-    from tracecore.pipeline.agent.configuration import ConfigurationError
-    from tracecore.pipeline.agent.memory import tune
-    from tracecore.pipeline.agent.service import Agent
+    from tracecore.agent.configuration import ConfigurationError
+    from tracecore.agent.memory import tune
+    from tracecore.agent.service import Agent
 
     tune()
     try:
@@ -60,7 +60,7 @@ def _log(level: str, encoding: str) -> None:
 
 class _Console(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        from tracecore.pipeline.agent.printing import indented
+        from tracecore.agent.printing import indented
 
         return indented(super().format(record))
 
@@ -72,7 +72,7 @@ class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         import msgspec
 
-        from tracecore.pipeline.agent.printing import visible_json
+        from tracecore.agent.printing import visible_json
 
         entry = {
             "ts": record.created,

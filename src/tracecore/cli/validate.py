@@ -24,7 +24,7 @@ def command(paths: tuple[Path, ...]) -> int:
 
     Example: tracecore validate --config agent.yaml
     """
-    from tracecore.pipeline.agent.configuration import ConfigurationError, read
+    from tracecore.agent.configuration import ConfigurationError, read
 
     try:
         configuration, warnings = read(paths)

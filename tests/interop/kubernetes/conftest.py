@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.agent.batch import Batch
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.processors import k8sattributes
-from tracecore.pipeline.receivers import k8sobjects
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Setting
+from tracecore.agent.processors import k8sattributes
+from tracecore.agent.receivers import k8sobjects
+from tracecore.agent.telemetry import Meter
 from tracecore.signals.kubernetes import api, watch
 
 HERE = Path(__file__).parent

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.agent.batch import Batch
-from tracecore.pipeline.processors.k8sattributes import Filter
-from tracecore.pipeline.processors.podfields import Annotation, Extract, Field
+from tracecore.agent.batch import Batch
+from tracecore.agent.processors.k8sattributes import Filter
+from tracecore.agent.processors.podfields import Annotation, Extract, Field
 
 pytestmark = pytest.mark.interop
 Until = Callable[..., Any]

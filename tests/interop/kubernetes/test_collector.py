@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.receivers.k8sobjects import Object
-from tracecore.pipeline.receivers.otlp_http import from_json
+from tracecore.agent.receivers.k8sobjects import Object
+from tracecore.agent.receivers.otlp_http import from_json
 from tracecore.signals.otlp.decoding import decode
 
 pytestmark = pytest.mark.interop

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tracecore.pipeline.receivers.k8sobjects import SCOPE, Object
+from tracecore.agent.receivers.k8sobjects import SCOPE, Object
 
 pytestmark = pytest.mark.interop
 ROOT = Path(__file__).resolve().parents[3]

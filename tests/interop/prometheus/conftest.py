@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.receivers.prometheus.options import ScrapeConfig, StaticConfig
-from tracecore.pipeline.receivers.prometheus.target import Scraper, target
+from tracecore.agent.receivers.prometheus.options import ScrapeConfig, StaticConfig
+from tracecore.agent.receivers.prometheus.target import Scraper, target
+from tracecore.agent.telemetry import Meter
 
 SECOND = 1_000_000_000
 

@@ -215,7 +215,7 @@ def test_one_scrape(exporter: Any, ours: Any, theirs: Any, name: str, honor: boo
 
 
 def test_rules(exporter: Any, ours: Any, theirs: Any) -> None:
-    from tracecore.pipeline.receivers.prometheus.relabel import Relabel
+    from tracecore.agent.receivers.prometheus.relabel import Relabel
 
     exporter.text = TEXT
     rules: list[dict[str, Any]] = [

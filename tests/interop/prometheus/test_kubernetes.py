@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.agent.component import Setting
-from tracecore.pipeline.agent.telemetry import Meter
-from tracecore.pipeline.receivers.prometheus.options import (
+from tracecore.agent.component import Setting
+from tracecore.agent.receivers.prometheus.options import (
     Authorization,
     KubernetesSd,
     Options,
@@ -23,8 +22,9 @@ from tracecore.pipeline.receivers.prometheus.options import (
     Selector,
     TlsConfig,
 )
-from tracecore.pipeline.receivers.prometheus.receiver import Prometheus as Receiver
-from tracecore.pipeline.receivers.prometheus.relabel import Relabel
+from tracecore.agent.receivers.prometheus.receiver import Prometheus as Receiver
+from tracecore.agent.receivers.prometheus.relabel import Relabel
+from tracecore.agent.telemetry import Meter
 
 pytestmark = pytest.mark.interop
 SECOND = 1_000_000_000

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.facts import processors
-from tracecore.pipeline.metrics import MetricFacts
-from tracecore.pipeline.receivers.gpu import infiniband
+from tracecore.agent.receivers.gpu import infiniband
+from tracecore.diagnose.facts import processors
+from tracecore.diagnose.metrics import MetricFacts
 from tracecore.signals.metrics.otlp import points
 
 pytestmark = pytest.mark.interop

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tracecore.pipeline.offline import diagnose
+from tracecore.diagnose.offline import diagnose
 from tracecore.signals.bundle import discovery, exports
 from tracecore.signals.bundle.discovery import discover
 

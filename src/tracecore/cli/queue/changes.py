@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.option("--dead", "all_dead", is_flag=True, help="All dead letters.")
 @click.pass_obj
 def retry(place: str | None, tasks: tuple[int, ...], all_dead: bool) -> int:
-    from tracecore.actions.queue.task import SpecError
+    from tracecore.queue.task import SpecError
 
     queue, _ = opened(place)
     if all_dead:
@@ -67,7 +67,7 @@ Example: tracecore queue metrics --output /var/lib/node_exporter/textfile/tracec
 @click.option("--output", type=click.Path(dir_okay=False), default=None, help="Write them there, whole or not at all.")
 @click.pass_obj
 def metrics(place: str | None, output: str | None) -> int:
-    from tracecore.actions.queue import metrics as numbers
+    from tracecore.queue import metrics as numbers
 
     queue, engine = opened(place)
     text = numbers.text(queue, engine)

@@ -8,12 +8,12 @@ from tracecore.cli.queue.group import utc
 from tracecore.signals.redaction import redacted_command
 
 if TYPE_CHECKING:
-    from tracecore.actions.queue.task import Attempt, Task
+    from tracecore.queue.task import Attempt, Task
 
 
 def without_secrets(env: dict[str, str]) -> dict[str, str]:
     """The environment as it may be shown."""
-    from tracecore.actions.queue.task import is_secret
+    from tracecore.queue.task import is_secret
 
     return {name: "***" if is_secret(name) else value for name, value in env.items()}
 

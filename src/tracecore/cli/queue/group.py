@@ -10,8 +10,8 @@ import click
 from tracecore.cli.output import Group, print_json
 
 if TYPE_CHECKING:
-    from tracecore.actions.queue.store import Queue
-    from tracecore.actions.queue.task import Task
+    from tracecore.queue.store import Queue
+    from tracecore.queue.task import Task
 
 __all__ = ["as_duration", "command", "duration", "harmless", "local", "opened", "print_json", "task_of", "utc"]
 
@@ -48,8 +48,8 @@ def opened(place: str | None, *, durable: bool = True, make: bool = False) -> tu
     Args:
         make: make it where there is none. Commands that only read, or change what is there, do not.
     """
-    from tracecore.actions.queue.database import DatabaseError, connect, default_url
-    from tracecore.actions.queue.store import Queue
+    from tracecore.queue.database import DatabaseError, connect, default_url
+    from tracecore.queue.store import Queue
 
     try:
         engine = connect(place or default_url(), durable=durable, make=make)
@@ -80,7 +80,7 @@ def duration(value: str | None) -> float | None:
 
 def task_of(queue: Queue, task: int) -> Task:
     """The task of this number, or an error that says which."""
-    from tracecore.actions.queue.store import NoSuchTask
+    from tracecore.queue.store import NoSuchTask
 
     try:
         return queue.get(task)

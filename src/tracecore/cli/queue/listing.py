@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tracecore.actions.queue.task import Attempt, Task
+    from tracecore.queue.task import Attempt, Task
 
 _STATUSES: Final = ("queued", "running", "completed", "failed", "dead", "cancelled")
 _COLOURS: Final = {"running": "cyan", "completed": "green", "failed": "red", "dead": "red", "cancelled": "dim"}

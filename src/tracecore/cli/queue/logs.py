@@ -14,7 +14,7 @@ import click
 from tracecore.cli.queue.group import command, harmless, opened, task_of
 
 if TYPE_CHECKING:
-    from tracecore.actions.queue.task import Attempt
+    from tracecore.queue.task import Attempt
 
 
 @command.command("logs", help="Print what an attempt wrote.\n\nExample: tracecore queue logs 12 --follow")

@@ -13,7 +13,7 @@ from tracecore.cli.queue.documents import document
 from tracecore.cli.queue.group import as_duration, command, opened, print_json
 
 if TYPE_CHECKING:
-    from tracecore.actions.queue.task import Dataset
+    from tracecore.queue.task import Dataset
 
 
 @command.command(
@@ -77,8 +77,8 @@ def submit(
 ) -> int:
     from tracecore.actions import policy as policies
     from tracecore.actions.positions import FileError
-    from tracecore.actions.queue import tracking
-    from tracecore.actions.queue.task import Spec, SpecError
+    from tracecore.queue import tracking
+    from tracecore.queue.task import Spec, SpecError
 
     try:
         # A worker may run elsewhere: what is named by a path must be named in full.
@@ -120,8 +120,8 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _dataset(text: str) -> Dataset:
-    from tracecore.actions.queue.datasets import is_remote
-    from tracecore.actions.queue.task import Dataset
+    from tracecore.queue.datasets import is_remote
+    from tracecore.queue.task import Dataset
 
     rest, at, checksum = text.rpartition("@")
     # An @ belongs to the path unless a checksum follows it.

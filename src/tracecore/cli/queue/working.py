@@ -44,9 +44,9 @@ def work(
     diagnose: bool,
     flight_recorder: bool,
 ) -> int:
-    from tracecore.actions.queue.database import ident
-    from tracecore.actions.queue.worker import Worker
     from tracecore.cli.supervise import diagnosis
+    from tracecore.queue.database import ident
+    from tracecore.queue.worker import Worker
 
     if lease < 1:
         raise click.UsageError("--lease: at least 1s")
@@ -70,7 +70,7 @@ def work(
 
 
 def _logs(engine: Any) -> Path:
-    from tracecore.actions.queue.database import default_url
+    from tracecore.queue.database import default_url
 
     if engine.dialect.name == "sqlite":
         return Path(engine.url.database).resolve().with_suffix(".tasks")

@@ -1,0 +1,60 @@
+"""The components there are: this visible, ordered tuple."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tracecore.agent.component import Factory
+
+
+@cache
+def factories() -> tuple[Factory, ...]:
+    """Every type of component that works."""
+    from tracecore.agent.exporters import debug, file, nop, otlp_grpc, otlp_http, webhook
+    from tracecore.agent.extensions import basicauth, bearertokenauth, file_storage, health_check
+    from tracecore.agent.processors import (
+        attributes,
+        batch,
+        filter,
+        k8sattributes,
+        memory_limiter,
+        patterndetector,
+        rankjoin,
+        resource,
+        resourcedetection,
+        transform,
+    )
+    from tracecore.agent.receivers import filelog, gpu, journald, k8sobjects, kmsg, ncclfr, otlp, prometheus
+    from tracecore.agent.receivers import nop as nothing
+
+    return (
+        otlp.FACTORY,
+        filelog.FACTORY,
+        kmsg.FACTORY,
+        journald.FACTORY,
+        ncclfr.FACTORY,
+        k8sobjects.FACTORY,
+        prometheus.FACTORY,
+        gpu.FACTORY,
+        nothing.FACTORY,
+        memory_limiter.FACTORY,
+        batch.FACTORY,
+        k8sattributes.FACTORY,
+        resource.FACTORY,
+        resourcedetection.FACTORY,
+        attributes.FACTORY,
+        filter.FACTORY,
+        transform.FACTORY,
+        rankjoin.FACTORY,
+        patterndetector.FACTORY,
+        debug.FACTORY,
+        file.FACTORY,
+        otlp_http.FACTORY,
+        otlp_grpc.FACTORY,
+        webhook.FACTORY,
+        nop.FACTORY,
+        file_storage.FACTORY,
+        health_check.FACTORY,
+        basicauth.FACTORY,
+        bearertokenauth.FACTORY,
+    )

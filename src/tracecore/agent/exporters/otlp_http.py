@@ -1,0 +1,245 @@
+"""The `otlphttp` exporter."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import msgspec
+
+from tracecore.agent.auth import Auth
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Factory, Setting
+from tracecore.agent.exporters.jsonlines import document
+from tracecore.agent.exporters.patience import Patience
+from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.options import SECOND, Duration, Secret
+from tracecore.agent.tls import ClientTls
+from tracecore.signals.otlp.responses import error_message, rejected
+
+#: Of an answer so much is read.
+MAX_ANSWER = 1 << 20
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        endpoint: the base URL; `/v1/logs` and its like are appended.
+        logs_endpoint: the whole URL for logs.
+        metrics_endpoint: the whole URL for metrics.
+        traces_endpoint: the whole URL for traces.
+        compression: how bodies are compressed.
+        encoding: `proto`, or `json`.
+        headers: sent with every request; never logged.
+        auth: the extension that says who we are.
+        timeout: for one attempt.
+        tls: for https.
+        sending_queue: what waits.
+        retry_on_failure: how often it is tried again.
+    """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "max_idle_conns",
+        "max_idle_conns_per_host",
+        "max_conns_per_host",
+        "idle_conn_timeout",
+        "disable_keep_alives",
+        "http2_read_idle_timeout",
+        "http2_ping_timeout",
+        "read_buffer_size",
+        "write_buffer_size",
+        "compression_params",
+        "force_attempt_http2",
+        "cookies",
+        "profiles_endpoint",
+        "middlewares",
+    )
+
+    endpoint: str | None = None
+    logs_endpoint: str | None = None
+    metrics_endpoint: str | None = None
+    traces_endpoint: str | None = None
+    compression: Literal["gzip", "zstd", "none", ""] = "gzip"
+    encoding: Literal["proto", "json"] = "proto"
+    headers: dict[str, Secret] = {}
+    auth: Auth | None = None
+    timeout: Duration = 30 * SECOND
+    tls: ClientTls = ClientTls()
+    sending_queue: SendingQueue = SendingQueue()
+    retry_on_failure: RetryOnFailure = RetryOnFailure()
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        names = ("endpoint", "logs_endpoint", "metrics_endpoint", "traces_endpoint")
+        if not any(getattr(self, name) for name in names):
+            yield (), '"endpoint" is missing'
+        for name in names:
+            if (url := getattr(self, name)) is not None and (wrong := wrong_url(url)):
+                yield (name,), wrong
+        yield from wrong_headers(self.headers)
+
+    def url(self, signal: str) -> str | None:
+        """Where a signal is sent."""
+        own: str | None = getattr(self, f"{signal}_endpoint")
+        return own or (f"{self.endpoint.rstrip('/')}/v1/{signal}" if self.endpoint else None)
+
+
+def wrong_url(url: str) -> str:
+    """What is wrong with a URL; empty when nothing is."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 — raises for a port that is none
+    except ValueError:
+        # Its words quote the URL, which may have a password in it.
+        return "not a URL: host and port cannot be told"
+    if parts.scheme not in ("http", "https"):
+        return "not a URL: it begins with http:// or https://"
+    if any(char <= " " or char >= "\x7f" for char in url):
+        return "not a URL: spaces and other than ASCII must be written with %"
+    return "" if parts.hostname else "not a URL: it has no host"
+
+
+def wrong_headers(headers: Mapping[str, str]) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Headers that cannot be sent; said here, because whoever sends them would say them whole."""
+    for name, value in headers.items():
+        if not name or any(char <= " " or char >= "\x7f" or char == ":" for char in name):
+            yield ("headers", name), "not the name of a header"
+        elif any((char < " " and char != "\t") or char >= "\x7f" for char in value):
+            # A file that ends with a line end, read into a variable, is the usual reason.
+            yield ("headers", name), "the value of a header is one line of ASCII"
+
+
+def credentials(parts: SplitResult) -> dict[str, str]:
+    """The header for a user and password that stand in a URL."""
+    if parts.username is None:
+        return {}
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+
+def proof(auth: Auth | None, setting: Setting) -> dict[str, str]:
+    """The headers of the extension that says who we are.
+
+    Raises:
+        Retry: it cannot say now.
+    """
+    if auth is None:
+        return {}
+    try:
+        made: dict[str, str] = setting.extension(auth.authenticator).headers()
+    except OSError as error:
+        raise Retry(f"{auth.authenticator}: {error}") from None
+    return made
+
+
+class OtlpHttp:
+    """Sends OTLP over HTTP; each worker has a connection of its own."""
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self._options = options
+        self._local = threading.local()
+        self._patience = Patience(options.timeout / SECOND or None)
+        self._setting = setting
+        self._sender = Sender(
+            self._send, setting, options.sending_queue, options.retry_on_failure, self._hang_up, options.headers
+        )
+        self.start, self.stop = self._sender.start, self._sender.stop
+        self.ready, self.export = self._sender.ready, self._sender.export
+
+    def _send(self, batch: Batch) -> None:
+        url = self._options.url(batch.signal)
+        if url is None:
+            raise Rejected(f"no endpoint for {batch.signal}")
+        json = self._options.encoding == "json"
+        body = document(batch) if json else batch.encoded()
+        headers = {"Content-Type": "application/json" if json else "application/x-protobuf", "User-Agent": "tracecore"}
+        headers["Idempotency-Key"] = batch.identity
+        if self._options.compression == "gzip":
+            body = gzip.compress(body, 1)
+            headers["Content-Encoding"] = "gzip"
+        elif self._options.compression == "zstd":
+            body = self._zstd().compress(body)
+            headers["Content-Encoding"] = "zstd"
+        parts = urlsplit(url)
+        headers |= {**credentials(parts), **self._options.headers, **proof(self._options.auth, self._setting)}
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            connection = self._connection(parts)
+            with self._patience(connection):
+                connection.request("POST", path, body, headers)
+                answer = connection.getresponse()
+                content = answer.read(MAX_ANSWER)
+        except (OSError, http.client.HTTPException) as error:
+            self._hang_up()
+            raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None
+        if answer.will_close or not answer.isclosed():
+            answer.close()
+            self._hang_up()
+        self._judge(batch, answer.status, answer.headers, content)
+
+    def _judge(self, batch: Batch, status: int, headers: Any, content: bytes) -> None:
+        kind = headers.get("Content-Type", "")
+        if 200 <= status < 300:
+            if (found := rejected(batch.signal, content, kind)) is not None and found[0]:
+                self._setting.meter.drop("partial_success", min(found[0], batch.count))
+            return
+        message = f"HTTP {status} {error_message(content, kind)}".strip()
+        if status in (429, 502, 503, 504):
+            after = headers.get("Retry-After", "")
+            raise Retry(message, min(float(after), 600.0) if after.isascii() and after.isdigit() else 0.0)
+        raise Rejected(message)
+
+    def _zstd(self) -> Any:
+        import zstandard
+
+        if not hasattr(self._local, "zstd"):
+            self._local.zstd = zstandard.ZstdCompressor(level=1)
+        return self._local.zstd
+
+    def _connection(self, parts: Any) -> http.client.HTTPConnection:
+        known: dict[str, http.client.HTTPConnection] = self._local.__dict__.setdefault("connections", {})
+        connection = known.get(parts.netloc)
+        if connection is None:
+            timeout = self._options.timeout / SECOND or None
+            if parts.scheme == "https":
+                tls = self._options.tls
+                if tls.server_name_override:
+                    connection = _Named(parts.hostname, parts.port, timeout, tls)
+                else:
+                    connection = http.client.HTTPSConnection(
+                        parts.hostname, parts.port, timeout=timeout, context=tls.context()
+                    )
+            else:
+                connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+            known[parts.netloc] = connection
+        return connection
+
+    def _hang_up(self) -> None:
+        for connection in self._local.__dict__.pop("connections", {}).values():
+            connection.close()
+
+
+class _Named(http.client.HTTPConnection):
+    """A connection whose server calls itself by another name than its address."""
+
+    def __init__(self, host: str, port: int | None, timeout: float | None, tls: ClientTls) -> None:
+        super().__init__(host, port or 443, timeout=timeout)
+        self._tls = tls
+
+    def connect(self) -> None:
+        super().connect()
+        self.sock = self._tls.context().wrap_socket(self.sock, server_hostname=self._tls.server_name_override)
+
+
+FACTORY = Factory(
+    kind="exporter",
+    type="otlphttp",
+    aliases=("otlp_http",),
+    summary="Sends OTLP over HTTP, with retries and a queue.",
+    options=Options,
+    create=OtlpHttp,
+)

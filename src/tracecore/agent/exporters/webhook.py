@@ -1,0 +1,233 @@
+"""The `webhook` exporter: verdicts and incidents to people, by Alertmanager or any HTTP endpoint."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tracecore.agent.batch import Batch
+from tracecore.agent.component import Factory, Setting
+from tracecore.agent.exporters.otlp_http import credentials, wrong_headers, wrong_url
+from tracecore.agent.exporters.patience import Patience
+from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.options import SECOND, Duration, Secret
+from tracecore.agent.printing import visible
+from tracecore.agent.tls import ClientTls
+from tracecore.patterns.contract import rfc3339
+
+#: The scope of what `patterndetector` says; no operator of a log can set it.
+SCOPE: Final = "tracecore.patterndetector"
+#: Characters of a label and of an annotation: the rest is in the verdict.
+MAX_LABEL: Final = 256
+MAX_ANNOTATION: Final = 4096
+#: Attributes of a verdict that become labels of an alert: few values each, so that alerts can be grouped.
+_LABELS = {
+    "pattern.id": "pattern_id",
+    "pattern.role": "role",
+    "pattern.confidence": "confidence",
+    "verdict.id": "verdict_id",
+    "incident.id": "incident_id",
+    "k8s.node.name": "node",
+    "host.name": "node",
+    "k8s.namespace.name": "namespace",
+    "k8s.pod.name": "pod",
+    "gen_ai.training.job_id": "job",
+}
+#: Of an incident only these: an alert is known by its labels, and a better diagnosis is no other alert.
+_INCIDENT_LABELS = {"incident.id": "incident_id", "gen_ai.training.job_id": "job"}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        url: where to post.
+        format: `alertmanager` posts alerts to its API (`…/api/v2/alerts`); `json` posts one document for each verdict
+            or update of an incident.
+        headers: sent with every request; never logged.
+        labels: added to every alert.
+        timeout: for one attempt.
+        tls: for https.
+        sending_queue: what waits.
+        retry_on_failure: how often it is tried again.
+    """
+
+    url: Secret
+    format: Literal["alertmanager", "json"] = "json"
+    headers: dict[str, Secret] = {}
+    labels: dict[str, str] = {}
+    timeout: Duration = 10 * SECOND
+    tls: ClientTls = ClientTls()
+    sending_queue: SendingQueue = SendingQueue(num_consumers=1)
+    retry_on_failure: RetryOnFailure = RetryOnFailure()
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if wrong := wrong_url(self.url):
+            yield ("url",), wrong
+        yield from wrong_headers(self.headers)
+
+
+class Webhook:
+    """Posts the verdicts and incidents among the records; other records are passed over."""
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self._options = options
+        self._setting = setting
+        self._patience = Patience(options.timeout / SECOND or None)
+        self._sender = Sender(
+            self._send, setting, options.sending_queue, options.retry_on_failure, lambda: None, options.headers
+        )
+        self.start, self.stop, self.ready = self._sender.start, self._sender.stop, self._sender.ready
+
+    def export(self, batch: Batch) -> None:
+        if any(True for _ in told(batch)):
+            self._sender.export(batch)
+        else:
+            batch.done()
+
+    def _send(self, batch: Batch) -> None:
+        found = list(told(batch))
+        if self._options.format == "alertmanager":
+            self._post([alert(attributes, record, self._options.labels) for attributes, record in found])
+            return
+        for attributes, record in found:
+            self._post(_document(attributes, record))
+
+    def _post(self, document: Any) -> None:
+        parts = urlsplit(self._options.url)
+        timeout = self._options.timeout / SECOND or None
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=timeout, context=self._options.tls.context()
+            )
+        else:
+            connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
+        headers = {"Content-Type": "application/json", "User-Agent": "tracecore"}
+        headers |= {**credentials(parts), **self._options.headers}
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        try:
+            with self._patience(connection):
+                connection.request("POST", path, msgspec.json.encode(document), headers)
+                with connection.getresponse() as answer:
+                    status = answer.status
+        except (OSError, http.client.HTTPException) as error:
+            raise Retry(f"{parts.hostname}: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+        if status in (408, 429) or status >= 500:
+            raise Retry(f"HTTP {status}")
+        if status >= 300:
+            raise Rejected(f"HTTP {status}")
+
+
+def told(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Attributes (the resource's among them) and record of every verdict and incident.
+
+    A log line that a parser made attributes of may have the names of a verdict's: only what a detector said counts.
+    """
+    for entry in batch.view().get("resource_logs") or ():
+        resource = (entry.get("resource") or {}).get("attributes") or {}
+        for scope in entry.get("scope_logs") or ():
+            if (scope.get("scope") or {}).get("name") != SCOPE:
+                continue
+            for record in scope.get("log_records") or ():
+                own = record.get("attributes") or {}
+                if ("verdict.id" in own and "pattern.name" in own) or "incident.id" in own:
+                    yield {**resource, **own}, record
+
+
+def alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, str]) -> dict[str, Any]:
+    """An alert as Alertmanager's API takes it; what was taken back or resolved has an end."""
+    if "incident.id" in attributes:
+        return _incident_alert(attributes, record, more)
+    labels = {
+        "alertname": visible(str(attributes["pattern.name"])[:MAX_LABEL]),
+        "severity": _severity(attributes),
+        **more,
+    }
+    for name, label in _LABELS.items():
+        if (value := attributes.get(name)) is not None:
+            labels.setdefault(label, visible(str(value)[:MAX_LABEL]))
+    made: dict[str, Any] = {
+        "labels": labels,
+        "annotations": {
+            "summary": visible(str(attributes.get("pattern.headline", ""))[:MAX_ANNOTATION]),
+            "description": visible(str(attributes.get("pattern.remediation", ""))[:MAX_ANNOTATION]),
+        },
+        "startsAt": rfc3339(record.get("time_unix_nano") or 0),
+    }
+    if attributes.get("verdict.status") == "cleared":
+        made["endsAt"] = rfc3339(record.get("observed_time_unix_nano") or record.get("time_unix_nano") or 0)
+    return made
+
+
+def _incident_alert(attributes: dict[str, Any], record: dict[str, Any], more: dict[str, str]) -> dict[str, Any]:
+    labels = {"alertname": "TracecoreIncident", "severity": "critical", **more}
+    for name, label in _INCIDENT_LABELS.items():
+        if (value := attributes.get(name)) is not None:
+            labels.setdefault(label, visible(str(value)[:MAX_LABEL]))
+    annotations = {"summary": "headline", "description": "remediation", "class": "class", "state": "state"}
+    made: dict[str, Any] = {
+        "labels": labels,
+        "annotations": {
+            name: visible(str(attributes.get(f"incident.{field}", ""))[:MAX_ANNOTATION])
+            for name, field in annotations.items()
+        },
+        "startsAt": rfc3339(record.get("time_unix_nano") or 0),
+    }
+    if attributes.get("incident.state") == "resolved":
+        made["endsAt"] = rfc3339(record.get("observed_time_unix_nano") or record.get("time_unix_nano") or 0)
+    return made
+
+
+def _severity(attributes: dict[str, Any]) -> str:
+    return "critical" if attributes.get("pattern.role") == "cause" else "warning"
+
+
+def _document(attributes: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
+    if "incident.id" in attributes:
+        return {
+            "schema": "tracecore/webhook/v1",
+            "time": rfc3339(record.get("time_unix_nano") or 0),
+            "id": attributes["incident.id"],
+            "revision": attributes.get("incident.revision"),
+            "status": attributes.get("incident.state"),
+            "pattern": attributes.get("pattern.name"),
+            "patterns": attributes.get("incident.patterns"),
+            "headline": attributes.get("incident.headline"),
+            "remediation": attributes.get("incident.remediation"),
+            "incident": _decoded(attributes.get("incident.json")),
+        }
+    return {
+        "schema": "tracecore/webhook/v1",
+        "time": rfc3339(record.get("time_unix_nano") or 0),
+        "id": attributes["verdict.id"],
+        "revision": attributes.get("verdict.revision"),
+        "status": attributes.get("verdict.status"),
+        "pattern": attributes["pattern.name"],
+        "role": attributes.get("pattern.role"),
+        "headline": attributes.get("pattern.headline"),
+        "remediation": attributes.get("pattern.remediation"),
+        "verdict": _decoded(attributes.get("pattern.verdict_json")),
+    }
+
+
+def _decoded(text: object) -> Any:
+    try:
+        return msgspec.json.decode(str(text or ""))
+    except msgspec.DecodeError:
+        return None
+
+
+FACTORY = Factory(
+    kind="exporter",
+    type="webhook",
+    summary="Posts verdicts and incidents to Alertmanager or any HTTP endpoint.",
+    options=Options,
+    create=Webhook,
+    signals=("logs",),
+)

@@ -1,0 +1,64 @@
+"""The `health_check` extension: one page for probes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+import msgspec
+
+from tracecore.agent.component import Factory, Setting
+from tracecore.agent.receivers.otlp import address
+from tracecore.agent.web import OwnServer
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        endpoint: where to listen; port 0 takes a free one.
+        path: the page that is 200 while everything runs, else 503.
+    """
+
+    IGNORED: ClassVar[tuple[str, ...]] = (
+        "response_body",
+        "check_collector_pipeline",
+        "response_headers",
+    )
+
+    endpoint: str = "localhost:13133"
+    path: str = "/"
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if address(self.endpoint) is None:
+            yield ("endpoint",), f'"{self.endpoint}" is no address; write it like localhost:13133'
+        if not self.path.startswith("/"):
+            yield ("path",), "begins with /"
+
+
+class HealthCheck:
+    """Listens as long as the agent runs."""
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self._options = options
+        self._setting = setting
+        self._server: OwnServer | None = None
+
+    def start(self) -> None:
+        where = address(self._options.endpoint)
+        assert where is not None
+        self._server = OwnServer(where, None, self._setting.health, self._options.path)
+        self._server.start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+
+FACTORY = Factory(
+    kind="extension",
+    type="health_check",
+    summary="A page that says whether everything runs.",
+    options=Options,
+    create=HealthCheck,
+)

@@ -1,0 +1,399 @@
+"""Options of components: typed structures read from a tree, every mistake at its place, and their JSON Schema.
+
+    class Options(msgspec.Struct, frozen=True, kw_only=True):
+        endpoint: str
+        timeout: Duration = 30 * SECOND
+
+A duration is written `5s`, a size `1MiB`. Unknown fields are mistakes. A structure may have a method
+`check() -> Iterator[tuple[tuple[str | int, ...], str]]` that gives paths and what is wrong there, and one `warn` for
+what works and is probably not meant. `IGNORED` names settings of the Collector that change nothing here.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from tracecore.agent.document import Node, Report
+from tracecore.patterns.config import MICROSECOND, MILLISECOND, MINUTE, SECOND, UNITS, format_duration
+
+__all__ = [
+    "MICROSECOND", "MILLISECOND", "MINUTE", "SECOND", "Count", "Duration", "Interval", "Secret", "Size", "StorageId",
+    "Written",
+    "decode", "parse_duration", "parse_size", "plain", "schema",
+]  # fmt: skip
+
+#: Nanoseconds; none is allowed and usually means "never" or "without".
+Duration: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=30 * 86_400 * SECOND, extra={"unit": "duration"})]
+#: Nanoseconds between two doings of something.
+Interval: TypeAlias = Annotated[int, msgspec.Meta(ge=MILLISECOND, le=86_400 * SECOND, extra={"unit": "duration"})]
+#: Bytes.
+Size: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 50, extra={"unit": "size"})]
+#: How many.
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+#: A text that is never printed.
+Secret: TypeAlias = Annotated[str, msgspec.Meta(extra={"secret": True})]
+#: A text as it is written, also where YAML reads it as true or as a number.
+Written: TypeAlias = Annotated[str, msgspec.Meta(extra={"written": True})]
+#: The id of an extension that stores.
+StorageId: TypeAlias = Annotated[str, msgspec.Meta(extra={"extension": "storage"})]
+
+_SIZES: Final = {
+    "": 1, "b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
+}  # fmt: skip
+_SIZE = re.compile(r"^(\d{1,15})(?:\.(\d{1,6}))? ?([A-Za-z]{0,3})$")
+_DURATION = re.compile(r"^(?:\d{1,15}(?:\.\d{1,9})?(?:ns|us|µs|μs|ms|s|m|h|d))+$")
+_PART = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|µs|μs|ms|s|m|h|d)")
+
+S = TypeVar("S")
+
+
+def parse_duration(text: str) -> int:
+    """Nanoseconds of `5s`, `1h30m`, `250ms`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not _DURATION.match(text):
+        raise ValueError(f'"{text}" is no duration; write it like 250ms, 5s or 1h30m')
+    total = 0
+    for whole, fraction, unit in _PART.findall(text):
+        scale = UNITS[unit.replace("µ", "u").replace("μ", "u")]
+        total += int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+    return total
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `1MiB`, `64k`, `100`.
+
+    Raises:
+        ValueError: it is none.
+    """
+    match = _SIZE.match(text.strip())
+    if match is None or (scale := _SIZES.get(match.group(3).lower())) is None:
+        raise ValueError(f'"{text}" is no size; write it like 1MiB, 64KiB or 1048576')
+    fraction = match.group(2)
+    return int(match.group(1)) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+
+
+def decode(node: Node | None, kind: type[S], report: Report, where: Node) -> S | None:
+    """A structure of this type from a tree; None, and mistakes reported, where it cannot be.
+
+    Args:
+        node: a mapping, or nothing at all, which is an empty one.
+        where: what to point at when there is no node.
+    """
+    before = len(report.problems)
+    made = _Decoder(report).struct(node if node is not None else Node({}, where.file, where.line, where.column), kind)
+    return made if len(report.problems) == before else None
+
+
+class _Decoder:
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def value(self, node: Node, kind: Any) -> Any:
+        origin = get_origin(kind)
+        if kind is Any:
+            return node.plain()
+        if origin is Annotated:
+            base, *metas = get_args(kind)
+            return self._bounded(node, base, [meta for meta in metas if isinstance(meta, msgspec.Meta)])
+        if origin in (Union, types.UnionType):
+            return self._union(node, get_args(kind))
+        if origin is Literal:
+            return self._literal(node, get_args(kind))
+        if origin in (list, tuple):
+            return self._list(node, get_args(kind)[0], origin)
+        if origin is dict:
+            return self._dict(node, get_args(kind)[1])
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            return self.struct(node, kind)
+        return self._scalar(node, kind)
+
+    def struct(self, node: Node, kind: type[Any]) -> Any:
+        if node.value is None:
+            node = Node({}, node.file, node.line, node.column)
+        if not node.is_map:
+            return self._wrong(node, "settings by name")
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+        before = len(self._report.problems)
+        made: dict[str, Any] = {}
+        unset: tuple[str, ...] = ()
+        for name, child in node.value.items():
+            field = fields.get(name)
+            if field is None and name in getattr(kind, "IGNORED", ()):
+                self._report.warning(node.key(name), f"{name} has no effect here")
+            elif field is None and (why := getattr(kind, "elsewhere", lambda name: "")(name)):
+                self._report.error(node.key(name), why)
+            elif field is None:
+                self._report.unknown(node.key(name), "no such setting", name, list(fields))
+            elif child.value is None and name in getattr(kind, "PRESENT", ()):
+                inner = next(k for k in get_args(field.type) if k is not type(None))
+                made[field.name] = self.struct(child, inner)  # `grpc:` alone switches it on
+            elif child.value is None and not field.required:
+                unset += child.unset
+                continue  # `key:` with nothing behind it is the default
+            else:
+                made[field.name] = self.value(child, field.type)
+        for name, field in fields.items():
+            if field.required and name not in node.value:
+                self._report.error(node, f'"{name}" is missing')
+        if len(self._report.problems) != before:
+            return None
+        result = kind(**made)
+        for path, message in getattr(result, "warn", tuple)():
+            self._report.warning(node.near(*path), message)
+        check = getattr(result, "check", None)
+        if check is not None:
+            for path, message in check():
+                place = node.near(*path)
+                if place is node and path and path[0] in node.keys:
+                    place = node.key(str(path[0]))
+                if place is node and unset:
+                    # Something is missing, and a variable that would have been it is not set.
+                    place = Node(None, node.file, node.line, node.column)
+                    place.unset = unset
+                self._report.error(place, message)
+        return result
+
+    def _bounded(self, node: Node, base: Any, metas: list[msgspec.Meta]) -> Any:
+        unit = next((str(m.extra["unit"]) for m in metas if m.extra and "unit" in m.extra), "")
+        value: Any
+        if any(m.extra and "written" in m.extra for m in metas) and isinstance(node.value, bool):
+            return node.raw
+        if unit in ("duration", "size"):
+            parse = parse_duration if unit == "duration" else parse_size
+            value = node.value
+            if unit == "duration" and value == 0 and type(value) is int:
+                value = 0
+            elif unit == "size" and type(value) is int and value >= 0:
+                pass
+            elif isinstance(value, str):
+                try:
+                    value = parse(value)
+                except ValueError as error:
+                    self._report.error(node, str(error))
+                    return None
+            else:
+                return self._wrong(node, "a duration such as 5s" if unit == "duration" else "a size such as 1MiB")
+        else:
+            value = self.value(node, base)
+        if value is None:
+            return None
+        show = format_duration if unit == "duration" else str
+        for meta in metas:
+            if meta.ge is not None and value < meta.ge:
+                self._report.error(node, f"{node.raw or value} is too little; at least {show(meta.ge)}")  # type: ignore[arg-type]
+            elif meta.gt is not None and value <= meta.gt:
+                self._report.error(node, f"{node.raw or value} is too little; more than {show(meta.gt)}")  # type: ignore[arg-type]
+            elif meta.le is not None and value > meta.le:
+                self._report.error(node, f"{node.raw or value} is too much; at most {show(meta.le)}")  # type: ignore[arg-type]
+            elif meta.min_length is not None and len(value) < meta.min_length:
+                self._report.error(node, "may not be empty")
+        return value
+
+    def _union(self, node: Node, kinds: tuple[Any, ...]) -> Any:
+        if node.value is None and type(None) in kinds:
+            return None
+        inner = [kind for kind in kinds if kind is not type(None)]
+        if len(inner) == 1:
+            return self.value(node, inner[0])
+        for kind in inner:
+            base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+            origin = get_origin(base) or base
+            if node.is_map == (
+                origin is dict or (isinstance(origin, type) and issubclass(origin, msgspec.Struct))
+            ) and (node.is_list == (origin in (list, tuple))):
+                fits = node.is_map or node.is_list or origin is Literal or isinstance(node.value, origin)
+                if fits and not (isinstance(node.value, bool) and origin is int):
+                    return self.value(node, kind)
+        return self._wrong(node, " or ".join(_name(kind) for kind in inner))
+
+    def _literal(self, node: Node, allowed: tuple[Any, ...]) -> Any:
+        if node.value in allowed and not isinstance(node.value, bool | dict | list):
+            return node.value
+        if node.is_map or node.is_list:
+            return self._wrong(node, f"one of {', '.join(map(str, allowed))}")
+        self._report.unknown(node, "no such value", str(node.raw), [str(value) for value in allowed])
+        return None
+
+    def _list(self, node: Node, inner: Any, origin: Any) -> Any:
+        if not node.is_list:
+            return self._wrong(node, "a list")
+        return origin([self.value(child, inner) for child in node.value])
+
+    def _dict(self, node: Node, inner: Any) -> Any:
+        if not node.is_map:
+            return self._wrong(node, "settings by name")
+        return {name: self.value(child, inner) for name, child in node.value.items()}
+
+    def _scalar(self, node: Node, kind: Any) -> Any:
+        value = node.value
+        if kind is str:
+            if isinstance(value, str):
+                return value
+            # YAML reads 1.10 as a number and on as a text: where a text is wanted, it is what was written.
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return node.raw
+            return self._wrong(node, "a text")
+        if kind is bool:
+            return value if isinstance(value, bool) else self._wrong(node, "true or false")
+        if kind is int:
+            good = isinstance(value, int) and not isinstance(value, bool)
+            return value if good else self._wrong(node, "a whole number")
+        if kind is float:
+            good = isinstance(value, int | float) and not isinstance(value, bool)
+            return float(value) if good else self._wrong(node, "a number")
+        raise TypeError(f"options cannot have a {kind}")
+
+    def _wrong(self, node: Node, wanted: str) -> None:
+        got = "a mapping" if node.is_map else "a list" if node.is_list else f'"{node.raw}"' if node.raw else "nothing"
+        self._report.error(node, f"expected {wanted}, got {got}")
+
+
+def _name(kind: Any) -> str:
+    origin = get_origin(kind) or kind
+    if origin is Annotated:
+        return _name(get_args(kind)[0])
+    names: dict[Any, str] = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    return names.get(origin, "a list" if origin in (list, tuple) else "settings by name")
+
+
+def schema(kind: Any) -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a type of options."""
+    origin = get_origin(kind)
+    if kind is Any:
+        return {}
+    if origin is Annotated:
+        return _bounded_schema(*get_args(kind))
+    if origin in (Union, types.UnionType):
+        inner = [schema(k) for k in get_args(kind)]
+        return {"anyOf": inner}
+    if origin is Literal:
+        return {"enum": list(get_args(kind))}
+    if origin in (list, tuple):
+        return {"type": "array", "items": schema(get_args(kind)[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": schema(get_args(kind)[1])}
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return _struct_schema(kind)
+    names = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+    return {"type": ["string", "number"] if kind is str else names[kind]}
+
+
+def _bounded_schema(base: Any, *metas: Any) -> dict[str, Any]:
+    found = schema(base)
+    for meta in metas:
+        extra = meta.extra or {}
+        if extra.get("unit") == "duration":
+            return {"anyOf": [{"type": "string", "pattern": _DURATION.pattern}, {"const": 0}]}
+        if extra.get("unit") == "size":
+            return {"anyOf": [{"type": "string", "pattern": _SIZE.pattern}, {"type": "integer", "minimum": 0}]}
+        for name, key in (
+            ("ge", "minimum"),
+            ("gt", "exclusiveMinimum"),
+            ("le", "maximum"),
+            ("min_length", "minLength"),
+        ):
+            if (bound := getattr(meta, name)) is not None:
+                found[key] = bound
+    return found
+
+
+def _struct_schema(kind: type[Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    required = []
+    about = descriptions(kind)
+    for field in msgspec.structs.fields(kind):
+        entry = schema(field.type)
+        if text := about.get(field.name):
+            entry = {**entry, "description": text}
+        # `key:` with nothing behind it is the default.
+        properties[field.encode_name] = (
+            entry if field.required else {"anyOf": [entry, {"type": "null"}], **_told(entry)}
+        )
+        if field.required:
+            required.append(field.encode_name)
+    for name in getattr(kind, "IGNORED", ()):
+        properties[name] = {"description": "Of the Collector; has no effect here."}
+    made: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        made["required"] = required
+    return made
+
+
+def _told(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"description": entry.pop("description")} if "description" in entry else {}
+
+
+def descriptions(kind: type[Any]) -> dict[str, str]:
+    """What the docstring of a structure says about its fields."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in (kind.__doc__ or "").partition("Args:")[2].splitlines():
+        text = line.strip()
+        head, colon, rest = text.partition(":")
+        if colon and head.isidentifier() and head in kind.__struct_fields__:
+            name = head
+            found[name] = rest.strip()
+        elif text and name:
+            found[name] += f" {text}"
+    return found
+
+
+def plain(value: Any, kind: Any) -> Any:
+    """A value of options as a configuration would have it: durations and sizes as texts."""
+    if get_origin(kind) in (Union, types.UnionType):
+        if value is None:
+            return None
+        inner = [k for k in get_args(kind) if k is not type(None)]
+        return plain(value, inner[0])
+    if get_origin(kind) is Annotated:
+        base, *metas = get_args(kind)
+        for meta in metas:
+            unit = (meta.extra or {}).get("unit")
+            if unit == "duration":
+                return format_duration(value)
+            if unit == "size":
+                return _size(value)
+        return plain(value, base)
+    if isinstance(value, msgspec.Struct):
+        return {f.encode_name: plain(getattr(value, f.name), f.type) for f in msgspec.structs.fields(type(value))}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _size(value: int) -> str | int:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value and value % scale == 0:
+            return f"{value // scale}{unit}"
+    return value
+
+
+def extensions(options: Any, node: Node) -> Iterator[tuple[str, str, Node]]:
+    """Every id of an extension that options name: what it is for (`storage`, `auth`), the id, and its place."""
+    if not isinstance(options, msgspec.Struct):
+        return
+    hints = typing.get_type_hints(type(options), include_extras=True)
+    for field in msgspec.structs.fields(type(options)):
+        value = getattr(options, field.name)
+        place = node.get(field.encode_name) or node
+        if isinstance(value, msgspec.Struct):
+            yield from extensions(value, place)
+        elif isinstance(value, str) and (uses := _extras(hints[field.name])):
+            yield next(iter(uses)), value, place
+
+
+def _extras(kind: Any) -> set[str]:
+    if get_origin(kind) in (Union, types.UnionType):
+        return set().union(*(_extras(inner) for inner in get_args(kind)))
+    if get_origin(kind) is not Annotated:
+        return set()
+    metas: list[Mapping[str, Any]] = [meta.extra or {} for meta in get_args(kind)[1:] if isinstance(meta, msgspec.Meta)]
+    return {str(extra["extension"]) for extra in metas if "extension" in extra}

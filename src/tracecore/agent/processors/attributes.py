@@ -1,0 +1,61 @@
+"""The `attributes` processor: sets, deletes, hashes and converts attributes of records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+
+from tracecore.agent.batch import LEVELS, Batch
+from tracecore.agent.component import Factory, Setting
+from tracecore.agent.processors.actions import Action, compile_actions, own, records
+from tracecore.agent.processors.matching import Match, compiled
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        actions: what to do, in order.
+        include: only to what matches.
+        exclude: not to what matches.
+    """
+
+    actions: Annotated[list[Action], msgspec.Meta(min_length=1)]
+    include: Match | None = None
+    exclude: Match | None = None
+
+
+class Attributes:
+    """Runs actions on the attributes of every record, span or point."""
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self._run = compile_actions(options.actions)
+        both = zip((True, False), (options.include, options.exclude), strict=True)
+        self._matches = [(wanted, compiled(match)) for wanted, match in both if match is not None]
+
+    def process(self, batch: Batch) -> Iterable[Batch]:
+        chosen = self._chosen(batch) if self._matches else records(batch.signal, batch.payload)
+        for record in chosen:
+            self._run(record.setdefault("attributes", {}))
+        return (batch,)
+
+    def _chosen(self, batch: Batch) -> Iterable[dict[str, Any]]:
+        """The records, spans and points of what matches."""
+        resources, scopes, items = LEVELS[batch.signal]
+        for entry in batch.payload.get(resources) or ():
+            resource = entry.get("resource") or {}
+            for held in entry.get(scopes) or ():
+                scope = held.get("scope") or {}
+                for item in held.get(items) or ():
+                    if all(matches(batch.signal, resource, scope, item) is wanted for wanted, matches in self._matches):
+                        yield from own(batch.signal, item)
+
+
+FACTORY = Factory(
+    kind="processor",
+    type="attributes",
+    summary="Sets, deletes, hashes and converts attributes of records.",
+    options=Options,
+    create=Attributes,
+)

@@ -1,0 +1,464 @@
+"""The `k8sattributes` processor: who a record comes from, by the Kubernetes API."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+import re2
+
+from tracecore.agent.batch import LEVELS, Batch
+from tracecore.agent.component import Factory, Setting
+from tracecore.agent.document import Node, Report
+from tracecore.agent.options import MILLISECOND, SECOND, Duration
+from tracecore.agent.processors.cluster import Cluster
+from tracecore.agent.processors.podfields import FICKLE, MANY_NAMES, UNKNOWN, Extract
+from tracecore.agent.processors.pods import Known
+from tracecore.signals.kubernetes import api
+from tracecore.signals.kubernetes.watch import Collection
+
+log = logging.getLogger("tracecore.agent.k8sattributes")
+
+#: Records that wait for their pod at a time; those that come when so many wait go on without.
+WAITING: Final = 20_000
+#: A pod that did not become known is not waited for again for so long; so many are remembered.
+STRANGER: Final = 300 * SECOND
+STRANGERS: Final = 65_536
+#: As long as records wait, nanoseconds between two looks at what the watch has learned: it is another thread's.
+LOOK: Final = 50 * MILLISECOND
+
+How: TypeAlias = Literal["uid", "name", "ip", "connection", "container", "node"]
+
+
+class AssociationSource(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        from_: an attribute of the resource, or the address that the records were sent from.
+        name: which attribute.
+    """
+
+    from_: Literal["resource_attribute", "connection"] = msgspec.field(name="from")
+    name: Literal[
+        "", "k8s.pod.uid", "k8s.pod.ip", "k8s.pod.name", "k8s.namespace.name", "k8s.node.name", "host.name", "ip",
+        "container.id",
+    ] = ""  # fmt: skip
+
+
+class Association(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        sources: all of which must match.
+    """
+
+    sources: list[AssociationSource]
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if key_kind(self.sources) is None:
+            yield (
+                ("sources",),
+                "use k8s.pod.uid, k8s.pod.ip, host.name, container.id, k8s.node.name, connection, or "
+                "k8s.namespace.name with k8s.pod.name",
+            )
+
+
+class Selector(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        key: of a label or field.
+        value: its value.
+        op: how it is compared.
+    """
+
+    key: str
+    value: str = ""
+    op: Literal["", "equals", "not-equals", "exists", "does-not-exist"] = ""
+
+    def text(self) -> str:
+        """As the API reads it."""
+        if self.op == "exists":
+            return self.key
+        if self.op == "does-not-exist":
+            return f"!{self.key}"
+        return f"{self.key}{'!=' if self.op == 'not-equals' else '='}{self.value}"
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        node: only pods of this node.
+        node_from_env_var: the variable that names the node.
+        namespace: only pods of this namespace.
+        labels: only pods with these labels.
+        fields: only pods with these fields.
+    """
+
+    node: str = ""
+    node_from_env_var: str = ""
+    namespace: str = ""
+    labels: list[Selector] = []
+    fields: list[Selector] = []
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        for number, field in enumerate(self.fields):
+            if field.op in ("exists", "does-not-exist"):
+                yield ("fields", number, "op"), "fields can be compared only: equals or not-equals"
+
+    def collection(self, node: str) -> Collection:
+        fields = [*([f"spec.nodeName={node}"] if node else []), *(field.text() for field in self.fields)]
+        labels = ",".join(label.text() for label in self.labels)
+        return Collection("pods", namespace=self.namespace, labels=labels, fields=",".join(fields))
+
+
+class ExcludedPod(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        name: a regular expression that finds the name of a pod.
+    """
+
+    name: str
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        try:
+            re2.compile(self.name)
+        except re2.error as error:
+            yield ("name",), f"not a regular expression: {error}"
+
+
+class Exclude(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        pods: left as they are.
+    """
+
+    pods: list[ExcludedPod] = []
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        auth_type: `serviceAccount` inside a pod, `kubeConfig` as kubectl does, `none` for a server that asks nothing.
+        context: of the kubeconfig; its current one when not given.
+        passthrough: ask nobody: records only get the address they were sent from.
+        extract: what to add. What a resource already has is never changed.
+        pod_association: how a resource's pod is found: the first that matches. When not given: by uid, by namespace
+            and name, by address, by the address that the records were sent from.
+        filter: which pods are followed. On a node of its own an agent wants `node_from_env_var`.
+        exclude: which pods are none of ours.
+        wait_for_metadata: hold records back until pods are known.
+        wait_for_metadata_timeout: for at most so long.
+        wait_for_pod: how long records wait for a pod that is not known yet; 0 does not wait.
+        pod_delete_grace_period: how long a pod that is gone is still known.
+        watch_sync_period: read for compatibility; pods are never worked out again for nothing.
+    """
+
+    auth_type: api.AuthType = "serviceAccount"
+    context: str = ""
+    passthrough: bool = False
+    extract: Extract = Extract()
+    pod_association: list[Association] = []
+    filter: Filter = Filter()
+    exclude: Exclude = Exclude()
+    wait_for_metadata: bool = False
+    wait_for_metadata_timeout: Duration = 10 * SECOND
+    wait_for_pod: Duration = 2 * SECOND
+    pod_delete_grace_period: Duration = 120 * SECOND
+    watch_sync_period: Duration = 300 * SECOND
+
+    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        if self.context and self.auth_type != "kubeConfig":
+            yield ("context",), "is for auth_type: kubeConfig only"
+        if self.wait_for_pod > 60 * SECOND:
+            yield ("wait_for_pod",), "at most 60s"
+
+
+def key_kind(sources: list[AssociationSource]) -> How | None:
+    """Which key of a pod these sources make."""
+    names = sorted("connection" if source.from_ == "connection" else source.name for source in sources)
+    known: dict[tuple[str, ...], How] = {
+        ("k8s.pod.uid",): "uid",
+        ("k8s.pod.ip",): "ip",
+        ("connection",): "connection",
+        ("k8s.namespace.name", "k8s.pod.name"): "name",
+        ("k8s.namespace.name", "k8s.node.name", "k8s.pod.name"): "name",
+        # The Collector takes both for the pod's address.
+        ("host.name",): "ip",
+        ("ip",): "ip",
+        ("container.id",): "container",
+        # Of a node no pod follows, but its own labels and annotations do.
+        ("k8s.node.name",): "node",
+    }
+    return known.get(tuple(names))
+
+
+class _Held(NamedTuple):
+    batch: Batch
+    until: int
+    records: int
+
+
+class K8sAttributes:
+    """Adds what the API knows about the pod of each resource."""
+
+    def __init__(self, options: Options, setting: Setting) -> None:
+        self._options = options
+        self._setting = setting
+        self._clock = setting.clock
+        kinds = [kind for one in options.pod_association if (kind := key_kind(one.sources)) is not None]
+        self._kinds: tuple[How, ...] = tuple(kinds) or ("uid", "name", "ip", "connection")
+        variable = options.filter.node_from_env_var
+        node = options.filter.node or os.environ.get(variable, "")
+        self._unset = variable if variable and not node else ""
+        self._cluster: Cluster = setting.share(
+            lambda: Cluster(
+                lambda: api.connect(options.auth_type, options.context),
+                options.filter.collection(node),
+                node,
+                options.extract,
+                [excluded.name for excluded in options.exclude.pods],
+                self._state,
+                options.pod_delete_grace_period / SECOND,
+            )
+        )
+        self._pods = self._cluster.pods
+        self._waited = not options.wait_for_metadata
+        self._held: list[_Held] = []
+        self._holding = 0
+        self._learned = 0
+        self._strangers: OrderedDict[Any, int] = OrderedDict()
+        self._counted = {"overflow": 0, "malformed": 0}
+        self._many = False
+        setting.meter.gauges["label_attributes"] = lambda: len(self._cluster.names)
+
+    def start(self) -> None:
+        if self._options.passthrough:
+            return
+        if self._unset:
+            # Without it every agent would follow the pods of the whole cluster.
+            self._state(f"the environment variable {self._unset} is not set")
+            return
+        self._cluster.start()
+
+    def stop(self) -> None:
+        if not self._options.passthrough and not self._unset:
+            self._cluster.stop()
+
+    def _state(self, wrong: str) -> None:
+        meter = self._setting.meter
+        if not wrong:
+            if meter.recover():
+                log.info("%s: pods are known again", self._setting.id)
+            return
+        if meter.degrade(wrong):
+            log.warning("%s: %s", self._setting.id, wrong)
+
+    # -- records -----------------------------------------------------------------------------------------------------
+
+    def process(self, batch: Batch) -> Iterable[Batch]:
+        if self._options.passthrough:
+            if peer := _peer(batch):
+                for entry in batch.payload.get(LEVELS[batch.signal][0]) or ():
+                    entry.setdefault("resource", {}).setdefault("attributes", {}).setdefault("k8s.pod.ip", peer)
+            return (batch,)
+        if not self._waited:
+            self._cluster.wait(self._options.wait_for_metadata_timeout / SECOND)
+            self._waited = True
+        made = self._released() if self._held else []
+        level = LEVELS[batch.signal][0]
+        strangers = self._name(batch.payload.get(level) or (), _peer(batch))
+        if strangers and self._may_wait():
+            made += self._part(batch, level, strangers)
+        else:
+            made.append(batch)
+        return made
+
+    def _name(self, entries: Iterable[Any], peer: str) -> list[int]:
+        """Add what is known; the numbers of those whose pod is not, though they name one."""
+        strangers: list[int] = []
+        pods = self._pods
+        by_uid, by_name = pods.by_uid, pods.by_name
+        around = self._cluster.around if self._cluster.wide else None
+        for number, entry in enumerate(entries):
+            resource = entry.get("resource")
+            if resource is None:
+                resource = entry["resource"] = {}
+            own: dict[str, Any] | None = resource.get("attributes")
+            if own is None:
+                own = resource["attributes"] = {}
+            known: Known | None = None
+            named = False
+            for kind in self._kinds:
+                if kind == "uid":
+                    if (uid := own.get("k8s.pod.uid")) is not None:
+                        named = True
+                        known = by_uid.get(uid) if type(uid) is str else None
+                elif kind == "name":
+                    name, space = own.get("k8s.pod.name"), own.get("k8s.namespace.name")
+                    if type(name) is str and type(space) is str:
+                        named = True
+                        known = by_name.get((space, name))
+                else:
+                    known = self._by(kind, own, peer)
+                if known is not None:
+                    break
+            if known is not None:
+                own = resource["attributes"] = {**known.of(own.get("k8s.container.name")), **own}
+            elif named:
+                strangers.append(number)
+            if around is not None:
+                resource["attributes"] = {**around(known, own), **own}
+        return strangers
+
+    def _by(self, kind: How, own: dict[str, Any], peer: str) -> Known | None:
+        if kind == "node":
+            return None
+        if kind == "container":
+            id = own.get("container.id")
+            return self._pods.by_container.get(id) if isinstance(id, str) else None
+        address = own.get("k8s.pod.ip") or own.get("ip") or own.get("host.name") if kind == "ip" else peer
+        known = self._pods.by_address.get(address) if type(address) is str and address else None
+        if known is not None and kind == "connection":
+            own.setdefault("k8s.pod.ip", peer)
+        return known
+
+    # -- records that come before their pod --------------------------------------------------------------------------
+
+    def _may_wait(self) -> bool:
+        return bool(self._options.wait_for_pod) and self._cluster.awaited and self._holding < WAITING
+
+    def _part(self, batch: Batch, level: str, strangers: list[int]) -> list[Batch]:
+        """The batch without what waits for its pod."""
+        now = self._clock()
+        entries = batch.payload[level]
+        waits: list[dict[str, Any]] = []
+        chosen = set(strangers)
+        goes = []
+        for number, entry in enumerate(entries):
+            if number in chosen and self._is_new(entry["resource"]["attributes"], now):
+                waits.append(entry)
+            else:
+                goes.append(entry)
+        if not waits:
+            return [batch]
+        if goes:
+            batch.hold(1)
+        held = Batch(batch.signal, {level: waits}, acks=batch.acks)
+        self._held.append(_Held(held, now + self._options.wait_for_pod, held.count))
+        self._holding += held.count
+        return [Batch(batch.signal, {level: goes}, acks=batch.acks)] if goes else []
+
+    def _is_new(self, own: dict[str, Any], now: int) -> bool:
+        """Whether this pod may still become known: nobody has waited for it in vain."""
+        again = self._strangers.get(_key(own))
+        return again is None or again <= now
+
+    def _released(self) -> list[Batch]:
+        """Batches whose pods became known, or that waited long enough, oldest first."""
+        now = self._clock()
+        made: list[Batch] = []
+        kept: list[_Held] = []
+        for held in self._held:
+            level = LEVELS[held.batch.signal][0]
+            entries = held.batch.payload[level]
+            strangers = self._name(entries, "")
+            if (strangers and held.until > now and not kept) or (strangers and held.until > now):
+                kept.append(held)
+            else:
+                for number in strangers:
+                    self._give_up(entries[number]["resource"]["attributes"], now)
+                self._holding -= held.records
+                made.append(held.batch)
+        self._held = kept
+        return made
+
+    def _give_up(self, own: dict[str, Any], now: int) -> None:
+        key = _key(own)
+        self._strangers[key] = now + STRANGER
+        self._strangers.move_to_end(key)
+        while len(self._strangers) > STRANGERS:
+            self._strangers.popitem(last=False)
+
+    def due(self) -> int | None:
+        self._count()
+        if not self._held:
+            return None
+        if self._pods.following.learned != self._learned:
+            self._learned = self._pods.following.learned
+            return 0
+        return min(self._clock() + LOOK, *(held.until for held in self._held))
+
+    def tick(self, now: int) -> Iterable[Batch]:
+        return self._released()
+
+    def drain(self, now: int) -> Iterable[Batch]:
+        held, self._held, self._holding = self._held, [], 0
+        for one in held:
+            self._name(one.batch.payload[LEVELS[one.batch.signal][0]], "")
+        return [one.batch for one in held]
+
+    def _count(self) -> None:
+        """Say what the watch could not keep, and what a backend may not be able to."""
+        names = self._cluster.names
+        if len(names) > MANY_NAMES and not self._many:
+            self._many = True
+            some = ", ".join(sorted(names.copy())[:3])
+            log.warning(
+                "%s: labels and annotations became %d different attributes (%s, …): more than most backends index; "
+                "name those you need with key",
+                self._setting.id,
+                len(names),
+                some,
+            )
+        for reason, so_far in (("overflow", self._cluster.overflow), ("malformed", self._cluster.malformed)):
+            if so_far > self._counted[reason]:
+                self._setting.meter.drop(f"pods_{reason}", so_far - self._counted[reason])
+                self._counted[reason] = so_far
+
+
+def _key(own: dict[str, Any]) -> tuple[Any, ...]:
+    return str(own.get("k8s.pod.uid")), str(own.get("k8s.namespace.name")), str(own.get("k8s.pod.name"))
+
+
+def _peer(batch: Batch) -> str:
+    """The address that a batch was sent from, in its one form; nothing where it was not sent."""
+    if not batch.peer:
+        return ""
+    try:
+        address = ipaddress.ip_address(batch.peer)
+    except ValueError:
+        return ""
+    mapped = getattr(address, "ipv4_mapped", None)
+    return str(mapped or address)
+
+
+def check(options: Options, node: Node, report: Report) -> None:
+    """Warn of labels that are different for every pod or rollout, and of what nobody asks the API for."""
+    for number, name in enumerate(options.extract.metadata):
+        if name in UNKNOWN:
+            report.warning(node.near("extract", "metadata", number), f"{name} is not known here, and left out")
+    for kind, fields in (("labels", options.extract.labels), ("annotations", options.extract.annotations)):
+        for number, field in enumerate(fields):
+            if not field.key_regex or field.from_ != "pod":
+                continue
+            expression = re2.compile(f"^(?:{field.key_regex})$")
+            if taken := [key for key in FICKLE if expression.match(key)]:
+                report.warning(
+                    node.near("extract", kind, number, "key_regex"),
+                    f'"{field.key_regex}" also takes {taken[0]}, which differs from pod to pod: each value is one more '
+                    "stream or series in the backend",
+                )
+
+
+FACTORY = Factory(
+    kind="processor",
+    type="k8sattributes",
+    aliases=("k8s_attributes",),
+    summary="Adds pod, workload, job, rank and node of each resource, by the Kubernetes API.",
+    options=Options,
+    create=K8sAttributes,
+    check=check,
+)

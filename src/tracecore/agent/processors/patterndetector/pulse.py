@@ -1,0 +1,47 @@
+"""Heartbeats of a node: whose streams are read there, said now and then although they are quiet."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tracecore.agent.options import SECOND
+from tracecore.facts.host import Heartbeat
+from tracecore.signals.record import Source
+
+INTERVAL: Final = 15 * SECOND
+#: A job none of whose streams spoke for so long has left the node.
+GONE: Final = 3600 * SECOND
+#: Jobs of one node that are followed; the one quiet for longest is forgotten.
+MOST: Final = 1_024
+
+
+class Pulse:
+    """Which jobs write on which node, and when the next heartbeat is due."""
+
+    def __init__(self) -> None:
+        self._heard: OrderedDict[tuple[str, str], int] = OrderedDict()
+        self._next = 0
+
+    def heard(self, resource: Mapping[str, Any], now: int) -> None:
+        """Note that a stream of this resource spoke."""
+        node = resource.get("k8s.node.name") or resource.get("host.name")
+        job = resource.get("gen_ai.training.job_id")
+        if not isinstance(node, str) or not isinstance(job, str):
+            return
+        self._heard[node, job] = now
+        self._heard.move_to_end((node, job))
+        if len(self._heard) > MOST:
+            self._heard.popitem(last=False)
+
+    def beats(self, now: int) -> list[Heartbeat]:
+        """The heartbeats that are due."""
+        if now < self._next:
+            return []
+        self._next = now + INTERVAL
+        self._heard = OrderedDict((key, last) for key, last in self._heard.items() if last > now - GONE)
+        return [
+            Heartbeat(time=now, source=Source("agent", ident=f"heartbeat:{node}:{job}:{now}"), node=node, job=job)
+            for node, job in self._heard
+        ]

@@ -1,0 +1,283 @@
+"""One GET of a target, within its time and its size, over a connection that is kept."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import socket
+import ssl
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from tracecore.agent.receivers.prometheus.options import ScrapeConfig
+
+#: Bytes of one answer, where a configuration does not say less.
+MOST_BYTES: Final = 64 << 20
+PIECE: Final = 1 << 18
+REDIRECTS: Final = 5
+_FORMATS: Final = {
+    "OpenMetricsText1.0.0": "application/openmetrics-text;version=1.0.0",
+    "OpenMetricsText0.0.1": "application/openmetrics-text;version=0.0.1",
+    "PrometheusText1.0.0": "text/plain;version=1.0.0",
+    "PrometheusText0.0.4": "text/plain;version=0.0.4",
+}
+_USUAL: Final = ("OpenMetricsText1.0.0", "OpenMetricsText0.0.1", "PrometheusText0.0.4")
+
+
+class ScrapeError(Exception):
+    """Why there is no answer."""
+
+
+class Answer(NamedTuple):
+    """What a target said.
+
+    Args:
+        text: decompressed.
+        open_metrics: it is OpenMetrics, and not Prometheus' own text format.
+        size: of the text in bytes.
+    """
+
+    text: str
+    open_metrics: bool
+    size: int
+
+
+class _Https(http.client.HTTPSConnection):
+    """With a name of its own for the certificate."""
+
+    def __init__(self, host: str, port: int | None, timeout: float, context: ssl.SSLContext, name: str | None) -> None:
+        super().__init__(host, port, timeout=timeout, context=context)
+        self._own_context = context
+        self._name = name
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._own_context.wrap_socket(self.sock, server_hostname=self._name or self.host)
+
+
+class Fetcher:
+    """Asks one target again and again.
+
+    Args:
+        config: of its job.
+        url: where it is.
+        timeout: seconds that one answer may take, and its interval, which the target is told.
+    """
+
+    def __init__(self, config: ScrapeConfig, url: str, timeout: float) -> None:
+        self._config = config
+        self._url = url
+        self._timeout = timeout
+        self._most = min(config.body_size_limit or MOST_BYTES, MOST_BYTES)
+        wanted = config.scrape_protocols or list(_USUAL)
+        accept = [f"{_FORMATS[one]};q=0.{9 - place}" for place, one in enumerate(wanted)]
+        self._headers = {
+            "Accept": ",".join([*accept, "*/*;q=0.1"]),
+            "Accept-Encoding": "gzip" if config.enable_compression else "identity",
+            "User-Agent": "tracecore",
+            "X-Prometheus-Scrape-Timeout-Seconds": f"{timeout:g}",
+        }
+        self._connection: http.client.HTTPConnection | None = None
+        self._where: tuple[str, str] = ("", "")
+        self._lock = threading.Lock()
+        self._deadline: float | None = None
+
+    def get(self) -> Answer:
+        """Its answer.
+
+        Raises:
+            ScrapeError: there is none.
+        """
+        self._deadline = time.monotonic() + self._timeout
+        try:
+            return self._get()
+        except TimeoutError:
+            self.close()
+            raise ScrapeError(f"no answer within {self._timeout:g} s") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            if self._late():
+                raise ScrapeError(f"no whole answer within {self._timeout:g} s") from None
+            raise ScrapeError(_words(error)) from None
+        except ScrapeError:
+            self.close()
+            raise
+        finally:
+            self._deadline = None
+
+    def overdue(self) -> None:
+        """Hang up if the answer is late: a target that sends a byte now and then would be waited for for ever.
+
+        Called by another thread than `get`, now and then.
+        """
+        if self._late():
+            self.cut()
+
+    def cut(self) -> None:
+        """Hang up, from another thread: whoever reads finds the end."""
+        with self._lock:
+            connection = self._connection
+        if connection is not None and (sock := connection.sock) is not None:
+            try:
+                sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                return  # it has ended by itself
+
+    def close(self) -> None:
+        with self._lock:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _late(self) -> bool:
+        return (deadline := self._deadline) is not None and time.monotonic() > deadline
+
+    def _left(self) -> float:
+        assert self._deadline is not None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def _get(self) -> Answer:
+        url = self._url
+        for _ in range(REDIRECTS + 1):
+            answer = self._ask(url)
+            if answer.status in (301, 302, 303, 307, 308) and self._config.follow_redirects:
+                place = answer.headers.get("Location", "")
+                target = urljoin(url, place)
+                self.close()
+                if not place or urlsplit(target).scheme not in ("http", "https"):
+                    raise ScrapeError(f"it answers {answer.status} without a place to go")
+                url = target
+                continue
+            if answer.status != 200:
+                self.close()
+                raise ScrapeError(f"it answers {answer.status} {answer.reason}"[:200].rstrip())
+            return self._read(answer)
+        raise ScrapeError(f"more than {REDIRECTS} redirects")
+
+    def _ask(self, url: str) -> http.client.HTTPResponse:
+        parts = urlsplit(url)
+        where = (parts.scheme, parts.netloc)
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        headers = dict(self._headers)
+        # Whoever a target sends us to is not who the secret is for.
+        if parts.netloc == urlsplit(self._url).netloc:
+            headers |= _authorization(self._config)
+        for fresh in (self._connection is None or self._where != where, True):
+            if fresh:
+                self.close()
+                made = self._connect(parts.scheme, parts.hostname or "", parts.port)
+                with self._lock:
+                    self._connection, self._where = made, where
+            connection = self._connection
+            if connection is None:
+                raise OSError("the connection was cut")
+            if connection.sock is not None:
+                connection.sock.settimeout(self._left())
+            try:
+                connection.request("GET", path, headers=headers)
+                if connection.sock is not None:
+                    connection.sock.settimeout(self._left())
+                return connection.getresponse()
+            except (http.client.RemoteDisconnected, ConnectionError, http.client.CannotSendRequest):
+                # A connection that was kept may have been closed by the other side meanwhile.
+                if fresh:
+                    raise
+        raise AssertionError("unreachable")
+
+    def _connect(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+        if scheme == "https":
+            tls = self._config.tls_config
+            return _Https(host, port, self._left(), tls.context(), tls.server_name)
+        return http.client.HTTPConnection(host, port, timeout=self._left())
+
+    def _read(self, answer: http.client.HTTPResponse) -> Answer:
+        encoding = answer.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity", "gzip"):
+            raise ScrapeError(f"an encoding that was not asked for: {encoding[:40]}")
+        unzip = zlib.decompressobj(31) if encoding == "gzip" else None
+        pieces: list[bytes] = []
+        size = 0
+        while True:
+            sock = None if self._connection is None else self._connection.sock
+            if sock is not None:
+                sock.settimeout(self._left())
+            piece = answer.read1(PIECE)
+            if not piece:
+                break
+            while piece:
+                data, piece = piece, b""
+                if unzip is not None:
+                    if unzip.eof:  # a gzip file may be several
+                        unzip = zlib.decompressobj(31)
+                    try:
+                        data = unzip.decompress(data, PIECE)
+                    except zlib.error as error:
+                        raise ScrapeError(f"no gzip: {error}") from None
+                    piece = unzip.unconsumed_tail or unzip.unused_data
+                size += len(data)
+                if size > self._most:
+                    raise ScrapeError(f"an answer of more than {self._most} bytes")
+                pieces.append(data)
+                self._left()
+        self._left()  # one that was hung up on looks as if it had ended
+        if answer.length:
+            raise ScrapeError("the answer is cut off")
+        answer.close()
+        if unzip is not None and not unzip.eof:
+            raise ScrapeError("the answer is cut off: no end of gzip")
+        if answer.will_close:
+            self.close()
+        try:
+            text = b"".join(pieces).decode("utf-8")
+        except UnicodeDecodeError:
+            raise ScrapeError("the answer is not UTF-8") from None
+        return Answer(text, self._open_metrics(answer.headers.get("Content-Type", "")), size)
+
+    def _open_metrics(self, kind: str) -> bool:
+        media = kind.partition(";")[0].strip().lower()
+        if media in ("application/openmetrics-text", "text/plain"):
+            return media != "text/plain"
+        return self._config.fallback_scrape_protocol.startswith("OpenMetrics")
+
+
+def target_url(scheme: str, address: str, path: str, params: dict[str, list[str]]) -> str:
+    """The URL of a target."""
+    query = urlencode(params, doseq=True)
+    return f"{scheme}://{address}{path}" + (f"?{query}" if query else "")
+
+
+def _authorization(config: ScrapeConfig) -> dict[str, str]:
+    """Secrets in files are read each time: they are renewed there."""
+    if (basic := config.basic_auth) is not None:
+        user = basic.username or _secret(basic.username_file)
+        password = basic.password or _secret(basic.password_file)
+        return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+    if (given := config.authorization) is not None:
+        return {"Authorization": f"{given.type} {given.credentials or _secret(given.credentials_file)}"}
+    return {}
+
+
+def _secret(path: str | None) -> str:
+    if path is None:
+        return ""
+    try:
+        return Path(path).read_text().strip()
+    except OSError as error:
+        raise ScrapeError(f"cannot read {path}: {error.strerror}") from None
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not believed: {error.verify_message}"
+    if isinstance(error, socket.gaierror):
+        return f"its name is not known: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return f"{type(error).__name__}: {error}"[:200]

@@ -1,0 +1,224 @@
+"""From a bundle to facts: read, stamp, type, fold. The first half of an offline diagnosis."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import msgspec
+
+from tracecore.diagnose.thinning import Thinning
+from tracecore.facts import codec
+from tracecore.facts.fold import fold
+from tracecore.facts.projection import TRIGGERS, project
+from tracecore.recipes.plan import plan
+from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.reading import read
+from tracecore.signals.logs.selector import SelectAll
+from tracecore.signals.stream import Counters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.ottl.processor import Processor
+    from tracecore.signals.bundle.discovery import Bundle
+    from tracecore.signals.logs.selector import Selector
+    from tracecore.signals.stream import Clock, Stream
+
+    Tick: TypeAlias = Callable[[int], None]
+
+#: Up to this many bytes every line of a bundle is looked at; in a larger one progress lines are sampled.
+SMALL: Final = 2 << 20
+#: What is assumed of a compressed stream, whose size only reading would tell.
+_LARGE: Final = 1 << 19
+#: Streams handed to a worker process at once: so many bytes, or so many files.
+_CHUNK_BYTES: Final = 16 << 20
+_CHUNK_FILES: Final = 64
+#: Facts of one stream that are folded together while it is read, so that a storm never piles up.
+_PILE: Final = 16_384
+
+
+class Part(msgspec.Struct):
+    """What some streams gave.
+
+    Args:
+        facts: folded stream by stream.
+        skipped: (path, reason) of what could not be read to its end.
+    """
+
+    facts: list[Fact] = []
+    counters: Counters = msgspec.field(default_factory=Counters)
+    skipped: list[tuple[str, str]] = []
+
+
+@cache
+def processors(layer: str) -> tuple[Processor, ...]:
+    """The compiled recipes of a layer, for signals that are no log records."""
+    from tracecore import recipes
+    from tracecore.ottl.processor import Processor
+
+    return tuple(Processor(processor.config()) for processor in recipes.load(layer))
+
+
+def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
+    """Which lines of this stream can matter.
+
+    Args:
+        all_lines: look at every line. For a small bundle that is sooner done than planned.
+    """
+    return SelectAll() if all_lines else plan(stream.layer).selector(stream)
+
+
+def facts_of(
+    stream: Stream, clock: Clock, counters: Counters, *, all_lines: bool = False, redact: bool = True
+) -> Iterator[Fact]:
+    """Every fact that one stream states; arguments as of `selector_of` and `project`.
+
+    Raises:
+        archive.ERRORS: the stream is damaged; what was read until then was given.
+    """
+    selector = selector_of(stream, all_lines=all_lines)
+    stamp = plan(stream.layer).run
+    for record in read(stream, selector, clock, counters):
+        stamp(record)
+        if not TRIGGERS.isdisjoint(record["log"]["attributes"]):
+            yield from project(record, redact=redact)
+
+
+def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
+    """The facts of every log, kernel, Kubernetes and scheduler stream of a bundle.
+
+    The result is the same for any number of jobs. Streams that turn out damaged are listed in `skipped`.
+
+    Args:
+        jobs: processes to read with.
+        tick: told now and then how many bytes have been read so far.
+    """
+    small = sum(_LARGE if stream.size is None else stream.size for stream in bundle.streams) <= SMALL
+    chunks = list(_chunks(bundle.streams))
+    if jobs > 1 and len(chunks) > 1 and not small and hasattr(os, "fork"):
+        parts = _in_processes(chunks, bundle.clock, jobs, tick, bundle.redact)
+    else:
+        parts, base = [], 0
+        for chunk in chunks:
+            told = None if tick is None else _after(tick, base)
+            parts.append(_read_chunk(chunk, bundle.clock, told, all_lines=small, redact=bundle.redact))
+            base += parts[-1].counters.bytes_read
+    whole = Part()
+    for part in parts:
+        whole.facts += part.facts
+        whole.counters.add(part.counters)
+        whole.skipped += part.skipped
+    return whole
+
+
+def _chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
+    chunk: list[Stream] = []
+    size = 0
+    for stream in streams:
+        chunk.append(stream)
+        size += stream.size or _CHUNK_BYTES // _CHUNK_FILES
+        if size >= _CHUNK_BYTES or len(chunk) >= _CHUNK_FILES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _read_chunk(
+    chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False, redact: bool = True
+) -> Part:
+    part = Part(counters=_Telling(tick=tick))
+    for stream in chunk:
+        pile: list[Fact] = []
+        progress = Thinning()
+        limit = _PILE
+        try:
+            for fact in facts_of(stream, clock, part.counters, all_lines=all_lines, redact=redact):
+                if progress.take(fact):
+                    continue
+                pile.append(fact)
+                if len(pile) >= limit:
+                    pile = fold(pile)
+                    limit = max(_PILE, 2 * len(pile))
+        except archive.ERRORS as error:
+            part.skipped.append((stream.path, f"read in part: {archive.reason(error)}"))
+        part.facts += fold((*pile, *progress.kept()))
+    return part
+
+
+class _Telling(Counters):
+    """Counters that say how far the reading is."""
+
+    tick: Tick | None = None
+
+    def read(self, size: int) -> None:
+        self.bytes_read += size
+        if self.tick is not None:
+            self.tick(self.bytes_read)
+
+
+def _after(tick: Tick, base: int) -> Tick:
+    return lambda done: tick(base + done)
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+#: What forked workers read, by number: streams know how to open themselves, which does not travel otherwise.
+_WORK: tuple[list[list[Stream]], Clock, bool] | None = None
+
+
+def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tick | None, redact: bool) -> list[Part]:
+    """Read chunks in forked processes, which inherit the compiled recipes; facts come back as bytes."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
+    global _WORK
+    for layer in dict.fromkeys(stream.layer for chunk in chunks for stream in chunk):
+        plan(layer)
+    parts: list[Part | None] = [None] * len(chunks)
+    _WORK = chunks, clock, redact
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), initializer=_quiet)
+    try:
+        # The largest first: the last to finish should be short.
+        order = sorted(range(len(chunks)), key=lambda n: -sum(stream.size or 0 for stream in chunks[n]))
+        futures = {pool.submit(_work, number): number for number in order}
+        done = 0
+        for future in as_completed(futures):
+            try:
+                facts, counters, skipped = future.result()
+            except BrokenProcessPool:
+                continue  # a worker was killed, most likely for memory: what is left is read below
+            part = parts[futures[future]] = Part(codec.decode(facts), counters, skipped)
+            done += part.counters.bytes_read
+            if tick is not None:
+                tick(done)
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        # Without workers this is quick, and leaves no thread that would complain while the program ends.
+        pool.shutdown(wait=True, cancel_futures=True)
+        raise
+    finally:
+        _WORK = None
+    pool.shutdown()
+    return [
+        _read_chunk(chunk, clock, redact=redact) if part is None else part
+        for chunk, part in zip(chunks, parts, strict=True)
+    ]
+
+
+def _quiet() -> None:
+    """An interrupt ends a worker without a word; the parent says what there is to say."""
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
+
+def _work(number: int) -> tuple[bytes, Counters, list[tuple[str, str]]]:
+    assert _WORK is not None
+    chunks, clock, redact = _WORK
+    part = _read_chunk(chunks[number], clock, redact=redact)
+    return codec.encode(part.facts), part.counters, part.skipped

@@ -1,0 +1,142 @@
+"""An offline diagnosis: what a dead run left behind in, incidents out.
+
+    discover → read and stamp → facts → fold → bridges → engine → arbitrate → classify
+
+The same code as the agent's from facts on. The same directory gives the same bytes, in whatever order its files were
+written and with any number of jobs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tracecore.actions.incident_failure import failure_of
+from tracecore.diagnose import dumps, metrics
+from tracecore.diagnose import facts as reading
+from tracecore.facts import progress as progress_bridge
+from tracecore.facts import silence as silence_bridge
+from tracecore.facts.fold import fold
+from tracecore.facts.process import ExitStatus
+from tracecore.incidents import node_trouble
+from tracecore.incidents.conclusion import conclude
+from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.incidents.excerpt import quoted
+from tracecore.patterns import catalogue
+from tracecore.signals.bundle.discovery import Bundle, discover
+from tracecore.signals.stamps import is_plausible
+from tracecore.signals.stream import Clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from tracecore.facts.fact import Fact
+    from tracecore.facts.ordinals import Ordinals
+
+
+#: What is assumed of somebody who waited.
+PATIENCE: Final = 600 * 1_000_000_000
+
+
+def diagnose(
+    paths: Sequence[str | Path],
+    *,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    config: Mapping[str, Mapping[str, Any]] | None = None,
+    ordinals: Ordinals = "never",
+    redact: bool = True,
+) -> Diagnosis:
+    """Say what broke.
+
+    Args:
+        paths: files, directories, archives.
+        jobs: processes to read with.
+        progress: told now and then how many bytes of how many have been read.
+        config: settings of patterns, by name.
+        ordinals: how CUDA's device ordinals may be looked up (docs/metrics.md).
+        redact: take secrets out of all that is quoted.
+
+    Raises:
+        FileNotFoundError: a given path does not exist.
+        patterns.ConfigError: a setting is wrong.
+    """
+    patterns = catalogue(config)
+    bundle = discover(paths)
+    bundle.redact = redact
+    recorded = dumps.gather(bundle, jobs)
+    scraped = metrics.gather(bundle)
+    known = max(recorded.end, scraped.end)
+    if is_plausible(known) and (known > bundle.clock.latest or not bundle.clock.exact):
+        bundle.clock = Clock(known, True)
+    total = sum(stream.size or 0 for stream in bundle.streams)
+    part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
+    measured = metrics.facts(scraped, bundle)
+    told = metrics.name_gpus(part.facts, scraped, ordinals)
+    for path, reason in (*recorded.skipped, *scraped.skipped, *part.skipped):
+        bundle.skip(path, reason)
+    facts = fold((*told, *measured, *recorded.facts))
+    end = max([bundle.clock.latest, *(fact.end for fact in facts)])
+    facts = sorted((*facts, *_bridged(facts, end)), key=_order)
+    concluded = conclude(
+        patterns,
+        facts,
+        end=end,
+        until=end + _watched(facts),
+        layers=bundle.layers(),
+        ranks=_ranks(bundle),
+        last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
+    )
+    verdicts, run, finding, engine = concluded.verdicts, concluded.run, concluded.finding, concluded.engine
+    for incident in finding.incidents:
+        attempt = run.attempts.get((incident.job, incident.attempt))
+        last = not any(job == incident.job and number > incident.attempt for job, number in run.attempts)
+        incident.failure = failure_of(incident, attempt, bundle, last=last)
+    kernel = {stream.path for stream in bundle.streams if stream.layer == "kernel"}
+    troubles = node_trouble.uncited(facts, verdicts, kernel)
+    for incident in finding.incidents:
+        node_trouble.attach(incident, troubles)
+    counters = part.counters
+    counters.bytes_read += recorded.bytes_read
+    counters.add(scraped.counters)
+    bundle.note_shrunk()
+    coverage = bundle.coverage(counters)
+    coverage["limits_reached"] |= engine.stats.limits_reached()
+    notes = [
+        *finding.notes,
+        *node_trouble.notes(troubles, run),
+        *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors)),
+    ]
+    return Diagnosis(
+        incidents=finding.incidents,
+        verdicts=verdicts,
+        coverage=coverage,
+        notes=notes,
+        run=run,
+        facts=facts,
+        bundle=bundle,
+    )
+
+
+def _ranks(bundle: Bundle) -> set[int]:
+    """Ranks that files are named after."""
+    named = (stream.resource.get("gen_ai.training.rank") for stream in bundle.streams if stream.layer == "stdout")
+    return {rank for rank in named if isinstance(rank, int)}
+
+
+def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:
+    """Facts that follow from others and the clock: steps that no longer advance, nodes that fell silent."""
+    return [*progress_bridge.stalls(facts, end), *silence_bridge.silences(facts, end)]
+
+
+def _watched(facts: Sequence[Fact]) -> int:
+    """How long after the last line somebody still looked.
+
+    Whoever writes down that processes have not ended has waited for them in vain, for longer than any log tells: a
+    hang has no last line. Without such a word nothing is assumed.
+    """
+    return PATIENCE if any(isinstance(fact, ExitStatus) and fact.alive for fact in facts) else 0
+
+
+def _order(fact: Fact) -> tuple[int, str, str]:
+    return fact.time, fact.uid, type(fact).__name__

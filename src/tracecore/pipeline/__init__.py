@@ -1,1 +1,0 @@
-"""Everything wired together: the offline diagnosis and the running agent."""

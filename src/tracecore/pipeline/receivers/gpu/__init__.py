@@ -1,5 +1,0 @@
-"""The `gpu` receiver: GPUs by NVML and InfiniBand ports by sysfs, for machines without exporters."""
-
-from tracecore.pipeline.receivers.gpu.receiver import FACTORY
-
-__all__ = ["FACTORY"]

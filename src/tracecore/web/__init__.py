@@ -1,1 +1,0 @@
-"""Incident pages and API."""
