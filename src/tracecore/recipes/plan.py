@@ -71,7 +71,6 @@ class Prepared(msgspec.Struct, frozen=True):
         searched: what `events` searches for.
         event_patterns: the guards it was made from.
         effects: for raw lines, what progress lines must have besides; empty where that is not known.
-        progress_groups: groups of statements about progress.
         vocabulary: words that the recipes of progress name.
     """
 
@@ -86,7 +85,6 @@ class Prepared(msgspec.Struct, frozen=True):
     searched: Search | None
     event_patterns: tuple[str, ...]
     effects: bytes
-    progress_groups: tuple[int, ...]
     vocabulary: tuple[str, ...]
 
 
@@ -115,7 +113,6 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
         searched=wanted,
         event_patterns=tuple(events),
         effects=_second_look([group for group in groups if group.processor in sampled]),
-        progress_groups=tuple(number for number, group in enumerate(groups) if group.processor in sampled),
         vocabulary=_vocabulary(group for group in groups if group.processor in sampled),
     )
 
@@ -216,8 +213,7 @@ class LayerPlan:
         ranked = "gen_ai.training.rank" in stream.resource
         key = stream.format, stream.wrapping, stream.single_node, ranked
         if key not in self._shapes:
-            run = self._plan.only(self._prepared.progress_groups)
-            self._shapes[key] = Shapes(self._asking(stream, run), self._asking(stream, self._plan.run))
+            self._shapes[key] = Shapes(self._asking(stream))
         return self._shapes[key]
 
     @property
@@ -248,8 +244,8 @@ class LayerPlan:
             self._databases[name] = Database((), once=False, serialised=serialised)
         return self._databases[name]
 
-    def _asking(self, stream: Stream, run: Callable[[LogSignal], None]) -> Ask:
-        """What the reader of a stream and the recipes, as they are run, make of one of its lines."""
+    def _asking(self, stream: Stream) -> Ask:
+        """What the reader of a stream and the recipes make of one of its lines."""
         from tracecore.recipes.shapes import Said
         from tracecore.signals import stamps
         from tracecore.signals.logs import reader
@@ -269,7 +265,7 @@ class LayerPlan:
                 "log": {"body": body, "attributes": attributes, "time_unix_nano": 0},
             }
             failures = self._plan.failures
-            run(signal)
+            self._plan.run(signal)
             step = attributes.get("gen_ai.training.step")
             who = (line.lane, line.host, *map(attributes.get, _WHO))
             stamped = attributes.keys() - before

@@ -116,6 +116,11 @@ class Shape(NamedTuple):
         return sorted({*self.who, *(place for place, _ in pairs)})
 
 
+def numbers(line: bytes) -> list[tuple[int, int]]:
+    """Where the numbers of a line are."""
+    return [match.span() for match in _NUMBER.finditer(line)]
+
+
 def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
     """The shape of a line; `NOTHING` or `ALONE` where it is none.
 
@@ -265,12 +270,10 @@ class Shapes:
 
     Args:
         ask: what recipes and reader make of a line.
-        often: the same for many lines that are nearly the same.
     """
 
-    def __init__(self, ask: Ask, often: Ask) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._often = often
         self._words = _Words()
         #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
         self.keys: dict[bytes, int] = {}
@@ -281,20 +284,22 @@ class Shapes:
         self._seen: set[tuple[bytes, bytes]] = set()
         self.shapes: list[Shape | int] = []
         self.rows = Rows()
+        #: Lines of each variant that were seen.
+        self._counts: dict[int, int] = {}
         self._without = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
         #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
         self.refused = 0
 
-    def find(self, line: bytes, raw: bytes) -> int:
+    def find(self, line: bytes, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The variant of a line that was not found by its key.
 
         Args:
             line: the line, masked.
             raw: the line as it is.
+            spans: where its numbers are in the latter.
         """
         outline = self._words.outline(line)
         number = self._outlines.get(outline, UNKNOWN)
-        spans = [match.span() for match in _NUMBER.finditer(line)]
         if number == UNKNOWN:
             number = self._learned(outline, raw, spans)
             if number == UNKNOWN:
@@ -336,7 +341,7 @@ class Shapes:
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
             return ALONE
-        found = learn(raw, spans, self._often)
+        found = learn(raw, spans, self._ask)
         if isinstance(found, int):
             return found
         known.append(len(self.shapes))
@@ -352,6 +357,15 @@ class Shapes:
                 np.array([shape.timeless for shape in shapes], np.bool_),
             )
         return self._without
+
+    def doubtful(self, variant: int, count: int) -> bool:
+        """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
+
+        After 1, 4, 16, 64, … of them.
+        """
+        before = self._counts.get(variant, 0)
+        self._counts[variant] = before + count
+        return before.bit_length() + 1 >> 1 != (before + count).bit_length() + 1 >> 1
 
     def agrees(self, variant: int, raw: bytes, step: int) -> bool:
         """Whether a line says what its columns say; if not, its shape is not used any more."""

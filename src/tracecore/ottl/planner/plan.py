@@ -141,21 +141,6 @@ class Plan:
         for signal in signals:
             self.run(signal)
 
-    def only(self, numbers: Iterable[int]) -> Callable[[LogSignal], None]:
-        """What runs some of the groups on a record, all statements of them: nothing is planned for that."""
-        from tracecore.ottl.planner.schedule import Rest, Stock
-
-        if self._stock is None:
-            self._stock = Stock(self.outline, self._forget)
-        stock = self._stock
-        groups = self.outline.groups
-        rest = Rest([stock.whole(number, range(len(groups[number].statements))) for number in numbers])
-
-        def run(signal: LogSignal) -> None:
-            self.failures += rest.run(signal, {})
-
-        return run
-
     def matching(self, data: bytes) -> frozenset[int]:
         """Entries of the database that occur in a text, encoded as UTF-8."""
         found: list[int] = []
