@@ -10,7 +10,7 @@ import pytest
 
 from tracecore.recipes.columns import HIDDEN, Mask
 from tracecore.recipes.plan import fresh
-from tracecore.recipes.shapes import ALONE, NOTHING, Said, Shape, Shapes, learn
+from tracecore.recipes.shapes import ALONE, NOTHING, WORTH, Said, Shape, Shapes, learn
 from tracecore.signals.stream import Stream
 
 LINES = {
@@ -54,7 +54,9 @@ def test_a_shape_is_what_numbers_move() -> None:
 
 def test_a_shape_that_is_wrong_is_not_used_again() -> None:
     shapes = Shapes(_ask)
-    assert shapes.find(b"step 1", b"step 1", [(5, 6)]) == ALONE, "nothing is learned from a line that comes once"
+    for number in range(WORTH):
+        line = b"step %d" % number
+        assert shapes.find(line, line, [(5, 6)]) == ALONE, "nothing is learned from a line that is rare"
     variant = shapes.find(b"step 2", b"step 2", [(5, 6)])
     assert variant >= 0
     shapes.remember(b"step ", variant, masked=False)

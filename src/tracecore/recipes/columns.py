@@ -135,6 +135,7 @@ class Progress(NamedTuple):
         variant: of their shapes.
         step: -1 where they have none.
         time: in seconds; not a number where they have none.
+        who: who wrote them.
         lane: whose lines of which shape they are, and how large their values.
     """
 
@@ -142,12 +143,13 @@ class Progress(NamedTuple):
     variant: Array
     step: Array
     time: Times
+    who: Array
     lane: Array
 
     def some(self, where: Array | Flags) -> Progress:
         """Those in some places."""
-        line, variant, step, time, lane = self
-        return Progress(line[where], variant[where], step[where], time[where], lane[where])
+        line, variant, step, time, who, lane = self
+        return Progress(line[where], variant[where], step[where], time[where], who[where], lane[where])
 
     def joined(self, other: Progress) -> Progress:
         """With other lines of the same block."""
@@ -156,13 +158,14 @@ class Progress(NamedTuple):
             np.append(self.variant, other.variant),
             np.append(self.step, other.step),
             np.append(self.time, other.time),
+            np.append(self.who, other.who),
             np.append(self.lane, other.lane),
         )
         return both.some(np.argsort(both.line, kind="stable"))
 
 
 _NONE: Final[Array] = np.zeros(0, np.int64)
-NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NONE)
+NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NONE, _NONE)
 
 
 def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: Flags) -> tuple[Progress, Array]:
@@ -209,7 +212,7 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     long |= (step >= MAX_STEP) | (step < 0)
     step[stepless[shape]] = -1
     time[timeless[shape]] = np.nan
-    found = Progress(line, variant, step, time, shape * _KIND + who * _WHO + size * _SIZE)
+    found = Progress(line, variant, step, time, who, shape * _KIND + who * _WHO + size * _SIZE)
     if long.any():
         wrong, found = np.append(wrong, line[long]), found.some(~long)
     return found, wrong

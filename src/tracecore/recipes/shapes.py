@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
 from tracecore.signals.arrays import np
@@ -23,6 +24,8 @@ Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Shapes that are learned; further ones are evaluated line by line.
 MAX_SHAPES: Final = 512
+#: To learn a shape takes as long as to evaluate twenty lines: so many of them have to come first.
+WORTH: Final = 3
 #: Shapes that differ in words only that no number follows.
 MAX_ALIKE: Final = 8
 #: Lines and outlines that are remembered; all are forgotten when there are so many.
@@ -281,7 +284,7 @@ class Shapes:
         self._outlines: dict[tuple[bytes, bytes], int] = {}
         #: Shapes of outlines that differ in words only that no number follows.
         self._alike: dict[bytes, list[int]] = {}
-        self._seen: set[tuple[bytes, bytes]] = set()
+        self._seen: dict[tuple[bytes, bytes], int] = {}
         self.shapes: list[Shape | int] = []
         self.rows = Rows()
         #: Lines of each variant that were seen.
@@ -321,27 +324,28 @@ class Shapes:
         keys[key] = found
 
     def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
-        """The shape of the first line with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
-        said = self._ask(raw)
-        if not said.something or not said.progress:
-            return ALONE if said.something else NOTHING
-        if any(end - begin > MAX_DIGITS for begin, end in spans):
-            return ALONE
+        """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
         known = self._alike.setdefault(outline[0], [])
-        for number in known:
-            shape = self.shapes[number]
-            if isinstance(shape, Shape) and shape.fits(said, raw, spans):
-                return number
-        # To learn a shape takes as long as to evaluate twenty lines: not for one that comes once.
-        if outline not in self._seen:
+        seen = self._seen.get(outline, 0)
+        if not seen:
+            said = self._ask(raw)
+            if not said.something or not said.progress:
+                return ALONE if said.something else NOTHING
+            if any(end - begin > MAX_DIGITS for begin, end in spans):
+                return ALONE
+            for number in known:
+                shape = self.shapes[number]
+                if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+                    return number
+        if seen < WORTH:
             if len(self._seen) >= MAX_KEYS:
                 self._seen.clear()
                 self._alike.clear()
-            self._seen.add(outline)
+            self._seen[outline] = seen + 1
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
             return ALONE
-        found = learn(raw, spans, self._ask)
+        found = learn(raw, spans, cache(self._ask))
         if isinstance(found, int):
             return found
         known.append(len(self.shapes))
