@@ -21,6 +21,7 @@ from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import Selector, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Progress, read
 from tracecore.recipes.lanes import Lanes
+from tracecore.recipes.repeats import Repeats, sampled
 from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, Shapes, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
@@ -88,6 +89,7 @@ class Sampler:
         self._size = size
         self._live = live
         self._lanes = Lanes()
+        self._repeats = Repeats()
         #: The last line of the block before was cut by the runtime.
         self._cut = False
         self._end = 0
@@ -120,7 +122,17 @@ class Sampler:
             more, others_alone = self._found(lines, keys, others, texts)
             found, alone = found.joined(more), np.concatenate((alone, others_alone))
         newlines = lines.newlines()
+
+        def row(line: int) -> Report:
+            start = int(lines.starts[line])
+            return Report(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
+
         reports: list[Report] = []
+        news = self._news(said, [line for line in events.tolist() if line not in cut])
+        if not self._live:
+            also = self._progressing(said, events)[0].tolist()
+            kept, reports = self._repeats.thin(events.tolist(), keys, said, row, {*also, *cut, *rest})
+            events = np.array(kept, np.int64)
         picked = [events, alone]
         if len(events) and FAILED_GROUP in text:
             # What workers say after it is another attempt: all in the order of the stream.
@@ -128,21 +140,13 @@ class Sampler:
             timed = np.zeros(len(found.line), np.bool_)
         else:
             timed = np.isfinite(found.time) & (not self._live)
-        beside = np.setdiff1d(events, [*cut, *(line for line in events.tolist() if _is_ruler(lines.raw(line)))])
-        if len(beside) > MAX_EVENTS:
-            beside = beside[np.linspace(0, len(beside) - 1, MAX_EVENTS).astype(np.int64)]
+        beside = sampled([line for line in news if not _is_ruler(lines.raw(line))], MAX_EVENTS)
         if timed.any():
             rows = found.some(timed)
             keep = self._keep(block)
             thinned = self._lanes.thin(rows, PAUSE, EVERY, ENOUGH, beside, keep)
-
-            def row(place: int) -> Report:
-                line = int(rows.line[place])
-                start = int(lines.starts[line])
-                number = block.line + int(np.searchsorted(newlines, start))
-                return Report(lines.raw(line), block.offset + start, number)
-
-            reports += self._lanes.follow(thinned, row, keep)
+            reports += self._lanes.follow(thinned, lambda place: row(int(rows.line[place])), keep)
+            reports.sort(key=_offset)
         if not timed.all():
             rows = found.some(~timed)
             thinned = self._lanes.thin(rows, LIVE_PAUSE, LIVE_EVERY, LIVE_ENOUGH, beside)
@@ -162,6 +166,13 @@ class Sampler:
         """How many of the last lines of each lane may be needed: few where the end is far away."""
         far = self._size is not None and block.offset + len(block.data) < self._size - RECENT
         return 1 if far else self._lanes.tail()
+
+    def _news(self, said: Lines, events: list[int]) -> list[int]:
+        """Events of which there were not many like it: only progress beside them is handed on."""
+        if not events:
+            return []
+        text = b"\n".join([said.raw(line) for line in events])
+        return self._repeats.news(events, Lines(self._mask(text)).without(_UNTELLING))
 
     def _progressing(self, said: Lines, others: Array) -> tuple[Array, list[bytes]]:
         """Those of some lines in which a guard of progress is found, and what they say."""
@@ -272,6 +283,10 @@ class Sampler:
                 else:
                     self._cut = True
         return cut, rest
+
+
+def _offset(report: Report) -> int:
+    return report.offset
 
 
 def _is_ruler(raw: bytes) -> bool:

@@ -252,9 +252,11 @@ class _Assembly:
             if report.until is not None:
                 last = self._dialect(report.until)
                 until = last.stamp or stamps.find(last.text)
+                kind = "repeat" if report.event else "report"
                 if until is not None:
-                    attributes["tracecore.report.until_unix_nano"] = max(until.resolve(time), time)
-                    attributes["tracecore.report.count"] = report.lines
+                    attributes[f"tracecore.{kind}.until_unix_nano"] = max(until.resolve(time), time)
+                if until is not None or report.event:
+                    attributes[f"tracecore.{kind}.count"] = report.lines
             source = Source(self._stream.path, report.offset, report.line, len(report.raw))
             yield self._record(line.host, line.program, line.text[:MAX_BODY], attributes, time, source)
 

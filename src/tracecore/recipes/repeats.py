@@ -1,0 +1,123 @@
+"""Events that repeat: the first few are handed on, then one for each block that says how many it stands for.
+
+Two lines are the same event when they differ in times and long numbers only. Of lines that differ in other numbers,
+many are handed on, since a rank or an error code is such a number; a program that puts a counter into each message is
+thinned after that. Only lines that stand alone are thinned: of a traceback over several lines, every one is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from tracecore.recipes.columns import Array, Lines
+from tracecore.signals.arrays import np
+from tracecore.signals.logs.multiline import CONTINUES
+from tracecore.signals.logs.selector import ALWAYS, Report
+
+#: The same event is handed on so many times in full.
+FIRST: Final = 8
+#: Lines that differ in short numbers only, of which all are handed on.
+MAX_ALIKE: Final = 512
+#: Kinds of events that are remembered; all are forgotten when there are so many.
+MAX_KINDS: Final = 4096
+#: After so many events of a kind, progress beside them says nothing new.
+NEWS: Final = 4
+
+_UNTELLING: Final = re.compile(rb"\d+(?:[:.,TZ/-]\d+){2,}|\d{6,}")
+
+
+class Repeats:
+    """What is remembered of the events of a stream."""
+
+    def __init__(self) -> None:
+        #: How often each event was seen, by what it says without digits.
+        self._kinds: dict[bytes, dict[bytes, int]] = {}
+        self._told: dict[bytes, int] = {}
+
+    def thin(
+        self,
+        events: Sequence[int],
+        keys: Sequence[bytes],
+        said: Lines,
+        row: Callable[[int], Report],
+        others: Collection[int],
+    ) -> tuple[list[int], list[Report]]:
+        """Events of a block that are handed on, and reports that stand for all others.
+
+        Args:
+            events: lines.
+            keys: all lines without their digits.
+            said: what the lines say.
+            row: a line as a report.
+            others: lines that are progress, too, or parts of a line.
+        """
+        kept: list[int] = []
+        repeated: dict[tuple[bytes, bytes], list[int]] = {}
+        for line in events:
+            text = said.raw(line)
+            kind = self._kind(keys[line])
+            event = _UNTELLING.sub(b"", text)
+            count = kind.get(event, 0)
+            if count or len(kind) < MAX_ALIKE:
+                kind[event] = count + 1
+            else:
+                event, count = b"", FIRST
+            if count < FIRST or line in others or not _alone(text, said, line):
+                kept.append(line)
+            else:
+                repeated.setdefault((keys[line], event), []).append(line)
+        reports = []
+        for lines in repeated.values():
+            # The last one for itself: whatever it began may not have ended.
+            *before, last = map(row, lines[:1] + lines[-2:])
+            if before:
+                reports.append(before[0]._replace(until=before[-1].raw, lines=len(lines) - 1, event=True))
+            reports.append(last)
+        return kept, reports
+
+    def news(self, events: Sequence[int], kinds: Sequence[bytes]) -> list[int]:
+        """Events of which there were not many like it.
+
+        Args:
+            events: lines.
+            kinds: what each of them says, as far as it means anything to recipes.
+        """
+        found = []
+        for line, kind in zip(events, kinds, strict=True):
+            count = self._told.get(kind, 0)
+            if count < NEWS:
+                if len(self._told) >= MAX_KINDS:
+                    self._told.clear()
+                self._told[kind] = count + 1
+                found.append(line)
+        return found
+
+    def _kind(self, key: bytes) -> dict[bytes, int]:
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= MAX_KINDS:
+                self._kinds.clear()
+            kind = self._kinds[key] = {}
+        return kind
+
+
+def _alone(text: bytes, said: Lines, line: int) -> bool:
+    """Whether a line is all there is of an event, as a line of JSON is."""
+    if _is_json(text):
+        return True
+    if any(opener in text for opener in ALWAYS):
+        return False
+    following = said.raw(line + 1) if line + 1 < len(said.ends) else b""
+    return bool(following) and (_is_json(following) or CONTINUES.search(following) is None)
+
+
+def _is_json(text: bytes) -> bool:
+    return text.endswith(b"}") and b'{"' in text
+
+
+def sampled(lines: Sequence[int], most: int) -> Array:
+    """Some of the lines, evenly spread."""
+    chosen = np.array(lines, np.int64)
+    return chosen if len(chosen) <= most else chosen[np.linspace(0, len(chosen) - 1, most).astype(np.int64)]
