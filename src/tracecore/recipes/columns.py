@@ -21,8 +21,8 @@ _KINDS: Final = bytes(1 if byte in DIGITS else _LETTER * (byte < 128 and chr(byt
 _SMALL: Final = np.uint64(0x2020202020202020)
 _HIGH: Final = np.uint64(0x8080808080808080)
 _UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
-_FACTOR: Final = 0x9E3779B97F4A7C15
-_SHIFT: Final = np.uint64(64 - 14)
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT: Final = np.uint64(64 - 18)
 _FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
@@ -71,14 +71,9 @@ class Mask:
     def __init__(self, words: Iterable[str]) -> None:
         named = {form for word in words for form in (word, word + "s")}
         values = np.unique(np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64))
-        # A table that is looked up by a hash of the word; the first factor under which no two words share a place.
-        for factor in range(_FACTOR, _FACTOR + 2_000_000, 2):
-            self._factor = np.uint64(factor)
-            places = (values * self._factor) >> _SHIFT
-            if len(np.unique(places)) == len(values):
-                break
-        self._named = np.zeros(1 << (64 - int(_SHIFT)), np.uint64)
-        self._named[places] = values
+        # By a hash of the word. A word that shares the place of another is not hidden, which does no harm.
+        self._named = np.zeros(1 << 18, np.bool_)
+        self._named[(values * _FACTOR) >> _SHIFT] = True
 
     def __call__(self, text: bytes) -> bytes:
         """A text of lines in which `HIDDEN` stands for each byte of these; everything else stays in its place."""
@@ -95,7 +90,7 @@ class Mask:
             return text
         words = np.ndarray((len(text),), np.uint64, text + bytes(8), 0, (1,))[begin[letters]] | _SMALL
         words &= _FRONTS[np.minimum(size[letters], 8)]
-        named = self._named[(words * self._factor) >> _SHIFT] == words
+        named = self._named[(words * _FACTOR) >> _SHIFT]
         # `batch_7` names something; what is said of a number is not joined to it so.
         after = np.minimum(begin[letters] + size[letters], len(text) - 2)
         named &= (array[after] != ord("_")) | (kind[after + 1] != 1)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.doubts import Doubts
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.ottl.planner.selection import Selector as LineSelector
+    from tracecore.recipes.columns import Mask
     from tracecore.recipes.shapes import Ask, Shapes
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
@@ -72,6 +73,7 @@ class Prepared(msgspec.Struct, frozen=True):
         event_patterns: the guards it was made from.
         effects: for raw lines, what progress lines must have besides; empty where that is not known.
         vocabulary: words that the recipes of progress name.
+        words: those that any recipe names.
     """
 
     outline: Outline
@@ -86,6 +88,7 @@ class Prepared(msgspec.Struct, frozen=True):
     event_patterns: tuple[str, ...]
     effects: bytes
     vocabulary: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
@@ -114,6 +117,7 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
         event_patterns=tuple(events),
         effects=_second_look([group for group in groups if group.processor in sampled]),
         vocabulary=_vocabulary(group for group in groups if group.processor in sampled),
+        words=_vocabulary(groups) if progress else (),
     )
 
 
@@ -162,6 +166,7 @@ class LayerPlan:
         self._databases: dict[str, Database] = {}
         self._doubts: Doubts | None = None
         self._shapes: dict[tuple[object, ...], Shapes] = {}
+        self._masks: dict[tuple[str, ...], Mask] = {}
 
     def run(self, signal: LogSignal) -> None:
         """Stamp a record, in place."""
@@ -176,7 +181,6 @@ class LayerPlan:
         prepared = self._prepared
         if prepared.events is None or prepared.progress is None or stream.format not in SAMPLED_FORMATS:
             return self.every(stream)
-        from tracecore.recipes.columns import Mask
         from tracecore.recipes.sampling import Sampler
 
         return Sampler(
@@ -184,7 +188,8 @@ class LayerPlan:
             self._database("progress", prepared.progress),
             self._database("effects", prepared.effects) if prepared.effects else None,
             self._shapes_of(stream),
-            Mask((*prepared.vocabulary, *_OF_READERS)),
+            self._mask(prepared.vocabulary),
+            self._mask(prepared.words),
             escaped=stream.format == "docker",
             size=stream.size,
             live=live,
@@ -205,6 +210,14 @@ class LayerPlan:
     def event_patterns(self) -> tuple[str, ...]:
         """The guards that these are found by."""
         return self._prepared.event_patterns
+
+    def _mask(self, words: tuple[str, ...]) -> Mask:
+        """What hides all words but these and those of readers."""
+        from tracecore.recipes.columns import Mask
+
+        if words not in self._masks:
+            self._masks[words] = Mask((*words, *_OF_READERS))
+        return self._masks[words]
 
     def _shapes_of(self, stream: Stream) -> Shapes:
         """What is known of lines of this kind of stream."""

@@ -1,8 +1,8 @@
 """Events that repeat: the first few are handed on, then one for each block that says how many it stands for.
 
-Two lines are the same event when they differ in times and long numbers only. Of lines that differ in other numbers,
-many are handed on, since a rank or an error code is such a number; a program that puts a counter into each message is
-thinned after that. Only lines that stand alone are thinned: of a traceback over several lines, every one is kept.
+Two lines are the same event when they differ only in times, long numbers and words that no recipe names. Of lines that
+differ in other numbers, many are handed on, since a rank or an error code is such a number; a program that puts a
+counter into each message is thinned after that. Only lines that stand alone are thinned: of a traceback over several lines, every one is kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from tracecore.recipes.columns import Array, Lines
+from tracecore.recipes.columns import HIDDEN, Array, Lines
+from tracecore.recipes.shapes import DIGITS
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.multiline import CONTINUES
 from tracecore.signals.logs.selector import ALWAYS, Report
@@ -32,14 +33,14 @@ class Repeats:
     """What is remembered of the events of a stream."""
 
     def __init__(self) -> None:
-        #: How often each event was seen, by what it says without digits.
+        #: How often each event was seen, by what it says without numbers.
         self._kinds: dict[bytes, dict[bytes, int]] = {}
         self._told: dict[bytes, int] = {}
 
     def thin(
         self,
         events: Sequence[int],
-        keys: Sequence[bytes],
+        masked: Sequence[bytes],
         said: Lines,
         row: Callable[[int], Report],
         others: Collection[int],
@@ -48,17 +49,18 @@ class Repeats:
 
         Args:
             events: lines.
-            keys: all lines without their digits.
+            masked: what each of them says, without what means nothing to recipes.
             said: what the lines say.
             row: a line as a report.
             others: lines that are progress, too, or parts of a line.
         """
         kept: list[int] = []
         repeated: dict[tuple[bytes, bytes], list[int]] = {}
-        for line in events:
+        for line, means in zip(events, masked, strict=True):
             text = said.raw(line)
-            kind = self._kind(keys[line])
-            event = _UNTELLING.sub(b"", text)
+            event = _UNTELLING.sub(b"", means).translate(None, HIDDEN + b" ")
+            key = event.translate(None, DIGITS)
+            kind = self._kind(key)
             count = kind.get(event, 0)
             if count or len(kind) < MAX_ALIKE:
                 kind[event] = count + 1
@@ -67,7 +69,7 @@ class Repeats:
             if count < FIRST or line in others or not _alone(text, said, line):
                 kept.append(line)
             else:
-                repeated.setdefault((keys[line], event), []).append(line)
+                repeated.setdefault((key, event), []).append(line)
         reports = []
         for lines in repeated.values():
             # The last one for itself: whatever it began may not have ended.
@@ -77,15 +79,11 @@ class Repeats:
             reports.append(last)
         return kept, reports
 
-    def news(self, events: Sequence[int], kinds: Sequence[bytes]) -> list[int]:
-        """Events of which there were not many like it.
-
-        Args:
-            events: lines.
-            kinds: what each of them says, as far as it means anything to recipes.
-        """
+    def news(self, events: Sequence[int], masked: Sequence[bytes]) -> list[int]:
+        """Events of which there were not many like it; arguments as of `thin`."""
         found = []
-        for line, kind in zip(events, kinds, strict=True):
+        for line, means in zip(events, masked, strict=True):
+            kind = means.translate(None, DIGITS + HIDDEN + b" ")
             count = self._told.get(kind, 0)
             if count < NEWS:
                 if len(self._told) >= MAX_KINDS:

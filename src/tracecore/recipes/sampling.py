@@ -51,6 +51,7 @@ MAX_EVENTS: Final = 8
 _UNTELLING: Final = DIGITS + HIDDEN + b" "
 #: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
 _CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
+_ESCAPE: Final = re.compile(rb"\\[a-z]")
 _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
@@ -63,6 +64,7 @@ class Sampler:
         effects: the database of what progress lines have besides, where it is known.
         shapes: of the lines of this and other streams.
         mask: hides what means nothing in lines that are not known otherwise.
+        event_mask: the same for lines that are no progress.
         escaped: lines are JSON.
         size: of the stream in bytes, where it is known.
         live: the stream goes on for ever, and nothing of it is kept back.
@@ -75,6 +77,7 @@ class Sampler:
         effects: Database | None,
         shapes: Shapes,
         mask: Mask,
+        event_mask: Mask,
         *,
         escaped: bool = False,
         size: int | None = None,
@@ -85,6 +88,7 @@ class Sampler:
         self._effects = effects
         self._shapes = shapes
         self._mask = mask
+        self._event_mask = event_mask
         self._escaped = escaped
         self._size = size
         self._live = live
@@ -128,10 +132,11 @@ class Sampler:
             return Report(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
 
         reports: list[Report] = []
-        news = self._news(said, [line for line in events.tolist() if line not in cut])
-        if not self._live:
+        masked = self._masked(said, events)
+        news = [line for line in self._repeats.news(events.tolist(), masked) if line not in cut]
+        if not self._live and len(events):
             also = self._progressing(said, events)[0].tolist()
-            kept, reports = self._repeats.thin(events.tolist(), keys, said, row, {*also, *cut, *rest})
+            kept, reports = self._repeats.thin(events.tolist(), masked, said, row, {*also, *cut, *rest})
             events = np.array(kept, np.int64)
         picked = [events, alone]
         if len(events) and FAILED_GROUP in text:
@@ -167,12 +172,14 @@ class Sampler:
         far = self._size is not None and block.offset + len(block.data) < self._size - RECENT
         return 1 if far else self._lanes.tail()
 
-    def _news(self, said: Lines, events: list[int]) -> list[int]:
-        """Events of which there were not many like it: only progress beside them is handed on."""
-        if not events:
+    def _masked(self, said: Lines, events: Array) -> list[bytes]:
+        """Events without what means nothing to any recipe."""
+        if not len(events):
             return []
-        text = b"\n".join([said.raw(line) for line in events])
-        return self._repeats.news(events, Lines(self._mask(text)).without(_UNTELLING))
+        text = b"\n".join([said.raw(line) for line in events.tolist()])
+        # An escape in a line of JSON is no part of the word after it.
+        aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
+        return [aside.raw(number) for number in range(len(events))]
 
     def _progressing(self, said: Lines, others: Array) -> tuple[Array, list[bytes]]:
         """Those of some lines in which a guard of progress is found, and what they say."""

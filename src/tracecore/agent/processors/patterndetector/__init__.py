@@ -39,7 +39,7 @@ class PatternDetector:
             if batch.signal == "metrics":
                 self.detection.metrics(batch.view(), now)
             else:
-                self.detection.logs(batch.view(), now, batch.pause)
+                self.detection.logs(batch.view(), now, batch.pause, selected=batch.selected)
             # What came has arrived when it was judged, and what it led to has arrived.
             if self._forwards:
                 batch.hold(1)

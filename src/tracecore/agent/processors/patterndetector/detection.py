@@ -201,11 +201,12 @@ class Detection:
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
-    def logs(self, payload: Mapping[str, Any], now: int, pause: int = 0) -> None:
+    def logs(self, payload: Mapping[str, Any], now: int, pause: int = 0, *, selected: bool = False) -> None:
         """Take log records, which are not changed.
 
         Args:
             pause: nanoseconds after which at the latest their receiver has what follows; 0 where nobody knows.
+            selected: their receiver has sampled steps already.
         """
         self._quiet = pause + BEYOND if pause and not self._options.block_timeout else 0
         for entry in payload.get("resource_logs") or ():
@@ -222,7 +223,7 @@ class Detection:
                     self._recorded(resource, records, now)
                     continue
                 for place, whose, some in by_layer(layer, resource, records):
-                    self._records(place, whose, some, now)
+                    self._records(place, whose, some, now, selected=selected)
         self._appoint(now)
 
     def _facts_of(self, entry: Mapping[str, Any], held: Mapping[str, Any], now: int) -> None:
@@ -271,7 +272,7 @@ class Detection:
         if others:
             self._records("flight_recorder", resource, others, now)
 
-    def _records(self, layer: str, resource: Resource, records: Any, now: int) -> None:
+    def _records(self, layer: str, resource: Resource, records: Any, now: int, *, selected: bool = False) -> None:
         if any(type(record.get("body")) is dict for record in records):
             records = self._objects(records, now)
         if not records:
@@ -288,7 +289,7 @@ class Detection:
         if self._options.recipes:
             if layer not in self._lines:
                 self._lines[layer] = Lines(layer)
-            picked = self._lines[layer].picked(streams, records)
+            picked = self._lines[layer].picked(streams, records, selected=selected)
         for number, record in enumerate(self._present(records, streams, now)):
             self._see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
             attributes = record.get("attributes")
