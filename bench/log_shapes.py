@@ -143,7 +143,9 @@ def coloured(number: int, now: datetime, dice: random.Random) -> str:
 def json_tracebacks(number: int, now: datetime, dice: random.Random) -> str:
     """Every line an error, with its traceback in a field."""
     module = _WORDS[number % 6]
-    frames = "".join(f'  File "/app/{module}.py", line {at}, in {word}\n    {word}(batch)\n' for at, word in enumerate(_WORDS[:5]))
+    frames = "".join(
+        f'  File "/app/{module}.py", line {at}, in {word}\n    {word}(batch)\n' for at, word in enumerate(_WORDS[:5])
+    )
     error = f"ValueError: row {dice.randrange(10**6)}: expected 512 tokens, got {number % 500}"
     entry = {"ts": f"{now:%Y-%m-%dT%H:%M:%S.%f}Z", "level": "error", "msg": "skipped a batch", "sample": number}
     return json.dumps({**entry, "exc_info": f"Traceback (most recent call last):\n{frames}{error}"}) + "\n"

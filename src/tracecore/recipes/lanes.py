@@ -182,7 +182,7 @@ class Lanes:
             who: their writers.
         """
         if len(events):
-            self._owed = {writer: AFTER for writer in self._owed}
+            self._owed = dict.fromkeys(self._owed, AFTER)
         if not len(line) or not (len(events) or any(self._owed.values())):
             return
         order = np.lexsort((line, who))

@@ -1,8 +1,9 @@
-"""Events that repeat: the first few are handed on, then one for each block that says how many it stands for.
+"""Events that repeat: the first few are handed on, then the first and the last of each block, with a count.
 
 Two lines are the same event when they differ only in times, long numbers and words that no recipe names. Of lines that
 differ in other numbers, many are handed on, since a rank or an error code is such a number; a program that puts a
-counter into each message is thinned after that. Only lines that stand alone are thinned: of a traceback over several lines, every one is kept.
+counter into each message is thinned after that. Only lines that stand alone are thinned: of a traceback over several
+lines, every one is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tracecore.signals.logs.selector import ALWAYS, Report
 #: The same event is handed on so many times in full.
 FIRST: Final = 8
 #: Lines that differ in short numbers only, of which all are handed on.
-MAX_ALIKE: Final = 512
+MAX_ALIKE: Final = 128
 #: Kinds of events that are remembered; all are forgotten when there are so many.
 MAX_KINDS: Final = 4096
 #: After so many events of a kind, progress beside them says nothing new.
@@ -57,15 +58,13 @@ class Repeats:
         kept: list[int] = []
         repeated: dict[tuple[bytes, bytes], list[int]] = {}
         for line, means in zip(events, masked, strict=True):
-            text = said.raw(line)
-            event = _UNTELLING.sub(b"", means).translate(None, HIDDEN + b" ")
-            key = event.translate(None, DIGITS)
+            key = means.translate(None, DIGITS + HIDDEN + b" ")
             kind = self._kind(key)
-            count = kind.get(event, 0)
-            if count or len(kind) < MAX_ALIKE:
+            text, event, count = said.raw(line), b"", FIRST
+            if len(kind) < MAX_ALIKE:
+                event = _UNTELLING.sub(b"", means)
+                count = kind.get(event, 0)
                 kind[event] = count + 1
-            else:
-                event, count = b"", FIRST
             if count < FIRST or line in others or not _alone(text, said, line):
                 kept.append(line)
             else:
@@ -73,10 +72,11 @@ class Repeats:
         reports = []
         for lines in repeated.values():
             # The last one for itself: whatever it began may not have ended.
-            *before, last = map(row, lines[:1] + lines[-2:])
+            *before, last = lines
             if before:
-                reports.append(before[0]._replace(until=before[-1].raw, lines=len(lines) - 1, event=True))
-            reports.append(last)
+                until = row(before[-1]).raw
+                reports.append(row(before[0])._replace(until=until, lines=len(before), event=True))
+            reports.append(row(last))
         return kept, reports
 
     def news(self, events: Sequence[int], masked: Sequence[bytes]) -> list[int]:

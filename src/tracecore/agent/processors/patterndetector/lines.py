@@ -33,9 +33,7 @@ class Lines:
         self._selectors: OrderedDict[_Key, Selector] = OrderedDict()
         warm(self.plan)
 
-    def picked(
-        self, streams: Sequence[_Key], records: Sequence[Any], *, selected: bool = False
-    ) -> set[int] | None:
+    def picked(self, streams: Sequence[_Key], records: Sequence[Any], *, selected: bool = False) -> set[int] | None:
         """Numbers of the records that some recipe can change; None for all. Of steps that merely follow, a sample.
 
         Args:
