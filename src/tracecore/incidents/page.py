@@ -9,6 +9,7 @@ import re2
 from tracecore import __version__
 from tracecore.facts.wording import counted, size
 from tracecore.incidents.coverage import limits_reached, unread_files
+from tracecore.incidents.diagnosis import QUOTES, TIMELINE_ROWS
 from tracecore.incidents.drawings import moment, progress_charts, timeline_picture
 from tracecore.incidents.drawings import text as _text
 from tracecore.incidents.text import all_clear, class_and_decision, decisive, last_lines, where
@@ -24,10 +25,8 @@ if TYPE_CHECKING:
 
 _ITEM: Final = re2.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 _CODE: Final = re2.compile(r"`([^`\n]{1,400})`")
-_QUOTED: Final = 8
 #: Of which so many are unfolded.
 _OPEN: Final = 3
-_ROWS: Final = 60
 _SKIPPED: Final = 200
 #: Of a page without an incident.
 TITLES: Final = {"no_incident": "No incident", "nothing_read": "Nothing could be read"}
@@ -136,7 +135,7 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     sure = f", confidence {incident.root.verdict.confidence}" if incident.root else ""
     yield f"<dt>Pattern</dt><dd>{_text(name + sure)}</dd></dl>"
     yield from _evidence(diagnosis, incident)
-    rows = timeline(diagnosis, incident, _ROWS)
+    rows = timeline(diagnosis, incident, TIMELINE_ROWS)
     if len(rows) > 1:
         yield "<h2>Timeline</h2>"
         yield from timeline_picture(rows)
@@ -155,7 +154,7 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
 
 
 def _evidence(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
-    quoted = decisive(diagnosis, incident, _QUOTED)
+    quoted = decisive(diagnosis, incident, QUOTES)
     if not quoted:
         return
     yield "<h2>Evidence</h2>"
