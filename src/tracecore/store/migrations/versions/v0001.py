@@ -102,6 +102,15 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("node", "gpu"),
     )
     op.create_table(
+        "inbox",
+        sa.Column("number", NUMBER, autoincrement=True, nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("tenant", sa.String(length=80), nullable=False),
+        sa.Column("payload", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("number"),
+        sqlite_autoincrement=True,
+    )
+    op.create_table(
         "incidents",
         sa.Column("number", NUMBER, autoincrement=True, nullable=False),
         sa.Column("id", sa.String(length=80), nullable=False),
