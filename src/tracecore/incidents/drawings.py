@@ -294,7 +294,7 @@ def progress_charts(facts: Iterable[Fact], suspects: Sequence[int]) -> Iterator[
     ):
         drawn = {rank: points for rank, points in series.items() if len({x for x, _ in points}) > 1}
         if drawn:
-            yield from _chart(title, unit, drawn, suspects)
+            yield from line_chart(title, unit, drawn, suspects)
 
 
 def _step_times(told: Sequence[Progress]) -> list[tuple[float, float]]:
@@ -313,7 +313,7 @@ def _losses(told: Sequence[Progress]) -> list[tuple[float, float]]:
     return [(fact.step or 0, fact.loss) for fact in told if fact.loss is not None and math.isfinite(fact.loss)]
 
 
-def _chart(
+def line_chart(
     title: str, unit: str, series: dict[int | None, list[tuple[float, float]]], suspects: Sequence[int]
 ) -> Iterator[str]:
     ranks = sorted(series, key=lambda rank: (rank not in suspects, rank is None, rank or 0))
