@@ -32,6 +32,7 @@ from tracecore.agent.processors.patterndetector.options import Options
 from tracecore.agent.processors.patterndetector.pulse import Pulse
 from tracecore.agent.processors.patterndetector.stalls import Stalls
 from tracecore.agent.processors.patterndetector.state import Kept, Told, incident_told, verdict_told
+from tracecore.agent.processors.patterndetector.verdicts import is_told
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, Limits
 from tracecore.facts import wire
@@ -215,6 +216,8 @@ class Detection:
             layer = layer_of_resource(resource)
             for held in entry.get("scope_logs") or ():
                 records = held.get("log_records") or ()
+                if is_told(held):
+                    continue
                 if (held.get("scope") or {}).get("name") == wire.SCOPE:
                     self._facts_of(entry, held, now)
                     continue
