@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, HTTPException, Request
+from starlette.datastructures import FormData
 from starlette.responses import RedirectResponse
 
+from tracecore.server.csrf import checked_form
 from tracecore.server.principal import Principal, require
 from tracecore.store.store import Store
 
@@ -29,6 +31,8 @@ def clock_of(request: Request) -> int:
     return now
 
 
+#: The form of one of our pages.
+Form = Annotated[FormData, Depends(checked_form)]
 #: The store of the application.
 Held = Annotated[Store, Depends(store_of)]
 #: Nanoseconds since the epoch.

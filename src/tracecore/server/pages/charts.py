@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from tracecore.facts.wording import counted, seconds
 from tracecore.server.pages.hostile import visible
-from tracecore.server.pages.words import LOOKS, SECOND, exact, hours, state_word
+from tracecore.server.pages.words import LOOKS, SECOND, exact, hours, path, state_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +26,11 @@ EVENT_KINDS: Final = {
     "xid": "Xid", "ecc": "ECC", "throttle": "Throttling", "link": "Links", "pcie": "PCIe", "host": "Host",
     "other": "Other",
 }  # fmt: skip
+
+
+def _svg(template: str, *values: object) -> Markup:
+    """A piece of SVG with these values, escaped."""
+    return Markup(template).format(*values)
 
 
 class Legend(msgspec.Struct, frozen=True):
@@ -73,7 +78,7 @@ def days_of(causes: Sequence[Cause], days: int, now: int) -> Days:
         for day in reversed(names)
     ]
     return Days(
-        chart=_bars(names, stacks, "interruption", "Interruptions per day by cause", 190),
+        chart=_bars(names, stacks, "interruption", "Interruptions per day by cause", 170),
         lost=_bars(names, [[("c0", "GPU hours", lost[day])] for day in names], "", "GPU hours lost per day", 96),
         legend=legend,
         rows=rows,
@@ -85,18 +90,25 @@ def _bars(
     days: Sequence[str], stacks: Sequence[Sequence[tuple[str, str, float]]], what: str, title: str, height: float
 ) -> Markup:
     top = _round_up(max((sum(value for _, _, value in stack) for stack in stacks), default=0))
-    left, right, floor, roof = 40.0, 896.0, height - 22, 8.0
+    left, right, floor, roof = 30.0, 516.0, height - 20, 8.0
     step = (right - left) / max(1, len(days))
-    width = min(34.0, step * 0.72)
-    parts = [Markup('<svg class="drawing" viewBox="0 0 900 {}" role="img" aria-label="{}">').format(int(height), title)]
+    width = min(26.0, step * 0.72)
+    parts = [_svg('<svg class="drawing" viewBox="0 0 520 {}" role="img" aria-label="{}">', int(height), title)]
     for share in (0.0, 0.5, 1.0):
         y = floor - (floor - roof) * share
         parts.append(
-            Markup('<line x1="{}" x2="{}" y1="{}" y2="{}"/><text class="faint" x="{}" y="{}" text-anchor="end">{}</text>')
-            .format(f"{left:g}", f"{right:g}", f"{y:.1f}", f"{y:.1f}", f"{left - 6:g}", f"{y + 4:.1f}",
-                    f"{top * share:,.0f}" if top >= 2 or share in (0, 1) else "")
-        )  # fmt: skip
-    every = max(1, math.ceil(len(days) / 10))
+            _svg(
+                '<line x1="{}" x2="{}" y1="{}" y2="{}"/><text class="faint" x="{}" y="{}" text-anchor="end">{}</text>',
+                f"{left:g}",
+                f"{right:g}",
+                f"{y:.1f}",
+                f"{y:.1f}",
+                f"{left - 6:g}",
+                f"{y + 4:.1f}",
+                f"{top * share:,.0f}" if top >= 2 or share in (0, 1) else "",
+            )
+        )
+    every = max(1, math.ceil(len(days) / 7))
     for number, (day, stack) in enumerate(zip(days, stacks, strict=True)):
         x = left + step * number + (step - width) / 2
         y = floor
@@ -108,16 +120,24 @@ def _bars(
             y -= tall
             said = f"{counted(int(value), what)}: {name}" if what else f"{hours(value)} {name}"
             parts.append(
-                Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>').format(
-                    colour, f"{x:.1f}", f"{y:.1f}", f"{width:.1f}", f"{max(tall - 1, 0.8):.1f}",
+                _svg(
+                    '<rect class="{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>',
+                    colour,
+                    f"{x:.1f}",
+                    f"{y:.1f}",
+                    f"{width:.1f}",
+                    f"{max(tall - 1, 0.8):.1f}",
                     f"{day}, {visible(said)}" + (f" ({whole:.0f} in all)" if what and whole != value else ""),
-                )  # fmt: skip
+                )
             )
         if (len(days) - 1 - number) % every == 0:
             label = datetime.fromisoformat(day).strftime("%-d %b")
             parts.append(
-                Markup('<text class="faint" x="{}" y="{}" text-anchor="middle">{}</text>').format(
-                    f"{x + width / 2:.1f}", f"{height - 5:g}", label
+                _svg(
+                    '<text class="faint" x="{}" y="{}" text-anchor="middle">{}</text>',
+                    f"{x + width / 2:.1f}",
+                    f"{height - 5:g}",
+                    label,
                 )
             )
     parts.append(Markup("</svg>"))
@@ -137,14 +157,18 @@ def shares(counts: Mapping[str, int], order: Sequence[str]) -> Markup:
     if not total:
         return Markup("")
     said = ", ".join(f"{counts[name]:,} {state_word(name)}" for name in order if counts.get(name))
-    parts = [Markup('<svg viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label="{}">').format(said)]
+    parts = [_svg('<svg viewBox="0 0 100 4" preserveAspectRatio="none" role="img" aria-label="{}">', said)]
     x = 0.0
     for name in order:
         width = 100 * counts.get(name, 0) / total
         if width:
             parts.append(
-                Markup('<rect class="{}" x="{}" width="{}" height="4"><title>{}</title></rect>').format(
-                    LOOKS.get(name, "none"), f"{x:.2f}", f"{width:.2f}", f"{counts[name]:,} {state_word(name)}"
+                _svg(
+                    '<rect class="{}" x="{}" width="{}" height="4"><title>{}</title></rect>',
+                    LOOKS.get(name, "none"),
+                    f"{x:.2f}",
+                    f"{width:.2f}",
+                    f"{counts[name]:,} {state_word(name)}",
                 )
             )
             x += width
@@ -155,11 +179,14 @@ def shares(counts: Mapping[str, int], order: Sequence[str]) -> Markup:
 def gpu_squares(states: Sequence[tuple[str, str]]) -> Markup:
     """The GPUs of a node as squares, at most 16 in a row. Each is (name, state)."""
     count = min(16, max(8, len(states)))
-    parts = [Markup('<svg viewBox="0 0 {} 10" preserveAspectRatio="xMinYMid meet" aria-hidden="true">').format(count * 11)]
+    parts = [_svg('<svg viewBox="0 0 {} 10" preserveAspectRatio="xMinYMid meet" aria-hidden="true">', count * 11)]
     for number, (name, state) in enumerate(states[:16]):
         parts.append(
-            Markup('<rect class="{}" x="{}" width="9" height="10" rx="1.5"><title>{}</title></rect>').format(
-                LOOKS.get(state, "none"), number * 11, f"{visible(name)}: {state_word(state)}"
+            _svg(
+                '<rect class="{}" x="{}" width="9" height="10" rx="1.5"><title>{}</title></rect>',
+                LOOKS.get(state, "none"),
+                number * 11,
+                f"{visible(name)}: {state_word(state)}",
             )
         )
     parts.append(Markup("</svg>"))
@@ -179,10 +206,15 @@ class _Axis:
     def ticks(self, height: float) -> Iterable[Markup]:
         for at, label in _calendar(self.first, self.last):
             x = f"{self(at):.1f}"
-            yield Markup(
+            yield _svg(
                 '<line class="tick" x1="{}" x2="{}" y1="18" y2="{}"/><text class="faint" x="{}" y="12" '
-                'text-anchor="middle">{}</text>'
-            ).format(x, x, f"{height:g}", x, label)
+                'text-anchor="middle">{}</text>',
+                x,
+                x,
+                f"{height:g}",
+                x,
+                label,
+            )
 
 
 def _calendar(first: int, last: int) -> Iterable[tuple[int, str]]:
@@ -203,29 +235,45 @@ def attempts_chart(attempts: Sequence[Attempt], incidents: Sequence[IncidentRow]
     if not shown:
         return Markup("")
     first = min(one.started_at for one in shown)
-    last = max([*(one.ended_at or now for one in shown), *(row.last_seen for row in incidents if row.last_seen >= first)])
+    last = max(
+        [*(one.ended_at or now for one in shown), *(row.last_seen for row in incidents if row.last_seen >= first)]
+    )
     height = 26.0 + 24 * len(shown)
-    axis = _Axis(first, last, 92, 888)
-    parts = [Markup('<svg class="drawing" viewBox="0 0 900 {}" role="img" aria-label="Attempts over time">').format(int(height) + 8)]
+    axis = _Axis(first, last, 92, 1228)
+    parts = [
+        _svg('<svg class="wide" viewBox="0 0 1240 {}" role="img" aria-label="Attempts over time">', int(height) + 8)
+    ]
     parts += axis.ticks(height)
     for number, one in enumerate(shown):
         y = 24 + 24 * number
         begin, end = axis(one.started_at), axis(one.ended_at or now)
         took = seconds(max(0, ((one.ended_at or now) - one.started_at) // SECOND))
-        said = f"attempt {one.attempt + 1}: {state_word(one.state)}, {took}" + (f"; {visible(one.reason)}" if one.reason else "")
+        said = f"attempt {one.attempt + 1}: {state_word(one.state)}, {took}" + (
+            f"; {visible(one.reason)}" if one.reason else ""
+        )
         parts.append(
-            Markup(
+            _svg(
                 '<text x="0" y="{}">attempt {}</text><rect class="{}" x="{}" y="{}" width="{}" height="14" rx="3">'
-                "<title>{}</title></rect>"
-            ).format(y + 12, one.attempt + 1, LOOKS.get(one.state, "none"), f"{begin:.1f}", y + 1,
-                     f"{max(3.0, end - begin):.1f}", said)
-        )  # fmt: skip
+                "<title>{}</title></rect>",
+                y + 12,
+                one.attempt + 1,
+                LOOKS.get(one.state, "none"),
+                f"{begin:.1f}",
+                y + 1,
+                f"{max(3.0, end - begin):.1f}",
+                said,
+            )
+        )
         for row in incidents:
             if row.attempt == one.attempt and row.first_seen >= first:
                 x = axis(row.first_seen)
                 parts.append(
-                    Markup('<a href="/incidents/{}"><path class="cause mark" d="M{} {}l7 8l-7 8l-7 -8z"><title>{}</title></path></a>').format(
-                        row.id, f"{x:.1f}", y, f"{exact(row.first_seen)}: {visible(row.headline)}"
+                    _svg(
+                        '<a href="{}"><path class="cause mark" d="M{} {}l7 8l-7 8l-7 -8z"><title>{}</title></path></a>',
+                        path("incidents", row.id),
+                        f"{x:.1f}",
+                        y,
+                        f"{exact(row.first_seen)}: {visible(row.headline)}",
                     )
                 )
     parts.append(Markup("</svg>"))
@@ -238,18 +286,26 @@ def events_chart(events: Sequence[NodeEvent], incidents: Sequence[IncidentRow], 
     lanes = ["incidents", *kinds]
     height = 26.0 + 24 * len(lanes)
     axis = _Axis(first, last, 92, 888)
-    parts = [Markup('<svg viewBox="0 0 900 {}" role="img" aria-label="Events over time; the table below has the same">').format(int(height) + 8)]
+    parts = [
+        _svg(
+            '<svg viewBox="0 0 900 {}" role="img" aria-label="Events over time; the table below has the same">',
+            int(height) + 8,
+        )
+    ]
     parts += axis.ticks(height)
     for number, kind in enumerate(lanes):
         y = 36 + 24 * number
         name = EVENT_KINDS.get(kind, "Incidents")
-        parts.append(Markup('<text x="0" y="{}">{}</text><line x1="92" x2="888" y1="{}" y2="{}"/>').format(y + 4, name, y, y))
+        parts.append(_svg('<text x="0" y="{}">{}</text><line x1="92" x2="888" y1="{}" y2="{}"/>', y + 4, name, y, y))
         if kind == "incidents":
             for row in incidents:
                 if row.first_seen >= first:
                     parts.append(
-                        Markup('<path class="cause" d="M{} {}l7 7l-7 7l-7 -7z"><title>{}</title></path>').format(
-                            f"{axis(row.first_seen):.1f}", y - 7, f"{exact(row.first_seen)}: {visible(row.headline)}"
+                        _svg(
+                            '<path class="cause" d="M{} {}l7 7l-7 7l-7 -7z"><title>{}</title></path>',
+                            f"{axis(row.first_seen):.1f}",
+                            y - 7,
+                            f"{exact(row.first_seen)}: {visible(row.headline)}",
                         )
                     )
             continue
@@ -259,12 +315,18 @@ def events_chart(events: Sequence[NodeEvent], incidents: Sequence[IncidentRow], 
             if event.kind == kind and first <= event.time <= last:
                 piles.setdefault(round(axis(event.time) / 6), []).append(event)
         for place, pile in piles.items():
-            said = f"{exact(pile[-1].time)}: {visible(pile[-1].text)}" + (f" and {len(pile) - 1} more" if len(pile) > 1 else "")
+            said = f"{exact(pile[-1].time)}: {visible(pile[-1].text)}" + (
+                f" and {len(pile) - 1} more" if len(pile) > 1 else ""
+            )
             parts.append(
-                Markup('<circle class="{}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>').format(
+                _svg(
+                    '<circle class="{}" cx="{}" cy="{}" r="{}"><title>{}</title></circle>',
                     "bad" if kind in ("xid", "ecc") else "warn" if kind in ("throttle", "link", "pcie") else "other",
-                    place * 6, y, f"{min(9.0, 3.5 + 1.2 * math.log2(len(pile))):.1f}", said,
+                    place * 6,
+                    y,
+                    f"{min(9.0, 3.5 + 1.2 * math.log2(len(pile))):.1f}",
+                    said,
                 )
-            )  # fmt: skip
+            )
     parts.append(Markup("</svg>"))
     return Markup("").join(parts)

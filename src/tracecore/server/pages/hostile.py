@@ -26,7 +26,7 @@ def visible(text: str) -> str:
     """Text in which control characters are seen and bidirectional marks do nothing; tabs and line ends stay."""
     if text.isascii() and text.isprintable():
         return text
-    return _COLOURS.sub("", text.replace("\r\n", "\n")).translate(_VISIBLE)
+    return str(_COLOURS.sub("", text.replace("\r\n", "\n"))).translate(_VISIBLE)
 
 
 def finalize(value: object) -> object:

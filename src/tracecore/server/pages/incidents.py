@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
 import msgspec
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
 from starlette.responses import Response
 
 from tracecore.incidents.drawings import Row, moment, read_rows, timeline_picture
 from tracecore.patterns import types
 from tracecore.server.answers import plain
-from tracecore.server.csrf import checked_form
+from tracecore.server.audit import record
 from tracecore.server.headers import REPORT_CSP
 from tracecore.server.pages import words
-from tracecore.server.pages.access import Held, Now, Operator, Reader, back, found
+from tracecore.server.pages.access import Form, Held, Now, Operator, Reader, back, found
 from tracecore.server.pages.patterns import runbook_of
 from tracecore.server.pages.templating import STATIC, environment, render
 from tracecore.server.principal import Principal
@@ -61,7 +60,7 @@ def incidents(
         text=q.strip() or None, pattern=pattern or None, failure_class=failure_class or None, job=job or None,
         node=node or None, fingerprint=fingerprint or None, tenant=who.tenant,
     )  # fmt: skip
-    page = store.incidents.list(query, limit=50, cursor=cursor or None)
+    page = store.incidents.find(query, limit=50, cursor=cursor or None)
     named = q.strip() if q.strip() and not cursor else ""
     return render(
         request,
@@ -69,8 +68,8 @@ def incidents(
         given=given,
         rows=page.incidents,
         next=page.next,
-        jobs=store.jobs.list(name=named, limit=8, tenant=who.tenant).jobs if named else [],
-        nodes=store.nodes.list(name=named, limit=8).nodes if named else [],
+        jobs=store.jobs.find(name=named, limit=8, tenant=who.tenant).jobs if named else [],
+        nodes=store.nodes.find(name=named, limit=8).nodes if named else [],
         patterns=sorted(kind.name for kind in types()),
         filtered=any(value for value in given.values()),
     )
@@ -124,33 +123,23 @@ def _attachment(content: bytes, kind: str, name: str) -> Response:
 
 
 @router.post("/incidents/{id}/note")
-async def note(
-    request: Request, id: str, who: Operator, store: Held, now: Now, form: FormData = Depends(checked_form)
-) -> Response:
+async def note(request: Request, id: str, who: Operator, store: Held, now: Now, form: Form) -> Response:
     said = str(form.get("text", "")).strip()
     if not said:
         raise HTTPException(400, "a note needs some text")
     made = await run_in_threadpool(store.people.note, id, who.name, said, now, tenant=who.tenant)
     found(made, "incident")
-    await run_in_threadpool(store.people.record, who.name, "note", id, now, address=_address(request))
+    await run_in_threadpool(record, request, who, "note", id)
     return back(f"{words.path('incidents', id)}#notes")
 
 
 @router.post("/incidents/{id}/{what}")
-async def act(
-    request: Request, id: str, what: str, who: Operator, store: Held, now: Now, form: FormData = Depends(checked_form)
-) -> Response:
-    if what not in get_args(Deed):
-        raise HTTPException(404, "no such action")
+async def act(request: Request, id: str, what: Deed, who: Operator, store: Held, now: Now, form: Form) -> Response:
     comment = str(form.get("comment", ""))
     done = await run_in_threadpool(store.people.act, id, what, who.name, now, comment=comment, tenant=who.tenant)
     found(done or None, "incident")
-    await run_in_threadpool(store.people.record, who.name, what, id, now, address=_address(request))
+    await run_in_threadpool(record, request, who, what, id)
     return back(words.path("incidents", id))
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
 
 
 # -- what the page of one incident shows -------------------------------------------------------------------------------
@@ -220,7 +209,9 @@ def _quotes(detail: IncidentDetail) -> list[Quote]:
         first = first if type(first) is int else 0
         doing = f" (it {own['doing']})" if own.get("doing") else ""
         said = own.get("text")
-        lines = [(first + n if first else 0, str(line)) for n, line in enumerate(said if isinstance(said, list) else [])]
+        lines = [
+            (first + n if first else 0, str(line)) for n, line in enumerate(said if isinstance(said, list) else [])
+        ]
         found_.append(Quote(f"The last lines of rank {own.get('rank')}{doing}", f"{own.get('file')}:{first}", lines))
     for own in _dicts(detail.document.get("quotes"))[:8]:
         lines = [
@@ -305,7 +296,9 @@ class Said(msgspec.Struct):
 def _revisions(detail: IncidentDetail) -> list[Said]:
     ordered = sorted(detail.revisions, key=lambda one: one.revision)
     said = [
-        Said(one.revision, one.state, one.at, one.reason, one.headline, n == 0 or ordered[n - 1].headline != one.headline)
+        Said(
+            one.revision, one.state, one.at, one.reason, one.headline, n == 0 or ordered[n - 1].headline != one.headline
+        )
         for n, one in enumerate(ordered)
     ]
     return said[::-1]

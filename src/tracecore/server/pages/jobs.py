@@ -38,7 +38,7 @@ def jobs(
     state: str = Query("", max_length=16),
     cursor: str = Query("", max_length=600),
 ) -> Response:
-    page = store.jobs.list(
+    page = store.jobs.find(
         state=state or None, name=q.strip() or None, tenant=who.tenant, limit=50, cursor=cursor or None
     )
     given = {"q": q, "state": state, "cursor": cursor}
@@ -66,8 +66,8 @@ def job(request: Request, name: str, who: Reader, store: Held, now: Now) -> Resp
     shown = f"{len(ranks)} of {counted(whole, 'rank')} drawn, suspects first" if whole > len(ranks) else ""
     plots = []
     for key, title, unit in _CHARTS:
-        series = {
-            rank: [(p.step, value) for p in points if p.rank == rank and p.step is not None
+        series: dict[int | None, list[tuple[float, float]]] = {
+            rank: [(float(p.step), float(value)) for p in points if p.rank == rank and p.step is not None
                    and (value := getattr(p, key)) is not None]
             for rank in ranks
         }  # fmt: skip
@@ -102,13 +102,17 @@ def _ranks(points: Sequence[ProgressPoint], suspects: Sequence[int]) -> list[int
 
 
 def _stalls(points: Sequence[ProgressPoint]) -> list[tuple[float, float]]:
-    """Times without a step, from and to in seconds, that lasted much longer than usual."""
-    times = sorted({point.time for point in points})
-    gaps = [after - before for before, after in pairwise(times)]
-    if len(gaps) < 8:
-        return []
-    longest = max(STALL * statistics.median(gaps), STALL_S * SECOND)
-    return [(before / SECOND, after / SECOND) for before, after in pairwise(times) if after - before > longest][:50]
+    """Times within an attempt without a step, from and to in seconds, that lasted much longer than usual."""
+    found: list[tuple[float, float]] = []
+    for attempt in sorted({point.attempt for point in points}):
+        times = sorted({point.time for point in points if point.attempt == attempt})
+        gaps = [after - before for before, after in pairwise(times)]
+        if len(gaps) >= 8:
+            longest = max(STALL * statistics.median(gaps), STALL_S * SECOND)
+            found += [
+                (before / SECOND, after / SECOND) for before, after in pairwise(times) if after - before > longest
+            ]
+    return found[:50]
 
 
 def _plots(points: Sequence[ProgressPoint], incidents: Sequence[IncidentRow]) -> dict[str, Any]:

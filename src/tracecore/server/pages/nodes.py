@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
 from starlette.responses import Response
 
-from tracecore.server.csrf import checked_form
+from tracecore.server.audit import record
 from tracecore.server.pages import words
-from tracecore.server.pages.access import Held, Now, Operator, Reader, back
+from tracecore.server.pages.access import Form, Held, Now, Operator, Reader, back
 from tracecore.server.pages.charts import DAY, EVENT_KINDS, events_chart, gpu_squares
 from tracecore.server.pages.overview import DAYS
 from tracecore.server.pages.templating import render
-from tracecore.store.records import Gpu, NodeRow
+from tracecore.store.records import Gpu, IncidentRow, NodeRow
 
 router = APIRouter()
 #: Tiles of one page.
@@ -33,7 +32,7 @@ def nodes(
     state: str = Query("", max_length=16),
     cursor: str = Query("", max_length=600),
 ) -> Response:
-    page = store.nodes.list(state=state or None, name=q.strip() or None, limit=TILES, cursor=cursor or None)
+    page = store.nodes.find(state=state or None, name=q.strip() or None, limit=TILES, cursor=cursor or None)
     groups: list[tuple[str, list[NodeRow]]] = [
         (name, own) for name in ORDER if (own := [row for row in page.nodes if row.state == name])
     ]
@@ -64,7 +63,7 @@ def node(request: Request, name: str, who: Reader, store: Held, now: Now) -> Res
         row=detail.node,
         events=detail.events,
         incidents=detail.incidents[:20],
-        died=[row for row in detail.incidents if row.job][:20],
+        died=_died(detail.incidents)[:20],
         jobs=detail.jobs,
         actions=detail.actions,
         chart=events_chart(detail.events, detail.incidents, since, now),
@@ -74,14 +73,21 @@ def node(request: Request, name: str, who: Reader, store: Held, now: Now) -> Res
     )
 
 
+def _died(incidents: list[IncidentRow]) -> list[tuple[IncidentRow, int]]:
+    """The newest incident of each job that this node is blamed for, and how many there are."""
+    by_job: dict[str, list[IncidentRow]] = {}
+    for row in incidents:
+        if row.job and row.decision != "none":
+            by_job.setdefault(row.job, []).append(row)
+    return [(own[0], len(own)) for own in by_job.values()]
+
+
 @router.post("/nodes/{name:path}/state")
-async def set_state(
-    request: Request, name: str, who: Operator, store: Held, now: Now, form: FormData = Depends(checked_form)
-) -> Response:
+async def set_state(request: Request, name: str, who: Operator, store: Held, now: Now, form: Form) -> Response:
     wanted = str(form.get("state", ""))
     if wanted not in ("", "healthy", "degraded", "failed"):
         raise HTTPException(400, "a node is healthy, degraded or failed")
     if not await run_in_threadpool(store.nodes.override, name, wanted, who.name, now):
         raise HTTPException(404, "no such node")
-    await run_in_threadpool(store.people.record, who.name, "node state", name, now, detail=wanted)
+    await run_in_threadpool(record, request, who, "node state", name)
     return back(words.path("nodes", name))

@@ -66,5 +66,5 @@ def pattern(request: Request, name: str, who: Reader, store: Held) -> Response:
     known = catalogue().get(name)
     if known is None:
         raise HTTPException(404, "no such pattern")
-    recent = store.incidents.list(IncidentQuery(pattern=name, tenant=who.tenant), limit=8).incidents
+    recent = store.incidents.find(IncidentQuery(pattern=name, tenant=who.tenant), limit=8).incidents
     return render(request, "pattern.html", row=known, sections=runbook_of(name), rows=recent)

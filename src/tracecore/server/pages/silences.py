@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import APIRouter, Depends, HTTPException, Query, Request
+from fastapi import APIRouter, HTTPException, Query, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
 from starlette.responses import Response
 
-from tracecore.server.csrf import checked_form
-from tracecore.server.pages.access import Held, Now, Operator, Reader, back
+from tracecore.server.audit import record
+from tracecore.server.pages.access import Form, Held, Now, Operator, Reader, back
 from tracecore.server.pages.templating import render
 from tracecore.server.pages.words import SECOND
 from tracecore.server.principal import Principal
@@ -41,12 +40,10 @@ def silences(
 
 
 @router.post("/silences")
-async def create(
-    request: Request, who: Operator, store: Held, now: Now, form: FormData = Depends(checked_form)
-) -> Response:
+async def create(request: Request, who: Operator, store: Held, now: Now, form: Form) -> Response:
     given = [[str(one) for one in form.getlist(name)][:MATCHERS] for name in ("name", "op", "value")]
     wanted = [
-        Matcher(name=name, op=op if op in _OPERATORS else "=", value=value)  # type: ignore[arg-type]
+        Matcher(name=name, op=op if op in _OPERATORS else "=", value=value)
         for name, op, value in zip(*given, strict=False)
         if name and value
     ]
@@ -66,15 +63,15 @@ async def create(
     except BadMatcher as error:
         said = f"{error}."
         return await run_in_threadpool(_page, request, who, store, now, wanted, said[:1].upper() + said[1:], comment)
-    await run_in_threadpool(store.people.record, who.name, "silence", made.id, now)
+    await run_in_threadpool(record, request, who, "silence", made.id)
     return back("/silences")
 
 
 @router.post("/silences/{id}/expire")
-async def expire(id: str, who: Operator, store: Held, now: Now, form: FormData = Depends(checked_form)) -> Response:
+async def expire(request: Request, id: str, who: Operator, store: Held, now: Now, form: Form) -> Response:
     if not await run_in_threadpool(store.silences.expire, id, now, tenant=who.tenant):
         raise HTTPException(404, "no such silence")
-    await run_in_threadpool(store.people.record, who.name, "end silence", id, now)
+    await run_in_threadpool(record, request, who, "end silence", id)
     return back("/silences")
 
 
@@ -92,8 +89,8 @@ def _page(
         request,
         "silences.html",
         400 if error else 200,
-        active=store.silences.list(now, tenant=who.tenant),
-        ended=store.silences.list(now, ended=True, tenant=who.tenant),
+        active=store.silences.find(now, tenant=who.tenant),
+        ended=store.silences.find(now, ended=True, tenant=who.tenant),
         labels=LABELS,
         wanted=lines,
         error=error,

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from tracecore import __version__
+from tracecore.server.csrf import form_token, remember
 from tracecore.server.pages import words
 from tracecore.server.pages.hostile import finalize
+from tracecore.server.principal import Principal
 
 FOLDER: Final = Path(__file__).parent
 STATIC: Final = FOLDER / "static"
@@ -41,14 +43,15 @@ def environment() -> Environment:
     return made
 
 
-def render(request: Request, name: str, status: int = 200, **context: Any) -> HTMLResponse:
+def render(request: Request, name: str, status: int = 200, **context: Any) -> Response:
     """A page, or the part of one that htmx asked for."""
-    now = words.now()
-    page = environment().get_template(name).render(request=request, here=request.url.path, now=now, **_frame(request), **context)
-    return HTMLResponse(page, status, headers={"Cache-Control": "no-store"})
+    clock = getattr(request.app.state, "clock", words.now)
+    frame = {"here": request.url.path, "now": clock(), "csrf": form_token(request), "viewer": _viewer(request)}
+    page = environment().get_template(name).render(**frame | context)
+    return remember(request, HTMLResponse(page, status))
 
 
-def _frame(request: Request) -> dict[str, Any]:
-    """What every page needs: who looks at it, and what a form has to send along."""
-    state = request.state
-    return {"viewer": getattr(state, "viewer", None), "csrf": getattr(state, "csrf", "")}
+def _viewer(request: Request) -> str:
+    """The name of who looks; empty where the server asks nobody."""
+    found = getattr(request.state, "principal", None)
+    return found.name if isinstance(found, Principal) and found.how != "none" else ""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from fastapi import APIRouter, Depends, HTTPException, Request
+from fastapi import APIRouter, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import FormData
 from starlette.responses import Response
 
-from tracecore.server.csrf import checked_form
-from tracecore.server.pages.access import Admin, Held, Now, Reader, back
+from tracecore.server.audit import record
+from tracecore.server.pages.access import Admin, Form, Held, Now, Reader, back
 from tracecore.server.pages.charts import DAY
 from tracecore.server.pages.templating import render
 from tracecore.server.principal import Principal
@@ -33,9 +32,7 @@ def tokens(request: Request, who: Reader, store: Held) -> Response:
 
 
 @router.post("/tokens")
-async def create(
-    request: Request, who: Admin, store: Held, now: Now, form: FormData = Depends(checked_form)
-) -> Response:
+async def create(request: Request, who: Admin, store: Held, now: Now, form: Form) -> Response:
     name = str(form.get("name", "")).strip()
     scopes = [str(scope) for scope in form.getlist("scope")]
     days = str(form.get("days", ""))
@@ -46,15 +43,15 @@ async def create(
     made, secret = await run_in_threadpool(
         store.tokens.create, name, scopes, who=who.name, now=now, expires_at=now + length * DAY if length else None
     )
-    await run_in_threadpool(store.people.record, who.name, "make token", made.id, now)
+    await run_in_threadpool(record, request, who, "make token", made.id)
     return await run_in_threadpool(_page, request, who, store, made=made, secret=secret)
 
 
 @router.post("/tokens/{id}/revoke")
-async def revoke(id: str, who: Admin, store: Held, now: Now, form: FormData = Depends(checked_form)) -> Response:
+async def revoke(request: Request, id: str, who: Admin, store: Held, now: Now, form: Form) -> Response:
     if not await run_in_threadpool(store.tokens.revoke, id, now):
         raise HTTPException(404, "no such token")
-    await run_in_threadpool(store.people.record, who.name, "revoke token", id, now)
+    await run_in_threadpool(record, request, who, "revoke token", id)
     return back("/tokens")
 
 
@@ -65,7 +62,7 @@ def _page(
         request,
         "tokens.html",
         400 if error else 200,
-        rows=store.tokens.list() if who.may("admin") else [],
+        rows=store.tokens.find() if who.may("admin") else [],
         scopes=SCOPES,
         made=made,
         secret=secret,

@@ -22,7 +22,7 @@ def upload(request: Request, who: Reader, store: Held) -> Response:
     return render(
         request,
         "upload.html",
-        rows=store.uploads.list(limit=30, tenant=who.tenant).diagnoses,
+        rows=store.uploads.find(limit=30, tenant=who.tenant).diagnoses,
         limit=request.app.state.settings.max_upload,
         can_ingest=who.may("ingest"),
         error="",
@@ -31,7 +31,7 @@ def upload(request: Request, who: Reader, store: Held) -> Response:
 
 @router.get("/parts/uploads")
 def part(request: Request, who: Reader, store: Held) -> Response:
-    return render(request, "uploads_part.html", rows=store.uploads.list(limit=30, tenant=who.tenant).diagnoses)
+    return render(request, "uploads_part.html", rows=store.uploads.find(limit=30, tenant=who.tenant).diagnoses)
 
 
 @router.get("/upload/{id}")

@@ -140,7 +140,9 @@ def path(*parts: object) -> str:
 def query(base: str, given: Mapping[str, Any], **changed: Any) -> str:
     """An address with these settings; those that are empty are left out."""
     settings = {**given, **changed}
-    words = "&".join(f"{quote(k, safe='')}={quote(str(v), safe='')}" for k, v in settings.items() if v not in (None, ""))
+    words = "&".join(
+        f"{quote(k, safe='')}={quote(str(v), safe='')}" for k, v in settings.items() if v not in (None, "")
+    )
     return f"{base}?{words}" if words else base
 
 
