@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import secrets
 import sys
 import tempfile
@@ -13,6 +12,7 @@ from pathlib import Path
 import msgspec
 import uvicorn
 
+from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.settings import Settings, is_loopback
 from tracecore.store.database import default_url
@@ -53,19 +53,11 @@ def serve(options: ServeOptions) -> int:
         store = Store.open(place)
         stack.callback(store.close)
         if options.demo:
-            _fill(store)
+            demo.fill(store, time.time_ns())
+            stack.enter_context(demo.running(store))
         settings = Settings(listen=options.listen, secret=secrets.token_bytes(32), demo=options.demo)
         app = make_app(store, settings)
         if not options.quiet:
             print(f"tracecore serves http://{options.listen}/ (Ctrl-C stops it)", file=sys.stderr, flush=True)
         uvicorn.run(app, host=host, port=int(port), log_level="warning", access_log=False, server_header=False)
     return 0
-
-
-def _fill(store: Store) -> None:
-    """Put a simulated fleet into an empty store."""
-    try:
-        demo = importlib.import_module("tracecore.server.pages.demo")
-    except ModuleNotFoundError:
-        raise ServeError("this installation has no demo") from None
-    demo.fill(store, time.time_ns())
