@@ -116,34 +116,13 @@ class StaticConfig(msgspec.Struct, frozen=True, kw_only=True):
                 yield ("labels", name), f'"{name}" is no label'
 
 
-class FileSd(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        files: of lists of `{targets, labels}`, JSON or YAML; the last part of a path may have a `*`.
-        refresh_interval: how often they are read again.
-    """
-
-    files: list[str]
-    refresh_interval: Interval = 300 * SECOND
-
-    def check(self) -> Problems:
-        for number, path in enumerate(self.files):
-            if not path.endswith((".json", ".yml", ".yaml")) or "*" in path.rpartition("/")[0]:
-                yield (
-                    ("files", number),
-                    "expected a path that ends in .json, .yml or .yaml, with a * at most in its name",
-                )
-
-
 class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         names: which; all when none is given.
-        own_namespace: the one that this runs in.
     """
 
     names: list[str] = []
-    own_namespace: bool = False
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,30 +141,29 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True):
 class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
-        role: what is a target: each port of a pod, each node's kubelet, each service, each address of endpoints.
+        role: `pod`: each port of each pod is a target.
         namespaces: where.
         selectors: which. An agent that scrapes its own node wants `field: spec.nodeName=${env:K8S_NODE_NAME}`.
-        api_server: the URL of the API server; that of the cluster this runs in, as its service account, when not given.
-        authorization: who we are at `api_server`.
-        tls_config: for `api_server`.
-        follow_redirects: accepted and without effect: the API server sends nobody elsewhere.
+        follow_redirects: accepted and without effect.
         enable_http2: accepted and without effect.
     """
 
-    role: Literal["pod", "node", "service", "endpoints", "endpointslice"]
+    role: str
     namespaces: Namespaces = Namespaces()
     selectors: list[Selector] = []
-    api_server: str | None = None
-    authorization: Authorization | None = None
-    tls_config: TlsConfig = TlsConfig()
     follow_redirects: bool = True
     enable_http2: bool = True
 
     def check(self) -> Problems:
-        if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
-            yield ("api_server",), "begins with http:// or https://"
-        if self.api_server is None and self.authorization is not None:
-            yield ("authorization",), "without api_server the service account is used"
+        if self.role != "pod":
+            yield ("role",), f'the role "{self.role}" {elsewhere.HERE}'
+        if len(self.selectors) > 1:
+            yield ("selectors", 1), "one selector is enough: its label and field are both applied"
+
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """What to do about a setting that is not here on purpose."""
+        return f'"{name}" {elsewhere.HERE}' if name in ("api_server", "authorization", "tls_config") else ""
 
 
 class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +184,7 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_compression: ask for gzip.
         enable_http2: accepted and without effect.
         static_configs: targets by name.
-        file_sd_configs: targets in files.
-        kubernetes_sd_configs: targets the Kubernetes API knows.
+        kubernetes_sd_configs: pods the Kubernetes API knows.
         relabel_configs: rules for targets.
         metric_relabel_configs: rules for series.
         tls_config: for https.
@@ -251,7 +228,6 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_compression: bool = True
     enable_http2: bool = True
     static_configs: list[StaticConfig] = []
-    file_sd_configs: list[FileSd] = []
     kubernetes_sd_configs: list[KubernetesSd] = []
     relabel_configs: list[Relabel] = []
     metric_relabel_configs: list[Relabel] = []
