@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "collect": ("tracecore.cli.collect", "Gather a support bundle on this node."),
     "run": ("tracecore.cli.run", "Run the agent."),
     "serve": ("tracecore.cli.serve", "Keep the fleet's incidents and show them."),
+    "notify": ("tracecore.cli.notify", "Check who is told of incidents, and send a test."),
     "validate": ("tracecore.cli.validate", "Check an agent configuration."),
     "completion": ("tracecore.cli.completion", "Print the completion script of bash, zsh or fish."),
     "components": ("tracecore.cli.components", "Receivers, processors, exporters, extensions, with their options."),

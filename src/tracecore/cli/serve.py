@@ -22,9 +22,12 @@ Example: tracecore serve --demo
     metavar="FILE|URL",
     help="An SQLite file or postgresql://user@host/database; TRACECORE_DATABASE, else a file in the state directory.",
 )
+@click.option(
+    "--notify", metavar="FILE", envvar="TRACECORE_NOTIFY", help="Whom to tell about incidents: docs/notifications.md."
+)
 @click.option("--demo", is_flag=True, help="Show a simulated fleet, in a database that is removed at the end.")
 @quiet_option
-def command(listen: str, database: str | None, demo: bool, quiet: bool) -> int:
+def command(listen: str, database: str | None, notify: str | None, demo: bool, quiet: bool) -> int:
     """Open the store, listen, run until told to stop."""
     try:
         from tracecore.server.serving import ServeError, ServeOptions, serve
@@ -34,6 +37,6 @@ def command(listen: str, database: str | None, demo: bool, quiet: bool) -> int:
             f"{error.name} is not installed: pip install 'tracecore-diagnosis[server]'"
         ) from None
     try:
-        return serve(ServeOptions(listen=listen, database=database, demo=demo, quiet=quiet))
+        return serve(ServeOptions(listen=listen, database=database, notify=notify, demo=demo, quiet=quiet))
     except (ServeError, StoreError) as error:
         raise click.ClickException(str(error)) from None

@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 import uvicorn
 
+from tracecore.notify.config import Config, FileError, read
+from tracecore.notify.notifier import Notifier
 from tracecore.server.app import make_app
 from tracecore.server.settings import Settings, is_loopback
 from tracecore.store.database import default_url
@@ -28,6 +30,7 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     listen: str
     database: str | None = None
+    notify: str | None = None
     demo: bool = False
     quiet: bool = False
 
@@ -55,11 +58,24 @@ def serve(options: ServeOptions) -> int:
         if options.demo:
             _fill(store)
         settings = Settings(listen=options.listen, secret=secrets.token_bytes(32), demo=options.demo)
+        if options.notify:
+            notifier = Notifier(store, _notifications(options.notify), time.time_ns)
+            notifier.start()
+            stack.callback(notifier.stop)
         app = make_app(store, settings)
         if not options.quiet:
             print(f"tracecore serves http://{options.listen}/ (Ctrl-C stops it)", file=sys.stderr, flush=True)
         uvicorn.run(app, host=host, port=int(port), log_level="warning", access_log=False, server_header=False)
     return 0
+
+
+def _notifications(path: str) -> Config:
+    try:
+        return read(Path(path))
+    except FileError as error:
+        raise ServeError(str(error)) from None
+    except OSError as error:
+        raise ServeError(f"cannot read {path}: {error.strerror}") from None
 
 
 def _fill(store: Store) -> None:
