@@ -151,17 +151,17 @@ class _Search:
             self._given(number, "<stdin>" if number == 0 else str(root))
             return
         if not root.is_dir():
-            self.file(root, root.name)
+            self.file(str(root), root.name)
             return
         real = os.path.realpath(root)
-        for path in _walk(root, self.skip):
+        for path, relative in _walk(root, self.skip):
             if self.count >= self.limits.files:
                 self.skip(str(root), f"more than {self.limits.files} files: the rest was left out")
                 return
-            if path.is_symlink() and not _inside(path, real):
-                self.skip(str(path), "a link that leads out of the directory")
+            if os.path.islink(path) and not _inside(path, real):
+                self.skip(path, "a link that leads out of the directory")
                 continue
-            self.file(path, f"{root.name}/{path.relative_to(root).as_posix()}")
+            self.file(path, f"{root.name}/{relative}")
 
     def _given(self, number: int, shown: str) -> None:
         """Read standard input or another open file; what can be read only once is copied."""
@@ -175,19 +175,19 @@ class _Search:
         except archive.ERRORS as error:
             self.skip(shown, archive.reason(error))
 
-    def file(self, path: Path, relative: str) -> None:
+    def file(self, path: str, relative: str) -> None:
         self.count += 1
-        if path.name in IGNORED:
+        if os.path.basename(path) in IGNORED:
             return
         try:
-            mode = path.stat()
-            if not stat.S_ISREG(mode.st_mode):
-                self.skip(str(path), _not_regular(mode.st_mode))
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                self.skip(path, _not_regular(found.st_mode))
                 return
-            self.compressed += mode.st_size
-            self.consider(str(path), relative, partial(_open, path), mode.st_size, 0)
+            self.compressed += found.st_size
+            self.consider(path, relative, partial(_open, path), found.st_size, 0)
         except archive.ERRORS as error:
-            self.skip(str(path), archive.reason(error))
+            self.skip(path, archive.reason(error))
 
     def consider(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
         """Recognises one file, going into it where it is an archive."""
@@ -426,12 +426,18 @@ def _settle_local_ranks(streams: list[Stream]) -> None:
             stream.resource.setdefault("gen_ai.training.rank", local)
 
 
-def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[Path]:
-    """Every file below, by name, directories in their place; links to directories are not entered."""
+def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
+    """Every file below and its path from there, by name, directories in their place.
+
+    Links to directories are not entered.
+    """
     for folder, files in folders.walk(root, lambda problem: skip(str(problem.filename), archive.reason(problem))):
         here = Path(folder)
+        # A path object for every file costs more than to open it.
+        shown = "" if str(here) == "." else os.path.join(here, "")
+        below = "" if here == root else here.relative_to(root).as_posix() + "/"
         for name in files:
-            yield here / name
+            yield shown + name, below + name
 
 
 def _not_regular(mode: int) -> str:
@@ -474,11 +480,11 @@ def _spool(number: int) -> tuple[_Copy, bool]:
     return _Copy(cast(BinaryIO, copy), size), whole
 
 
-def _inside(path: Path, real: str) -> bool:
+def _inside(path: str, real: str) -> bool:
     return os.path.commonpath((os.path.realpath(path), real)) == real
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: str) -> BinaryIO:
     return open(path, "rb", buffering=0)
 
 
