@@ -26,6 +26,7 @@ from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import objects
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
+from tracecore.signals.redaction import redacted
 from tracecore.signals.stamps import DAY, Stamp
 from tracecore.signals.stream import BASE_TIME, Clock, Counters, Stream
 
@@ -105,18 +106,21 @@ class Bundle(msgspec.Struct, kw_only=True):
         return [stream for stream in self.streams if stream.format in formats]
 
 
-def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int | None = None) -> Bundle:
+def discover(
+    paths: Sequence[str | Path], limits: Limits | None = None, now: int | None = None, *, redact: bool = True
+) -> Bundle:
     """Finds and recognises every file under these paths.
 
     Args:
         paths: files and directories.
         limits: bounds; the defaults do for anything honest.
         now: the present, for bundles in which no timestamp has a year; None gives an arbitrary fixed time.
+        redact: take secrets out of file names, and of what is quoted later.
 
     Raises:
         FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
     """
-    search = _Search(limits or Limits())
+    search = _Search(limits or Limits(), redact=redact)
     for path in sorted({os.fspath(path) for path in paths}):
         if _descriptor(path) is None and not os.path.lexists(path):
             raise FileNotFoundError(path)
@@ -125,12 +129,13 @@ def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int
     _settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
     clock = _settle_time(search.stamps, BASE_TIME if now is None else now)
-    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock)
+    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
 
 
 class _Search:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, redact: bool = True) -> None:
         self.limits = limits
+        self.redact = redact
         self.streams: list[Stream] = []
         self.skipped: list[Skipped] = []
         self.stamps: list[Stamp] = []
@@ -143,7 +148,12 @@ class _Search:
         self.paths: Counter[str] = Counter()
 
     def skip(self, path: str, reason: str) -> None:
-        self.skipped.append(Skipped(printable(path), reason))
+        self.skipped.append(Skipped(self.shown(path), reason))
+
+    def shown(self, path: str) -> str:
+        """A path as it is told: on one line, without secrets."""
+        path = printable(path)
+        return redacted(path) if self.redact else path
 
     def path(self, root: Path) -> None:
         """A file or directory the user named."""
@@ -191,7 +201,7 @@ class _Search:
 
     def consider(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
         """Recognises one file, going into it where it is an archive."""
-        path, relative = printable(path), printable(relative)
+        path, relative = self.shown(path), printable(relative)
         with opener() as file:
             head = _exactly(file, HEAD)
             kind = archive.kind(head)
