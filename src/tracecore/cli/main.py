@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "queue": ("tracecore.cli.queue", "Submit, work, list, show, retry, dead."),
     "collect": ("tracecore.cli.collect", "Gather a support bundle on this node."),
     "run": ("tracecore.cli.run", "Run the agent."),
+    "serve": ("tracecore.cli.serve", "Keep the fleet's incidents and show them."),
     "validate": ("tracecore.cli.validate", "Check an agent configuration."),
     "completion": ("tracecore.cli.completion", "Print the completion script of bash, zsh or fish."),
     "components": ("tracecore.cli.components", "Receivers, processors, exporters, extensions, with their options."),

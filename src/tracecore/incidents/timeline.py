@@ -35,6 +35,7 @@ class Moment(msgspec.Struct, kw_only=True):
         role: `cause` for evidence of the root about the suspects, `symptom` for what it explains, else empty.
         ranks: who said it.
         where: node, pod or GPU where no rank says it.
+        node: the host, where it is known.
         text: what was seen, without the place.
     """
 
@@ -44,6 +45,7 @@ class Moment(msgspec.Struct, kw_only=True):
     role: str
     ranks: list[int]
     where: str
+    node: str
     text: str
 
     @property
@@ -66,6 +68,8 @@ class Moment(msgspec.Struct, kw_only=True):
             document["ranks"] = [list(pair) for pair in folded(self.ranks)]
         if self.where:
             document["where"] = self.where
+        if self.node:
+            document["node"] = self.node
         return document
 
 
@@ -123,6 +127,7 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
             role=role,
             ranks=[] if fact.rank is None else [fact.rank],
             where=fact.gpu or fact.node or fact.pod or "",
+            node=fact.node or "",
             text=text,
         )
     )
