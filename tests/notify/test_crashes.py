@@ -27,7 +27,6 @@ from tracecore.store.store import Store
 
 from .conftest import Clock, Receiver, World, incident
 
-
 #: Processes that are killed.
 ROUNDS = 4
 

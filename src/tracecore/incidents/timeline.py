@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,6 +35,7 @@ class Moment(msgspec.Struct, kw_only=True):
         role: `cause` for evidence of the root about the suspects, `symptom` for what it explains, else empty.
         ranks: who said it.
         where: node, pod or GPU where no rank says it.
+        node: the host, where it is known.
         text: what was seen, without the place.
     """
 
@@ -43,6 +45,7 @@ class Moment(msgspec.Struct, kw_only=True):
     role: str
     ranks: list[int]
     where: str
+    node: str
     text: str
 
     @property
@@ -65,6 +68,8 @@ class Moment(msgspec.Struct, kw_only=True):
             document["ranks"] = [list(pair) for pair in folded(self.ranks)]
         if self.where:
             document["where"] = self.where
+        if self.node:
+            document["node"] = self.node
         return document
 
 
@@ -108,7 +113,10 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
     for row in reversed(rows[-64:]):
         near = fact.time - row.time <= _TOGETHER or not row.timed
         if row.text == text and row.layer == fact.layer and near and row.ranks and fact.rank is not None:
-            row.ranks = sorted({*row.ranks, fact.rank})
+            # Sorting the list again for every rank would be quadratic in the size of the job.
+            place = bisect_left(row.ranks, fact.rank)
+            if row.ranks[place : place + 1] != [fact.rank]:
+                row.ranks.insert(place, fact.rank)
             row.role = "cause" if "cause" in (role, row.role) else role or row.role
             return
     rows.append(
@@ -119,6 +127,7 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
             role=role,
             ranks=[] if fact.rank is None else [fact.rank],
             where=fact.gpu or fact.node or fact.pod or "",
+            node=fact.node or "",
             text=text,
         )
     )

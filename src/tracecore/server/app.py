@@ -14,12 +14,13 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tracecore import __version__
-from tracecore.server import health, problems
+from tracecore.server import health, otlp, problems
 from tracecore.server.answers import schemas
 from tracecore.server.api import ROUTERS, STRUCTS
 from tracecore.server.events import Watcher
 from tracecore.server.headers import SecurityHeaders
 from tracecore.server.identity import Identity
+from tracecore.server.ingest import Ingest
 from tracecore.server.limits import BodyLimit, RateLimit
 from tracecore.server.settings import Settings
 from tracecore.store.store import Store
@@ -28,7 +29,8 @@ from tracecore.store.store import Store
 def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[[], int] = time.time_ns) -> FastAPI:
     """The application.
 
-    Handlers find `app.state.store`, `app.state.settings`, `app.state.clock` (nanoseconds) and `app.state.watcher`;
+    Handlers find `app.state.store`, `app.state.settings`, `app.state.clock` (nanoseconds), `app.state.watcher`
+    and `app.state.ingest`;
     who asks is `request.state.principal`.
     """
     settings = settings or Settings()
@@ -51,9 +53,11 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
         lifespan=lifespan,
         redirect_slashes=False,
     )
+    app.state.ingest = Ingest(store, clock)
     app.state.store, app.state.settings, app.state.clock, app.state.watcher = store, settings, clock, watcher
     problems.install(app)
     app.include_router(health.router)
+    app.include_router(otlp.router)
     for router in ROUTERS:
         app.include_router(router, prefix="/api/v1")
     # The pages are a part of their own: the API works without them.

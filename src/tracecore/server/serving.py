@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import secrets
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import uvicorn
 
 from tracecore.notify.config import Config, FileError, read
 from tracecore.notify.notifier import Notifier
+from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.settings import Settings, is_loopback
 from tracecore.store.database import default_url
@@ -56,7 +56,8 @@ def serve(options: ServeOptions) -> int:
         store = Store.open(place)
         stack.callback(store.close)
         if options.demo:
-            _fill(store)
+            demo.fill(store, time.time_ns())
+            stack.enter_context(demo.running(store))
         settings = Settings(listen=options.listen, secret=secrets.token_bytes(32), demo=options.demo)
         if options.notify:
             notifier = Notifier(store, _notifications(options.notify), time.time_ns)
@@ -76,12 +77,3 @@ def _notifications(path: str) -> Config:
         raise ServeError(str(error)) from None
     except OSError as error:
         raise ServeError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _fill(store: Store) -> None:
-    """Put a simulated fleet into an empty store."""
-    try:
-        demo = importlib.import_module("tracecore.server.pages.demo")
-    except ModuleNotFoundError:
-        raise ServeError("this installation has no demo") from None
-    demo.fill(store, time.time_ns())

@@ -63,7 +63,11 @@ class Store:
             StoreError: it cannot be opened, or a newer version of tracecore made it.
         """
         database = connect(place, durable=durable)
-        prepare(database)
+        try:
+            prepare(database)
+        except BaseException:
+            database.close()
+            raise
         return cls(database, route)
 
     def put(self, updates: Sequence[IncidentUpdate], now: int) -> list[Stored]:

@@ -446,6 +446,17 @@ detector_state = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
+inbox = Table(
+    "inbox",
+    metadata,
+    _number(),
+    Column("at", BigInteger, nullable=False),
+    Column("tenant", String(80), nullable=False),
+    # An OTLP export request with facts, as it came.
+    Column("payload", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,
+)
+
 leases = Table(
     "leases",
     metadata,
