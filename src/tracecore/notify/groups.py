@@ -37,7 +37,7 @@ def join(database: Database, connection: Connection, config: Config, known: Iter
                 _MEMBERS.told,
                 _MEMBERS.joined_at,
             )
-            .join(notification_groups, _GROUPS.number == _MEMBERS.group)
+            .join(notification_groups, _GROUPS.number == _MEMBERS.notification_group)
             .where(_MEMBERS.incident == one.number)
         ).all()
         _wake(connection, [row.number for row in held], now)
@@ -50,7 +50,9 @@ def join(database: Database, connection: Connection, config: Config, known: Iter
                 # It moves, and has waited already.
                 joined = min(joined, row.joined_at)
                 connection.execute(
-                    delete(notification_members).where(_MEMBERS.group == row.number, _MEMBERS.incident == one.number)
+                    delete(notification_members).where(
+                        _MEMBERS.notification_group == row.number, _MEMBERS.incident == one.number
+                    )
                 )
             else:
                 # Told there, or about to be.
@@ -59,7 +61,7 @@ def join(database: Database, connection: Connection, config: Config, known: Iter
             group = _group(connection, receiver, way, route, labels, one, now)
             connection.execute(
                 database.insert(notification_members)
-                .values(group=group, incident=one.number, joined_at=joined, told="", told_digest="")
+                .values(notification_group=group, incident=one.number, joined_at=joined, told="", told_digest="")
                 .on_conflict_do_nothing()
             )
 
@@ -123,7 +125,9 @@ def due(connection: Connection, now: int, limit: int) -> list[Row[Any]]:
 def members(connection: Connection, group: int) -> list[Row[Any]]:
     """The members of a group."""
     return [
-        *connection.execute(select(notification_members).where(_MEMBERS.group == group).order_by(_MEMBERS.incident))
+        *connection.execute(
+            select(notification_members).where(_MEMBERS.notification_group == group).order_by(_MEMBERS.incident)
+        )
     ]
 
 

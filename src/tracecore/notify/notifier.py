@@ -315,7 +315,8 @@ class Notifier:
                     connection.execute(
                         update(notification_members)
                         .where(
-                            notification_members.c.group == delivery.group, notification_members.c.incident == number
+                            notification_members.c.notification_group == delivery.group,
+                            notification_members.c.incident == number,
                         )
                         .values(told=told, told_digest=digest)
                     )

@@ -344,7 +344,11 @@ notification_members = Table(
     "notification_members",
     metadata,
     Column(
-        "group", _Number, ForeignKey("notification_groups.number", ondelete="CASCADE"), primary_key=True, nullable=False
+        "notification_group",
+        _Number,
+        ForeignKey("notification_groups.number", ondelete="CASCADE"),
+        primary_key=True,
+        nullable=False,
     ),
     _incident(primary_key=True),
     Column("joined_at", BigInteger, nullable=False),

@@ -37,13 +37,13 @@ def upgrade() -> None:
     op.create_index("notification_groups_by_name", "notification_groups", ["active", "receiver", "way"], unique=False)
     op.create_table(
         "notification_members",
-        sa.Column("group", NUMBER, nullable=False),
+        sa.Column("notification_group", NUMBER, nullable=False),
         sa.Column("incident", NUMBER, nullable=False),
         sa.Column("joined_at", sa.BigInteger(), nullable=False),
         sa.Column("told", sa.String(length=16), nullable=False),
         sa.Column("told_digest", sa.String(length=32), nullable=False),
-        sa.ForeignKeyConstraint(["group"], ["notification_groups.number"], ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["notification_group"], ["notification_groups.number"], ondelete="CASCADE"),
         sa.ForeignKeyConstraint(["incident"], ["incidents.number"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("group", "incident"),
+        sa.PrimaryKeyConstraint("notification_group", "incident"),
     )
     op.create_index("notification_members_by_incident", "notification_members", ["incident"], unique=False)
