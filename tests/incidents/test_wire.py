@@ -35,10 +35,10 @@ def updates() -> list[Update]:
     named = [msgspec.structs.replace(fact, job="a", node="n1") for fact in (*steps(1, 2), *ended({0: 1, 3: 1}))]
     for second, facts, said in ((100, named, []), (110, [], []), (115, [], [crash])):
         now = T0 + second * SECOND
-        live.take(facts, now)
-        live.hear(said, now)
+        live.take(facts)
+        live.hear(said)
         told += live.advance(now)
-    closed = live.close(told[0].id, T0 + 130 * SECOND)
+    closed = live.resolve(told[0].id, T0 + 130 * SECOND)
     assert closed is not None
     return [*told, closed]
 

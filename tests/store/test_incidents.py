@@ -147,7 +147,7 @@ def test_what_a_person_resolved_stays_resolved_until_something_new_happens(store
         {"state": "gone"},
         {"revision": 0},
         {"revision": True},
-        {"remediation": "x" * (1 << 20)},
+        {"remediation": "x" * (2 << 20)},
     ],
 )
 def test_what_is_no_incident_is_refused(store: Store, broken: dict[str, object]) -> None:

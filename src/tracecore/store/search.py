@@ -20,13 +20,6 @@ MAX_QUERY: Final = 16
 
 _WORD: Final = re2.compile(r"[\pL\pN]+")
 
-SQLITE: Final = ("CREATE VIRTUAL TABLE incident_text USING fts5(words, detail=none)",)
-POSTGRESQL: Final = (
-    "CREATE TABLE incident_text (rowid BIGINT PRIMARY KEY REFERENCES incidents(number) ON DELETE CASCADE, "
-    "words TSVECTOR NOT NULL)",
-    "CREATE INDEX incident_text_words ON incident_text USING gin (words)",
-)
-
 
 def words(*texts: str) -> list[str]:
     """The different words of texts, in order."""

@@ -14,7 +14,7 @@ from tracecore.store.records import IncidentState
 
 STATES: Final = get_args(IncidentState)
 #: Bytes of one document.
-MAX_DOCUMENT: Final = 1 << 20
+MAX_DOCUMENT: Final = 2 << 20
 #: Of each kind of suspect, and pieces of evidence, verdicts and quoted lines of an incident.
 MAX_ENTITIES: Final = 256
 MAX_EVIDENCE: Final = 64
@@ -44,7 +44,8 @@ class IncidentUpdate(msgspec.Struct, kw_only=True):
         lines: quoted lines by the uid of the evidence.
         origin: `live`, `publish` or `upload`.
         gpus: GPUs of the job, where the sender knows.
-        message: the update as notifications and later readers get it: the document with state, revision and verdicts.
+        acknowledged: the sender says that somebody looks after it.
+        encoded, digest: of the document, filled in by `read_update`.
     """
 
     id: str
@@ -68,6 +69,7 @@ class IncidentUpdate(msgspec.Struct, kw_only=True):
     tenant: str = ""
     origin: str = "live"
     gpus: int = 0
+    acknowledged: bool = False
     encoded: str = ""
     digest: str = ""
 
@@ -102,7 +104,9 @@ def read_update(
     found = [*(verdicts if verdicts is not None else inner if isinstance(inner, list) else ())]
     root = own.get("root_cause")
     pattern = _text(root.get("pattern"), 80) if isinstance(root, dict) else ""
-    if state is None:
+    # Senders may say that somebody acknowledged it; here that is kept beside the state.
+    acknowledged = state == "acknowledged"
+    if state is None or acknowledged:
         state = "diagnosed" if pattern else "open"
     if state not in STATES:
         raise BadIncident(f"state is {state!r}, not one of {', '.join(STATES)}")
@@ -141,6 +145,7 @@ def read_update(
         tenant=_text(tenant, 80),
         origin=origin,
         gpus=gpus,
+        acknowledged=acknowledged,
     )
     encoded = encode(own)
     if len(encoded) > MAX_DOCUMENT:
