@@ -4,5 +4,5 @@ from __future__ import annotations
 
 NAMES = (
     "overview", "incidents", "search", "incident", "gpu_incident", "jobs", "job", "nodes", "node", "patterns",
-    "pattern",     "upload", "one_upload", "silences", "tokens", "not_found",
+    "pattern", "upload", "one_upload", "silences", "tokens", "not_found",
 )  # fmt: skip

@@ -269,8 +269,8 @@ def attempts_chart(attempts: Sequence[Attempt], incidents: Sequence[IncidentRow]
                 x = axis(row.first_seen)
                 parts.append(
                     _svg(
-                        '<a href="{}" aria-label="{}"><path class="cause mark" d="M{} {}l7 8l-7 8l-7 -8z"><title>{}</title>'
-                        "</path></a>",
+                        '<a href="{}" aria-label="{}"><path class="cause mark" d="M{} {}l7 8l-7 8l-7 -8z">'
+                        "<title>{}</title></path></a>",
                         path("incidents", row.id),
                         visible(row.headline),
                         f"{x:.1f}",
