@@ -450,6 +450,27 @@ detector_state = Table(
     Column("value", LargeBinary, nullable=False),
 )
 
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("job", String(NAME), primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("tenant", String(80), primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    # What was answered: asking again gives the same.
+    Column("answer", Text, nullable=False),
+)
+
+ledgers = Table(
+    "ledgers",
+    metadata,
+    Column("job", String(NAME), primary_key=True),
+    Column("tenant", String(80), primary_key=True),
+    Column("updated_at", BigInteger, nullable=False),
+    # `actions.ledger.Ledger` as JSON.
+    Column("ledger", Text, nullable=False),
+)
+
 inbox = Table(
     "inbox",
     metadata,
