@@ -62,7 +62,11 @@ class Kubernetes:
 
 def _collections(config: KubernetesSd) -> Iterator[Collection]:
     chosen = config.selectors[0] if config.selectors else None
-    for namespace in config.namespaces.names or [""]:
+    names = list(config.namespaces.names)
+    if config.namespaces.own_namespace:
+        own = (api.ACCOUNT / "namespace").read_text().strip()
+        names += [own] if own not in names else []
+    for namespace in names or [""]:
         yield Collection(
             resource="pods",
             namespace=namespace,
