@@ -16,7 +16,8 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
-from tracecore.actions.positions import At, FileError, load
+from tracecore.actions.shipped import load
+from tracecore.durations import parse_duration
 from tracecore.notify import kinds
 from tracecore.notify.inhibition import InhibitRule
 from tracecore.notify.intervals import MONTHS, WEEKDAYS, TimeInterval
@@ -24,7 +25,7 @@ from tracecore.notify.kinds import Kind
 from tracecore.notify.labels import LABELS, LabelRule
 from tracecore.notify.matchers import parse
 from tracecore.notify.routes import EACH, SECOND, Route
-from tracecore.patterns.config import parse_duration
+from tracecore.positioned_yaml import At, FileError
 from tracecore.store.people import BadMatcher
 from tracecore.store.records import Matcher
 
