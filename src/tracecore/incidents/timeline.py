@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -112,7 +113,10 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
     for row in reversed(rows[-64:]):
         near = fact.time - row.time <= _TOGETHER or not row.timed
         if row.text == text and row.layer == fact.layer and near and row.ranks and fact.rank is not None:
-            row.ranks = sorted({*row.ranks, fact.rank})
+            # Sorting the list again for every rank would be quadratic in the size of the job.
+            place = bisect_left(row.ranks, fact.rank)
+            if row.ranks[place : place + 1] != [fact.rank]:
+                row.ranks.insert(place, fact.rank)
             row.role = "cause" if "cause" in (role, row.role) else role or row.role
             return
     rows.append(

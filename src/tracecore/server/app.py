@@ -12,14 +12,15 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.middleware.sessions import SessionMiddleware
 
 from tracecore import __version__
-from tracecore.server import health, otlp, problems
+from tracecore.server import health, login, otlp, problems
 from tracecore.server.answers import schemas
-from tracecore.server.api import ROUTERS, STRUCTS
+from tracecore.server.api import ROUTERS, STRUCTS, diagnoses
 from tracecore.server.events import Watcher
 from tracecore.server.headers import SecurityHeaders
-from tracecore.server.identity import Identity
+from tracecore.server.identity import SESSION, SESSION_S, Identity
 from tracecore.server.ingest import Ingest
 from tracecore.server.limits import BodyLimit, RateLimit
 from tracecore.server.settings import Settings
@@ -30,8 +31,7 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     """The application.
 
     Handlers find `app.state.store`, `app.state.settings`, `app.state.clock` (nanoseconds), `app.state.watcher`
-    and `app.state.ingest`;
-    who asks is `request.state.principal`.
+    and `app.state.ingest`; who asks is `request.state.principal`.
     """
     settings = settings or Settings()
     if not settings.secret:
@@ -58,12 +58,23 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     problems.install(app)
     app.include_router(health.router)
     app.include_router(otlp.router)
+    app.include_router(login.router)
+    app.state.oidc = login.client(settings.oidc) if settings.oidc is not None else None
     for router in ROUTERS:
         app.include_router(router, prefix="/api/v1")
+    app.include_router(diagnoses.form_router)
     # The pages are a part of their own: the API works without them.
     if importlib.util.find_spec("tracecore.server.pages") is not None:
         importlib.import_module("tracecore.server.pages").install(app)
     app.add_middleware(Identity, settings=settings, store=store, clock=clock)
+    app.add_middleware(
+        SessionMiddleware,
+        secret_key=settings.secret.hex(),
+        session_cookie=SESSION,
+        max_age=SESSION_S,
+        same_site="lax",
+        https_only=settings.secure,
+    )
     app.add_middleware(RateLimit, rate=settings.rate, burst=settings.burst)
     app.add_middleware(BodyLimit, most=settings.max_body, uploads=settings.max_upload)
     app.add_middleware(SecurityHeaders, settings=settings)

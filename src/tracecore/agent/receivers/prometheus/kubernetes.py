@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import re2
 
-from tracecore.agent.following import Following
+from tracecore.agent.following import Objects
 from tracecore.agent.receivers.prometheus.options import KubernetesSd
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Collection
 
 log = logging.getLogger("tracecore.agent.prometheus")
 
-#: Pods that are remembered.
-MOST: Final = 50_000
 _UNFIT = re2.compile(r"[^a-zA-Z0-9_]")
 _PREFIX: Final = "__meta_kubernetes_"
 
@@ -35,7 +34,11 @@ class Kubernetes:
     def __init__(
         self, config: KubernetesSd, way: Callable[[], api.Way] = lambda: api.connect("serviceAccount")
     ) -> None:
-        self._pods = [Pods(collection, way) for collection in _collections(config)]
+        self._wrong: dict[str, str] = {}
+        self._pods = [
+            Objects(way, collection, "uid", lambda pod: pod, partial(self._wrong.__setitem__, collection.namespace))
+            for collection in _collections(config)
+        ]
 
     def start(self) -> None:
         for pods in self._pods:
@@ -49,50 +52,27 @@ class Kubernetes:
         return sum(pods.following.settled for pods in self._pods)
 
     def wrong(self) -> str:
-        return next((pods.wrong for pods in self._pods if pods.wrong), "")
+        return next((text for text in self._wrong.values() if text), "")
 
     def labels(self) -> Iterator[Labels]:
         for pods in self._pods:
-            for pod in list(pods.by_uid.values()):
+            for pod in list(pods.known.values()):
                 yield from pod_targets(pod)
 
 
 def _collections(config: KubernetesSd) -> Iterator[Collection]:
     chosen = config.selectors[0] if config.selectors else None
-    for namespace in config.namespaces.names or [""]:
+    names = list(config.namespaces.names)
+    if config.namespaces.own_namespace:
+        own = (api.ACCOUNT / "namespace").read_text().strip()
+        names += [own] if own not in names else []
+    for namespace in names or [""]:
         yield Collection(
             resource="pods",
             namespace=namespace,
             labels=chosen.label if chosen is not None else "",
             fields=chosen.field if chosen is not None else "",
         )
-
-
-class Pods:
-    """The pods of one collection, as they are now."""
-
-    def __init__(self, collection: Collection, way: Callable[[], api.Way]) -> None:
-        self.by_uid: dict[str, Object] = {}
-        self.wrong = ""
-        self.following = Following(way, collection, self, self._state)
-
-    def key(self, found: Object) -> str:
-        return str(found["metadata"]["uid"])
-
-    def kept(self) -> Iterable[str]:
-        return self.by_uid
-
-    def put(self, key: str, found: Object) -> bool:
-        if key not in self.by_uid and len(self.by_uid) >= MOST:
-            return False
-        self.by_uid[key] = found
-        return True
-
-    def drop(self, key: str) -> None:
-        self.by_uid.pop(key, None)
-
-    def _state(self, wrong: str) -> None:
-        self.wrong = wrong
 
 
 # -- what Prometheus calls things --------------------------------------------------------------------------------------

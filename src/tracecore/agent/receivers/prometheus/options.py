@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 import re2
@@ -24,6 +24,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         ca_file: who signs the target's certificate; the system's authorities when not given.
+        ca: the same, written here.
         cert_file: our own certificate, for targets that ask for one.
         key_file: its key.
         server_name: the name that the target's certificate must have.
@@ -32,13 +33,29 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ca_file: str | None = None
+    ca: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
     server_name: str | None = None
     insecure_skip_verify: bool = False
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """What to do about a setting that is not here on purpose."""
+        return (
+            f'"{name}" is not supported here; write it to a file and name that: {name}_file'
+            if name
+            in (
+                "cert",
+                "key",
+            )
+            else ""
+        )
+
     def check(self) -> Problems:
+        if self.ca is not None and self.ca_file is not None:
+            yield ("ca",), "give ca_file or ca, not both"
         if (self.cert_file is None) != (self.key_file is None):
             yield ("cert_file" if self.key_file is None else "key_file",), "cert_file and key_file belong together"
 
@@ -47,7 +64,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def context(self) -> ssl.SSLContext:
         """For a client of this kind; files are read anew, so that renewed ones are used."""
-        made = ssl.create_default_context(cafile=self.ca_file)
+        made = ssl.create_default_context(cafile=self.ca_file, cadata=self.ca or None)
         made.minimum_version = _VERSIONS[self.min_version]
         if self.insecure_skip_verify:
             made.check_hostname = False
@@ -120,9 +137,27 @@ class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         names: which; all when none is given.
+        own_namespace: the one this runs in as well.
     """
 
     names: list[str] = []
+    own_namespace: bool = False
+
+
+class AttachMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        node: labels and annotations of the node; not supported here.
+        namespace: those of the namespace; not supported here.
+    """
+
+    node: bool = False
+    namespace: bool = False
+
+    def check(self) -> Problems:
+        for name in ("node", "namespace"):
+            if getattr(self, name):
+                yield (name,), f'"attach_metadata: {{{name}: true}}" {elsewhere.HERE}'
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,12 +173,21 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""
 
 
+#: Settings for a cluster that is not the one the agent runs in.
+_OTHER_CLUSTER: Final = (
+    *("api_server", "kubeconfig_file", "authorization", "basic_auth", "bearer_token", "bearer_token_file"),
+    *("oauth2", "tls_config"),
+)
+_PROXY: Final = ("proxy_url", "no_proxy", "proxy_from_environment", "proxy_connect_header")
+
+
 class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         role: `pod`: each port of each pod is a target.
         namespaces: where.
         selectors: which. An agent that scrapes its own node wants `field: spec.nodeName=${env:K8S_NODE_NAME}`.
+        attach_metadata: accepted where it asks for nothing.
         follow_redirects: accepted and without effect.
         enable_http2: accepted and without effect.
     """
@@ -151,6 +195,7 @@ class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
     role: str
     namespaces: Namespaces = Namespaces()
     selectors: list[Selector] = []
+    attach_metadata: AttachMetadata = AttachMetadata()
     follow_redirects: bool = True
     enable_http2: bool = True
 
@@ -163,7 +208,7 @@ class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def elsewhere(name: str) -> str:
         """What to do about a setting that is not here on purpose."""
-        return f'"{name}" {elsewhere.HERE}' if name in ("api_server", "authorization", "tls_config") else ""
+        return f'"{name}" {elsewhere.HERE}' if name in _OTHER_CLUSTER or name in _PROXY else ""
 
 
 class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,7 +302,9 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
     @staticmethod
     def elsewhere(name: str) -> str:
         """What to do about a setting that is not here on purpose."""
-        return f'the discovery "{name}" {elsewhere.HERE}' if name.endswith("_sd_configs") else ""
+        if name.endswith("_sd_configs"):
+            return f'the discovery "{name}" {elsewhere.HERE}'
+        return f'"{name}" {elsewhere.HERE}' if name in (*_PROXY, "oauth2", "http_headers") else ""
 
 
 class Global(msgspec.Struct, frozen=True, kw_only=True):

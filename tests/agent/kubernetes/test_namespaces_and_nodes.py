@@ -11,9 +11,9 @@ import pytest
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
+from tracecore.agent.following import Objects
 from tracecore.agent.processors.k8sattributes import Filter, K8sAttributes, Options
 from tracecore.agent.processors.podfields import Annotation, Extract, Field, Surrounding
-from tracecore.agent.processors.surroundings import Surroundings
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.kubernetes import api
 from tracecore.signals.kubernetes.watch import Change, Collection
@@ -155,8 +155,8 @@ def _nowhere() -> api.Way:
 
 
 def test_what_a_list_does_not_have_any_more_is_forgotten_and_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracecore.agent.processors.surroundings.MOST", 2)
-    one = Surroundings(_nowhere, Collection("nodes"), Surrounding(WIDE, "node"), print)
+    monkeypatch.setattr("tracecore.agent.following.MOST", 2)
+    one = Objects(_nowhere, Collection("nodes"), "name", Surrounding(WIDE, "node"), print)
 
     def told(kind: Any, body: Any) -> None:
         one.following.apply(Change(kind, "1", json.dumps(body).encode()))
@@ -164,11 +164,11 @@ def test_what_a_list_does_not_have_any_more_is_forgotten_and_there_is_a_bound(mo
     for name in "abc":
         told("ITEM", thing(name))
     one.following.apply(Change("SYNCED", "1"))
-    assert (sorted(one.by_name), one.following.overflow) == (["a", "b"], 1)
+    assert (sorted(one.known), one.following.overflow) == (["a", "b"], 1)
     told("ITEM", thing("b", labels={"topology.kubernetes.io/zone": "z"}))
     one.following.apply(Change("SYNCED", "2"))
-    assert one.by_name == {"b": {"k8s.node.uid": "uid-b", "place.zone": "z"}}
+    assert one.known == {"b": {"k8s.node.uid": "uid-b", "place.zone": "z"}}
     told("DELETED", thing("b"))
     told("ADDED", {"metadata": "nonsense"})
     told("ADDED", [1])
-    assert (one.by_name, one.following.malformed) == ({}, 2)
+    assert (one.known, one.following.malformed) == ({}, 2)

@@ -20,7 +20,7 @@ MAX_GONE: Final = 10_000
 BRIEFLY: Final = 3
 
 
-class Adrift:
+class UnlinkedFiles:
     """The files that are known and at no path.
 
     Args:
@@ -81,7 +81,7 @@ class Adrift:
         return {
             file.path: left
             for file in self._open.values()
-            if file.fd is not None and not file.compressed and (left := _unlinked(file.fd) - file.delivered) > 0
+            if file.fd is not None and not file.compressed and (left := _unlinked_size(file.fd) - file.delivered) > 0
         }
 
     def gone(self) -> list[Watched]:
@@ -103,7 +103,7 @@ class Adrift:
         return old
 
 
-def _unlinked(fd: int) -> int:
+def _unlinked_size(fd: int) -> int:
     """The size of a file that has no name; none where it has one."""
     status = os.fstat(fd)
     return 0 if status.st_nlink else status.st_size
