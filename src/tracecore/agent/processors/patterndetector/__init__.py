@@ -40,12 +40,13 @@ class PatternDetector:
                 self.detection.metrics(batch.view(), now)
             else:
                 self.detection.logs(batch.view(), now, batch.pause)
+            passed = batch if self._forwards else _told(batch)
             # What came has arrived when it was judged, and what it led to has arrived.
-            if self._forwards:
+            if passed is not None:
                 batch.hold(1)
             self.detection.await_judgement(batch.acks, now)
-        if self._forwards:
-            yield batch
+        if passed is not None:
+            yield passed
         if self._tells and now >= self.detection.next:
             yield from self._evaluate(now)
 
@@ -79,6 +80,14 @@ class PatternDetector:
             return [made]
         made.done()
         return []
+
+
+def _told(batch: Batch) -> Batch | None:
+    """Return the verdicts and incidents of other detectors, which are always passed on; None where there are none."""
+    if batch.signal != "logs":
+        return None
+    found = verdicts.told_elsewhere(batch.view())
+    return Batch("logs", found, acks=batch.acks, peer=batch.peer) if found["resource_logs"] else None
 
 
 FACTORY = Factory(

@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import xxhash
@@ -31,7 +31,8 @@ from tracecore.agent.processors.patterndetector.lines import Lines, by_layer, la
 from tracecore.agent.processors.patterndetector.options import Options
 from tracecore.agent.processors.patterndetector.pulse import Pulse
 from tracecore.agent.processors.patterndetector.stalls import Stalls
-from tracecore.agent.processors.patterndetector.state import Kept, Told, incident_told, verdict_told
+from tracecore.agent.processors.patterndetector.state import Kept, Told, verdict_told
+from tracecore.agent.processors.patterndetector.verdicts import is_told
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, Limits
 from tracecore.facts import wire
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
     from tracecore.diagnose.metrics import MetricFacts
 
 log = logging.getLogger("tracecore.agent.patterndetector")
-
-Said = TypeVar("Said", Emission, Update)
 
 #: Verdicts whose having been told is remembered, so that only those are taken back.
 TOLD: Final = 65_536
@@ -148,7 +147,7 @@ class Detection:
         self._setting = setting
         self._kept: Kept | None = None
         self._horizon = options.lateness + 2 * max((pattern.horizon for pattern in patterns), default=0)
-        #: Verdicts and incidents that were delivered before a restart.
+        #: Verdicts that were delivered before a restart.
         self._before: dict[str, Told] = {}
 
     def claim(self) -> bool:
@@ -168,6 +167,8 @@ class Detection:
         self._before = found.told
         self._count = max(self._count, found.count)
         self._known.update(found.known)
+        if self._live is not None:
+            found.lost += self._live.restore(found.incidents, found.clock)
         if found.lost:
             self._meter.note(STATE_LOST, found.lost)
             log.warning("%s: %d stored facts or verdicts are not understood any more", self._setting.id, found.lost)
@@ -178,7 +179,7 @@ class Detection:
         facts = [*found.facts, *self._bridged(found.facts, found.clock)]
         self._engine.add(facts)
         if self._live is not None:
-            self._live.take(facts, found.clock)
+            self._live.take(facts)
         self._appoint(now)
         log.info("%s: goes on with %d facts of an earlier run", self._setting.id, len(found.facts))
 
@@ -197,7 +198,7 @@ class Detection:
     def delivered(self, said: Sequence[Emission], updates: Sequence[Update]) -> None:
         """These have been delivered, or stored by their exporter. Any thread may say so."""
         if self._kept is not None and (said or updates):
-            self._kept.tell([*map(verdict_told, said), *map(incident_told, updates)])
+            self._kept.tell(map(verdict_told, said), (update.memory for update in updates))
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
@@ -215,6 +216,8 @@ class Detection:
             layer = layer_of_resource(resource)
             for held in entry.get("scope_logs") or ():
                 records = held.get("log_records") or ()
+                if is_told(held):
+                    continue
                 if (held.get("scope") or {}).get("name") == wire.SCOPE:
                     self._facts_of(entry, held, now)
                     continue
@@ -462,18 +465,19 @@ class Detection:
         facts = self._gathered(instant, now, last=last)
         if self._kept is not None:
             numbers, self._numbered = self._numbered, {}
-            self._kept.keep(facts, instant, self._count, numbers if facts else {})
+            needed = self._live.needed if self._live is not None else tuple
+            self._kept.keep(facts, instant, self._count, numbers if facts else {}, needed)
         facts += self._bridged(facts, instant)
         self._engine.add(facts)
         heard = [e for e in self._engine.advance(instant) if self._tells(e)]
         updates: list[Update] = []
         if self._live is not None:
-            self._live.take(facts, instant)
-            self._live.hear(heard, instant)
-            updates = [u for found in self._live.advance(instant) if (u := self._anew(found, incident_told(found)))]
+            self._live.take(facts)
+            self._live.hear(heard)
+            updates = self._live.advance(instant)
         said: list[Emission] = []
         if self._options.tell != "incidents":
-            news = [e for found in heard if (e := self._anew(found, verdict_told(found)))]
+            news = [e for found in heard if (e := self._anew(found))]
             said, self.held_back = self._groups.take(news, now, last=last)
         self._numbers.update(self._blocks)
         for emission in said:
@@ -485,7 +489,7 @@ class Detection:
                 emission.verdict.headline(),
             )
         for update in updates:
-            log.info("%s revision %d %s: %s", update.id, update.revision, update.state, update.incident.headline)
+            log.info("%s revision %d %s: %s", update.id, update.revision, update.state, update.headline)
         return said, updates, self._judged(now, last=last)
 
     def _begin(self, now: int, *, last: bool) -> int | None:
@@ -540,15 +544,16 @@ class Detection:
             self._meter.drop(reason.replace(" ", "_"), count - self._lost.get(reason, 0))
             self._lost[reason] = count
 
-    def _anew(self, found: Said, told: tuple[str, Told]) -> Said | None:
+    def _anew(self, found: Emission) -> Emission | None:
         """Return what is to be told, as a revision of what was told before a restart; None where that is the same."""
-        before = self._before.get(told[0])
+        id, told = verdict_told(found)
+        before = self._before.get(id)
         if before is None:
             return found
-        if before.digest == told[1].digest:
+        if before.digest == told.digest:
             return None
         # From now on it is news again when it becomes what it was.
-        self._before[told[0]] = msgspec.structs.replace(before, digest=b"")
+        self._before[id] = msgspec.structs.replace(before, digest=b"")
         return msgspec.structs.replace(found, revision=found.revision + before.revision)
 
     def _tells(self, emission: Emission) -> bool:
