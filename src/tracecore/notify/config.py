@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
-from tracecore.actions.positions import At, FileError, load
 from tracecore.notify import kinds
 from tracecore.notify.inhibition import InhibitRule
 from tracecore.notify.intervals import MONTHS, WEEKDAYS, TimeInterval
@@ -25,6 +24,7 @@ from tracecore.notify.labels import LABELS, LabelRule
 from tracecore.notify.matchers import parse
 from tracecore.notify.routes import EACH, SECOND, Route
 from tracecore.patterns.config import parse_duration
+from tracecore.positioned_yaml import At, FileError, load
 from tracecore.store.people import BadMatcher
 from tracecore.store.records import Matcher
 
