@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
-from tracecore.actions.shipped import load
 from tracecore.durations import parse_duration
 from tracecore.notify import kinds
 from tracecore.notify.inhibition import InhibitRule
@@ -25,7 +24,7 @@ from tracecore.notify.kinds import Kind
 from tracecore.notify.labels import LABELS, LabelRule
 from tracecore.notify.matchers import parse
 from tracecore.notify.routes import EACH, SECOND, Route
-from tracecore.positioned_yaml import At, FileError
+from tracecore.positioned_yaml import At, FileError, load
 from tracecore.store.people import BadMatcher
 from tracecore.store.records import Matcher
 
