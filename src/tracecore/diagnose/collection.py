@@ -49,7 +49,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Got(msgspec.Struct, kw_only=True):
-    """What became of an item: `missing` says why there is nothing of it."""
+    """Outcome of an item: `missing` says why there is nothing of it."""
 
     name: str
     what: str
@@ -61,7 +61,7 @@ class Got(msgspec.Struct, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What to collect.
+    """Items to collect.
 
     Args:
         paths: logs and other files, directories taken whole.
@@ -198,7 +198,7 @@ def collect(
 
 
 def summary(results: Sequence[Got], redact: bool) -> dict[str, Any]:
-    """What was collected and what is missing, as the archive's manifest says it."""
+    """Return what was collected and what is missing, as the archive's manifest says it."""
     return {
         "tracecore_bundle": 1,
         "host": socket.gethostname(),
