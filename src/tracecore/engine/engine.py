@@ -237,7 +237,7 @@ class Engine:
             except Exception:
                 if self.strict:
                     raise
-                window.reads.update(owner.pattern.needs)
+                window.reads = owner.needs
                 name = owner.pattern.name
                 self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
                 log.exception("pattern %s failed on window %s", name, window.key)
@@ -257,12 +257,16 @@ class Engine:
             window.state = DORMANT
             return ()
         self.stats.evaluations += 1
-        window.reads.clear()
-        verdicts = owner.pattern.evaluate(window, instant)
-        if owner.due is not None:
-            due = owner.due(window, instant)
-            if due is not None and due > instant:
-                self._set_timer(window, due)
+        window.reading = set()
+        try:
+            verdicts = owner.pattern.evaluate(window, instant)
+            due = None if owner.due is None else owner.due(window, instant)
+            reads = frozenset(window.reading)
+        finally:
+            window.reading = None
+        window.reads = owner.read.setdefault(reads, reads)
+        if due is not None and due > instant:
+            self._set_timer(window, due)
         return verdicts
 
     def _trim(self, owner: PatternWindows, window: FactWindow) -> None:

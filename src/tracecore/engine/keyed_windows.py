@@ -27,7 +27,20 @@ _time = attrgetter("time")
 class PatternWindows:
     """One pattern and its windows by key."""
 
-    __slots__ = ("due", "horizon", "index", "keys", "limit", "node_facts", "pattern", "pruned", "triggers", "windows")
+    __slots__ = (
+        "due",
+        "horizon",
+        "index",
+        "keys",
+        "limit",
+        "needs",
+        "node_facts",
+        "pattern",
+        "pruned",
+        "read",
+        "triggers",
+        "windows",
+    )
 
     def __init__(self, index: int, pattern: Pattern[Any], limit: int, stats: Stats) -> None:
         self.index = index
@@ -35,6 +48,9 @@ class PatternWindows:
         self.keys = pattern.keys
         self.horizon = pattern.horizon
         self.triggers = frozenset(pattern.triggers)
+        self.needs = frozenset(pattern.needs)
+        #: Sets of types that evaluations read: there are few, which many windows share.
+        self.read: dict[frozenset[type[Fact]], frozenset[type[Fact]]] = {}
         self.due = None if type(pattern).due is Pattern.due else pattern.due
         self.limit = limit
         self.node_facts = NodeFacts(pattern, stats) if pattern.node_scoped else None
@@ -163,7 +179,7 @@ class KeyedWindows:
         window = FactWindow(key, self._skew, owner.index, time)
         if not owner.triggers:
             window.state = CURRENT
-            window.reads.update(owner.pattern.needs)
+            window.reads = owner.needs
         owner.windows[key] = window
         self._stats.windows += 1
         return window

@@ -61,6 +61,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         said: the verdicts of the last evaluation, if all of them stand unchanged.
         state: whether it is to be evaluated; see `DORMANT`.
         reads: fact types that the last evaluation asked for; no other fact can change its verdicts.
+        reading: the same, while it is evaluated.
         evaluated: the time of the last evaluation.
         evaluated_size: the number of facts at that time.
         unchanged: evaluations since the last one that changed something.
@@ -78,7 +79,8 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     standing: dict[str | Source, Standing] | None = None
     said: Sequence[Verdict] = ()
     state: int = 0
-    reads: set[type[Fact]] = msgspec.field(default_factory=set)
+    reads: frozenset[type[Fact]] = frozenset()
+    reading: set[type[Fact]] | None = None
     evaluated: int = 0
     evaluated_size: int = 0
     unchanged: int = 0
@@ -86,11 +88,13 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     floor: int | None = None
 
     def of(self, kind: type[F]) -> Sequence[F]:
-        self.reads.add(kind)
+        if self.reading is not None:
+            self.reading.add(kind)
         return self.facts.get(kind, ())
 
     def grouped(self, kind: type[F], by: Callable[[F], K]) -> Mapping[K, Sequence[F]]:
-        self.reads.add(kind)
+        if self.reading is not None:
+            self.reading.add(kind)
         if self.indexes is None:
             self.indexes = {}
         index = self.indexes.get((kind, by))

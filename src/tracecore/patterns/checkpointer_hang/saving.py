@@ -61,6 +61,8 @@ def unfinished(window: Window, begun: Iterable[CheckpointPhase]) -> list[Checkpo
 
 def _last(reports: Sequence[Progress]) -> Progress:
     """The last of these reports; those of one time are told apart by their places."""
+    if len(reports) == 1 or reports[-2].time < reports[-1].time:
+        return reports[-1]
     place = bisect_left(reports, reports[-1].time, key=_time)
     return max(reports[place:], key=_place)
 
