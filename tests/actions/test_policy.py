@@ -14,7 +14,7 @@ from tracecore.actions.classify import classify
 from tracecore.actions.failure import CLASSES, FailureInfo
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Decision, Policy
-from tracecore.actions.positions import FileError
+from tracecore.positioned_yaml import FileError
 
 DEFAULT = policies.standard()
 RESILIENT = policies.named("resilient")

@@ -10,12 +10,13 @@ import msgspec
 import re2
 
 from tracecore.actions.failure import CLASSES, FailureClass
-from tracecore.actions.positions import At, FileError, load
+from tracecore.actions.shipped import load
 from tracecore.facts import catalog, xid_catalog
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
 from tracecore.facts.process import ExceptionRaised
 from tracecore.facts.storage import StorageError
+from tracecore.positioned_yaml import At, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -131,13 +132,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
                     best = order, rule, None
         return None if best is None else best[1:]
 
-    def for_fact(self, fact: Fact) -> Rule | None:
-        """The rule that speaks for a fact by itself."""
-        for _, rule, condition in self._of_fact(fact):
-            if all(test(_field(fact, name, None)) for name, test in condition.tests):
-                return rule
-        return None
-
     def for_phrase(self, text: str, *, own: bool = False) -> tuple[int, Rule] | None:
         """The first rule one of whose phrases stands in a line that is not chatter.
 
@@ -199,9 +193,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return () if getattr(fact, "retried", False) else self.by_fact.get(type(fact), ())
 
 
-def _field(fact: Fact, name: str, stated: Stated | None) -> object:
+def _field(fact: Fact, name: str, stated: Stated) -> object:
     if name == "text":
-        return stated.body if stated is not None else getattr(fact, "detail", None)
+        return stated.body
     if name == "fault" and isinstance(fact, Xid):
         entry = xid_catalog.entry(fact.code)
         return entry.fault if entry is not None else "gpu"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,8 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         authenticator: the extension that knows: `basicauth` or `bearertokenauth`.
     """
+
+    IGNORED: ClassVar[tuple[str, ...]] = ("request_params",)
 
     authenticator: AuthId
 

@@ -62,8 +62,7 @@ def diagnose(
         patterns.ConfigError: a setting is wrong.
     """
     patterns = catalogue(config)
-    bundle = discover(paths)
-    bundle.redact = redact
+    bundle = discover(paths, redact=redact)
     recorded = dumps.gather(bundle, jobs)
     scraped = metrics.gather(bundle)
     known = max(recorded.end, scraped.end)

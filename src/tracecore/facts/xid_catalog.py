@@ -63,12 +63,6 @@ class XidEntry(msgspec.Struct, frozen=True):
     other_action: str | None = None
 
     @property
-    def application(self) -> bool:
-        """Usually the program's own fault, so no reason to drain a node. A 45 alone counts, as NVIDIA sees it
-        mostly after the program was stopped."""
-        return self.fault == "application" or self.code == 45
-
-    @property
     def hardware(self) -> bool:
         """The GPU, its memory, its links or their firmware failed."""
         return self.fault in ("gpu", "memory", "link")

@@ -126,7 +126,10 @@ def _incident(
     # Who hangs leaves dumps, who failed a kernel log.
     missing = gaps(layers, "nccl_hang" if state == "unended" else "worker_crash")
     times = [fact for fact in evidence if not fact.approximate]
-    first = min((f.time for f in times or evidence), default=run.end)
+    own = run.attempts.get((job, attempt))
+    # Where nothing was said, the attempt failed when it was last heard.
+    heard = own.last if own is not None and own.timed and not evidence else 0
+    first = min((f.time for f in times or evidence), default=heard or run.end)
     return Incident(
         status="insufficient_evidence",
         headline=headline,
@@ -139,10 +142,10 @@ def _incident(
         suspects=suspects,
         job=job,
         attempt=attempt,
-        origin=origin(run.attempts.get((job, attempt)), evidence),
+        origin=origin(own, evidence),
         first=first,
         last=max((f.end for f in times or evidence), default=first),
-        timed=bool(times),
+        timed=bool(times or heard),
         evidence=tuple(evidence[:_SHOWN]),
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
+from tracecore.patterns.contract import rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,6 +35,7 @@ class Moment(msgspec.Struct, kw_only=True):
         role: `cause` for evidence of the root about the suspects, `symptom` for what it explains, else empty.
         ranks: who said it.
         where: node, pod or GPU where no rank says it.
+        node: the host, where it is known.
         text: what was seen, without the place.
     """
 
@@ -42,6 +45,7 @@ class Moment(msgspec.Struct, kw_only=True):
     role: str
     ranks: list[int]
     where: str
+    node: str
     text: str
 
     @property
@@ -49,6 +53,24 @@ class Moment(msgspec.Struct, kw_only=True):
         if self.ranks:
             return f"{'rank' if len(self.ranks) == 1 else 'ranks'} {runs(self.ranks)}"
         return self.where or {"scheduler": "launcher", "kernel": "kernel"}.get(self.layer, "job")
+
+    def document(self) -> dict[str, Any]:
+        """As `docs/diagnosis.schema.json` describes it."""
+        document: dict[str, Any] = {
+            "time": rfc3339(self.time),
+            "layer": self.layer,
+            "role": self.role or "other",
+            "text": self.text,
+        }
+        if not self.timed:
+            document["time_inferred"] = True
+        if self.ranks:
+            document["ranks"] = [list(pair) for pair in folded(self.ranks)]
+        if self.where:
+            document["where"] = self.where
+        if self.node:
+            document["node"] = self.node
+        return document
 
 
 def timeline(diagnosis: Diagnosis, incident: Incident, limit: int = 12) -> list[Moment]:
@@ -91,7 +113,10 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
     for row in reversed(rows[-64:]):
         near = fact.time - row.time <= _TOGETHER or not row.timed
         if row.text == text and row.layer == fact.layer and near and row.ranks and fact.rank is not None:
-            row.ranks = sorted({*row.ranks, fact.rank})
+            # Sorting the list again for every rank would be quadratic in the size of the job.
+            place = bisect_left(row.ranks, fact.rank)
+            if row.ranks[place : place + 1] != [fact.rank]:
+                row.ranks.insert(place, fact.rank)
             row.role = "cause" if "cause" in (role, row.role) else role or row.role
             return
     rows.append(
@@ -102,6 +127,7 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
             role=role,
             ranks=[] if fact.rank is None else [fact.rank],
             where=fact.gpu or fact.node or fact.pod or "",
+            node=fact.node or "",
             text=text,
         )
     )
@@ -123,13 +149,18 @@ def _shorten(rows: list[Moment], limit: int) -> list[Moment]:
     return [rows[n] for n in sorted(order[:limit])]
 
 
+def folded(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Runs of neighbours, each as (first, last)."""
+    pairs: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if pairs and number == pairs[-1][1] + 1:
+            pairs[-1] = (pairs[-1][0], number)
+        else:
+            pairs.append((number, number))
+    return pairs
+
+
 def runs(numbers: Sequence[int]) -> str:
     """`0-3, 5`: neighbours are folded, and a long list is cut."""
-    folded: list[tuple[int, int]] = []
-    for number in sorted(set(numbers)):
-        if folded and number == folded[-1][1] + 1:
-            folded[-1] = (folded[-1][0], number)
-        else:
-            folded.append((number, number))
-    words = [str(low) if low == high else f"{low}-{high}" for low, high in folded]
+    words = [str(low) if low == high else f"{low}-{high}" for low, high in folded(numbers)]
     return ", ".join(words[:12]) + (f" … ({len(set(numbers))} in all)" if len(words) > 12 else "")

@@ -32,7 +32,7 @@ class StartError(Exception):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper is told (`run.json`)."""
+    """What a keeper is told (`run.json`, which the keeper removes once it has read it)."""
 
     command: list[str]
     cwd: str = ""

@@ -25,7 +25,7 @@ class State(msgspec.Struct, kw_only=True):
 
     Args:
         run: names the run; every process of it carries it.
-        command: what is run.
+        command: what is run, without secrets.
         phase: an attempt runs, the next one waits for its time, or it is all over.
         attempt: its number, counted through all runs of the folder.
         since: when the attempt began, in nanoseconds since the epoch.

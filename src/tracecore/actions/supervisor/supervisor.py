@@ -111,7 +111,9 @@ class Supervisor:
         self.say = say
         self.targets = (stdout, stderr)
         self.folder = settings.folder.resolve()
-        self.state = State(run="", command=command)
+        #: Without secrets: a token that was exchanged for another is still the same command.
+        self.shown = redacted_command(command)
+        self.state = State(run="", command=self.shown)
         self.process: Process | None = None
         self.asked: int | None = None
         self.interrupts = 0
@@ -182,16 +184,18 @@ class Supervisor:
         known = states.load(self.folder / "state.json")
         if known is None or not known.unfinished:
             last = 0 if known is None else known.attempt
-            self.state = State(run=uuid.uuid4().hex, command=self.command, attempt=last)
+            self.state = State(run=uuid.uuid4().hex, command=self.shown, attempt=last)
             self.state.ledger.job = self.state.run
             self._save()
             return None
-        if known.command != self.command:
+        # An older state holds the command as it was given.
+        if redacted_command(known.command) != self.shown:
             if known.phase != "running" or not self._left(known):
-                self.state = State(run=uuid.uuid4().hex, command=self.command, attempt=known.attempt)
+                self.state = State(run=uuid.uuid4().hex, command=self.shown, attempt=known.attempt)
                 self._save()
                 return None
             raise StateError(f"{self.folder} belongs to another command, which still runs; give another --state-dir")
+        known.command = self.shown
         self.state = known
         if known.phase != "running":
             if known.phase == "ended":
@@ -522,7 +526,7 @@ class Supervisor:
                 "run": known.run,
                 "attempt": known.attempt,
                 "outcome": outcome,
-                "command": redacted_command(self.command),
+                "command": self.shown,
                 "started_at": rfc3339(known.since),
                 "ended_at": rfc3339(ended.at or time.time_ns()),
                 "step": known.step,

@@ -61,12 +61,19 @@ def cancel(place: str | None, tasks: tuple[int, ...]) -> int:
     "metrics",
     help="""Print the queue in numbers, as Prometheus text.
 
-Example: tracecore queue metrics --output /var/lib/node_exporter/textfile/tracecore_queue.prom
+Example: tracecore queue metrics --mode 0644 --output /var/lib/node_exporter/textfile/tracecore_queue.prom
 """,
 )
 @click.option("--output", type=click.Path(dir_okay=False), default=None, help="Write them there, whole or not at all.")
+@click.option(
+    "--mode",
+    type=click.Choice(["0600", "0640", "0644"]),
+    default="0600",
+    show_default=True,
+    help="Who may read the file; node_exporter usually runs as another user.",
+)
 @click.pass_obj
-def metrics(place: str | None, output: str | None) -> int:
+def metrics(place: str | None, output: str | None, mode: str) -> int:
     from tracecore.queue import metrics as numbers
 
     queue, engine = opened(place)
@@ -74,7 +81,7 @@ def metrics(place: str | None, output: str | None) -> int:
     if output is None:
         sys.stdout.write(text)
     else:
-        numbers.write(Path(output), text)
+        numbers.write(Path(output), text, int(mode, 8))
     return 0
 
 

@@ -26,6 +26,7 @@ from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.kubernetes import objects
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
+from tracecore.signals.redaction import redacted
 from tracecore.signals.stamps import DAY, Stamp
 from tracecore.signals.stream import BASE_TIME, Clock, Counters, Stream
 
@@ -105,18 +106,21 @@ class Bundle(msgspec.Struct, kw_only=True):
         return [stream for stream in self.streams if stream.format in formats]
 
 
-def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int | None = None) -> Bundle:
+def discover(
+    paths: Sequence[str | Path], limits: Limits | None = None, now: int | None = None, *, redact: bool = True
+) -> Bundle:
     """Finds and recognises every file under these paths.
 
     Args:
         paths: files and directories.
         limits: bounds; the defaults do for anything honest.
         now: the present, for bundles in which no timestamp has a year; None gives an arbitrary fixed time.
+        redact: take secrets out of file names, and of what is quoted later.
 
     Raises:
         FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
     """
-    search = _Search(limits or Limits())
+    search = _Search(limits or Limits(), redact=redact)
     for path in sorted({os.fspath(path) for path in paths}):
         if _descriptor(path) is None and not os.path.lexists(path):
             raise FileNotFoundError(path)
@@ -125,12 +129,13 @@ def discover(paths: Sequence[str | Path], limits: Limits | None = None, now: int
     _settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
     clock = _settle_time(search.stamps, BASE_TIME if now is None else now)
-    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock)
+    return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
 
 
 class _Search:
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, redact: bool = True) -> None:
         self.limits = limits
+        self.redact = redact
         self.streams: list[Stream] = []
         self.skipped: list[Skipped] = []
         self.stamps: list[Stamp] = []
@@ -143,7 +148,12 @@ class _Search:
         self.paths: Counter[str] = Counter()
 
     def skip(self, path: str, reason: str) -> None:
-        self.skipped.append(Skipped(printable(path), reason))
+        self.skipped.append(Skipped(self.shown(path), reason))
+
+    def shown(self, path: str) -> str:
+        """A path as it is told: on one line, without secrets."""
+        path = printable(path)
+        return redacted(path) if self.redact else path
 
     def path(self, root: Path) -> None:
         """A file or directory the user named."""
@@ -151,17 +161,17 @@ class _Search:
             self._given(number, "<stdin>" if number == 0 else str(root))
             return
         if not root.is_dir():
-            self.file(root, root.name)
+            self.file(str(root), root.name)
             return
         real = os.path.realpath(root)
-        for path in _walk(root, self.skip):
+        for path, relative in _walk(root, self.skip):
             if self.count >= self.limits.files:
                 self.skip(str(root), f"more than {self.limits.files} files: the rest was left out")
                 return
-            if path.is_symlink() and not _inside(path, real):
-                self.skip(str(path), "a link that leads out of the directory")
+            if os.path.islink(path) and not _inside(path, real):
+                self.skip(path, "a link that leads out of the directory")
                 continue
-            self.file(path, f"{root.name}/{path.relative_to(root).as_posix()}")
+            self.file(path, f"{root.name}/{relative}")
 
     def _given(self, number: int, shown: str) -> None:
         """Read standard input or another open file; what can be read only once is copied."""
@@ -175,23 +185,23 @@ class _Search:
         except archive.ERRORS as error:
             self.skip(shown, archive.reason(error))
 
-    def file(self, path: Path, relative: str) -> None:
+    def file(self, path: str, relative: str) -> None:
         self.count += 1
-        if path.name in IGNORED:
+        if os.path.basename(path) in IGNORED:
             return
         try:
-            mode = path.stat()
-            if not stat.S_ISREG(mode.st_mode):
-                self.skip(str(path), _not_regular(mode.st_mode))
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                self.skip(path, _not_regular(found.st_mode))
                 return
-            self.compressed += mode.st_size
-            self.consider(str(path), relative, partial(_open, path), mode.st_size, 0)
+            self.compressed += found.st_size
+            self.consider(path, relative, partial(_open, path), found.st_size, 0)
         except archive.ERRORS as error:
-            self.skip(str(path), archive.reason(error))
+            self.skip(path, archive.reason(error))
 
     def consider(self, path: str, relative: str, opener: Opener, size: int | None, depth: int) -> None:
         """Recognises one file, going into it where it is an archive."""
-        path, relative = printable(path), printable(relative)
+        path, relative = self.shown(path), printable(relative)
         with opener() as file:
             head = _exactly(file, HEAD)
             kind = archive.kind(head)
@@ -426,12 +436,18 @@ def _settle_local_ranks(streams: list[Stream]) -> None:
             stream.resource.setdefault("gen_ai.training.rank", local)
 
 
-def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[Path]:
-    """Every file below, by name, directories in their place; links to directories are not entered."""
+def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
+    """Every file below and its path from there, by name, directories in their place.
+
+    Links to directories are not entered.
+    """
     for folder, files in folders.walk(root, lambda problem: skip(str(problem.filename), archive.reason(problem))):
         here = Path(folder)
+        # A path object for every file costs more than to open it.
+        shown = "" if str(here) == "." else os.path.join(here, "")
+        below = "" if here == root else here.relative_to(root).as_posix() + "/"
         for name in files:
-            yield here / name
+            yield shown + name, below + name
 
 
 def _not_regular(mode: int) -> str:
@@ -474,11 +490,11 @@ def _spool(number: int) -> tuple[_Copy, bool]:
     return _Copy(cast(BinaryIO, copy), size), whole
 
 
-def _inside(path: Path, real: str) -> bool:
+def _inside(path: str, real: str) -> bool:
     return os.path.commonpath((os.path.realpath(path), real)) == real
 
 
-def _open(path: Path) -> BinaryIO:
+def _open(path: str) -> BinaryIO:
     return open(path, "rb", buffering=0)
 
 

@@ -134,6 +134,8 @@ def _place(stream: Stream) -> _Place | None:
         folder, name = str(stream.resource.get("k8s.namespace.name", "")), pod
     else:
         folder, _, file = stream.path.rpartition("/")
+        if not any(role in file for role in ("-master-", "-chief-", "-worker-")):
+            return None
         match = _FILE.match(file)
         name = match.group(1) if match else file
     if match := _ROLE.match(name):

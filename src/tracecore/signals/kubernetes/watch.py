@@ -417,7 +417,6 @@ _CORE: Final = frozenset(
 
 class _Resource(msgspec.Struct):
     name: str = ""
-    namespaced: bool = True
 
 
 class _Resources(msgspec.Struct):

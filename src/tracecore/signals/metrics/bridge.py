@@ -140,10 +140,6 @@ class Bridges:
         left = self._left_out + Counter({"series": sum(bridge.dropped for bridge in self.bridges)})
         return {reason: left[reason] for reason in sorted(left)}
 
-    def wants(self, name: str) -> bool:
-        """Whether any bridge reads series of this name."""
-        return name in self._by_name
-
     def observe(self, sample: Sample) -> None:
         """Take a sample. Nothing is concluded before `advance`."""
         if sample.series.name not in self._by_name:

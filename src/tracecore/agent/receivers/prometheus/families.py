@@ -32,8 +32,6 @@ _DISCOVERED: Final = {
     "__meta_kubernetes_pod_container_name": "k8s.container.name",
     "__meta_kubernetes_namespace": "k8s.namespace.name",
     "__meta_kubernetes_pod_node_name": "k8s.node.name",
-    "__meta_kubernetes_node_name": "k8s.node.name",
-    "__meta_kubernetes_endpoint_node_name": "k8s.node.name",
 }
 _CONTROLLERS: Final = {
     "ReplicaSet": "k8s.replicaset.name", "DaemonSet": "k8s.daemonset.name", "StatefulSet": "k8s.statefulset.name",
