@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["as_duration", "command", "duration", "harmless", "local", "opened", "print_json", "task_of", "utc"]
 
 SECOND: Final = 1_000_000_000
+#: The number of a task; a larger one is not a number for SQLite.
+TASK: Final = click.IntRange(max=(1 << 63) - 1)
 
 
 @click.group(
