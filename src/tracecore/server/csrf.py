@@ -52,6 +52,7 @@ async def checked_form(request: Request) -> FormData:
         and hmac.compare_digest(given.encode("utf-8", "replace"), _signed(request, value).encode())
     )
     if not right:
+        await form.close()
         raise HTTPException(403, "this form is out of date: reload the page and send it again")
     return form
 

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from sqlalchemy import select
 
 from tracecore.store import overview as overviews
 from tracecore.store import writing
 from tracecore.store.changes import Changes
 from tracecore.store.database import Database, connect
+from tracecore.store.decisions import Decisions
 from tracecore.store.incidents import IncidentQuery, Incidents
 from tracecore.store.jobs import Jobs
 from tracecore.store.nodes import Nodes
 from tracecore.store.people import People, Silences
 from tracecore.store.records import IncidentPage, JobRow, NodeRow, Overview
 from tracecore.store.schema import prepare
+from tracecore.store.tables import detector_state
 from tracecore.store.tokens import Tokens
 from tracecore.store.update import IncidentUpdate, read_update
 from tracecore.store.uploads import Uploads
 from tracecore.store.writing import Router, Stored
+
+#: The key of the value that signs sessions.
+SECRET: Final = "server/secret"
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -50,6 +57,7 @@ class Store:
         self.tokens = Tokens(database)
         self.changes = Changes(database)
         self.uploads = Uploads(database)
+        self.decisions = Decisions(database)
 
     @classmethod
     def open(cls, place: str, *, durable: bool = True, route: Router | None = None) -> Store:
@@ -122,6 +130,16 @@ class Store:
             jobs=self.jobs.find(name=first, limit=10, tenant=tenant).jobs if first else [],
             nodes=self.nodes.find(name=first, limit=10).nodes if first else [],
         )
+
+    def secret(self) -> bytes:
+        """A random value that all processes on this store share, made when it is first asked for."""
+        with self.database.write() as connection:
+            connection.execute(
+                self.database.insert(detector_state).on_conflict_do_nothing(),
+                {"key": SECRET, "value": secrets.token_bytes(32)},
+            )
+            found = connection.execute(select(detector_state.c.value).where(detector_state.c.key == SECRET))
+            return bytes(found.scalar_one())
 
     def close(self) -> None:
         self.database.close()

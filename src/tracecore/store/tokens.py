@@ -98,6 +98,14 @@ class Tokens:
                     self._believed.popitem(last=False)
         return found
 
+    def live(self, id: str, now: int) -> Token | None:
+        """The token of an id that is neither revoked nor expired."""
+        with self._database.read() as connection:
+            row = connection.execute(select(api_tokens).where(api_tokens.c.id == id)).first()
+        if row is None or row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now):
+            return None
+        return _token(row)
+
     def _verified(self, given: str, now: int) -> Token | None:
         from argon2 import PasswordHasher
         from argon2.exceptions import Argon2Error, InvalidHashError

@@ -66,6 +66,15 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_changes_at"), "changes", ["at"], unique=False)
     op.create_table(
+        "decisions",
+        sa.Column("job", sa.String(length=300), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("tenant", sa.String(length=80), nullable=False),
+        sa.Column("at", sa.BigInteger(), nullable=False),
+        sa.Column("answer", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("job", "attempt", "tenant"),
+    )
+    op.create_table(
         "detector_state",
         sa.Column("key", sa.String(length=200), nullable=False),
         sa.Column("value", sa.LargeBinary(), nullable=False),
@@ -195,6 +204,14 @@ def upgrade() -> None:
         sa.Column("owner", sa.String(length=80), nullable=False),
         sa.Column("until", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
+        "ledgers",
+        sa.Column("job", sa.String(length=300), nullable=False),
+        sa.Column("tenant", sa.String(length=80), nullable=False),
+        sa.Column("updated_at", sa.BigInteger(), nullable=False),
+        sa.Column("ledger", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("job", "tenant"),
     )
     op.create_table(
         "node_events",
