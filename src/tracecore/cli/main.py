@@ -87,6 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "the output" if error.filename is None else printable(os.fsdecode(error.filename))
         click.echo(f"Error: {where}: {(error.strerror or str(error)).lower()}", err=True)
         # What is left in the buffer cannot be written either, and Python would try once more.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 1
     return result if isinstance(result, int) else 0
