@@ -8,9 +8,9 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from tracecore.facts.coerce import moment
 from tracecore.signals.redaction import redacted
 from tracecore.store.records import IncidentState
+from tracecore.store.times import moment
 
 STATES: Final = get_args(IncidentState)
 #: Bytes of one document.
