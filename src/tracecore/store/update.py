@@ -110,6 +110,8 @@ def read_update(
         state = "diagnosed" if pattern else "open"
     if state not in STATES:
         raise BadIncident(f"state is {state!r}, not one of {', '.join(STATES)}")
+    if isinstance(told, float) and told.is_integer():
+        told = int(told)
     if told is not None and (type(told) is not int or not 0 < told < _I31):
         raise BadIncident("revision is not a positive integer")
     identity = own.get("id")
@@ -215,7 +217,8 @@ def excerpts(update: IncidentUpdate) -> Iterator[tuple[str, str, str, int, str, 
                 _text(piece.get("description"), MAX_TEXT),
                 quoted,
             )
-    for lines in update.document.get("last_lines") or ():
+    said = update.document.get("last_lines")
+    for lines in said if isinstance(said, list) else ():
         if isinstance(lines, dict) and isinstance(lines.get("text"), list) and count < MAX_EVIDENCE:
             count += 1
             place = f"{lines.get('file')}:{lines.get('line')}"
