@@ -16,10 +16,11 @@ import msgspec
 
 from tracecore.actions.failure import CLASSES, Evidence, FailureClass, FailureInfo, Retry
 from tracecore.actions.ledger import Ledger
-from tracecore.actions.positions import At, FileError, load
 from tracecore.actions.rules import STOPS
+from tracecore.actions.shipped import load
+from tracecore.durations import SECOND, parse_duration
 from tracecore.facts.wording import counted
-from tracecore.patterns.config import SECOND, parse_duration
+from tracecore.positioned_yaml import At, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

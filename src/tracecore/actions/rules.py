@@ -10,12 +10,13 @@ import msgspec
 import re2
 
 from tracecore.actions.failure import CLASSES, FailureClass
-from tracecore.actions.positions import At, FileError, load
+from tracecore.actions.shipped import load
 from tracecore.facts import catalog, xid_catalog
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
 from tracecore.facts.process import ExceptionRaised
 from tracecore.facts.storage import StorageError
+from tracecore.positioned_yaml import At, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

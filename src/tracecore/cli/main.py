@@ -27,6 +27,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "collect": ("tracecore.cli.collect", "Gather a support bundle on this node."),
     "run": ("tracecore.cli.run", "Run the agent."),
     "serve": ("tracecore.cli.serve", "Keep the fleet's incidents and show them."),
+    "mcp": ("tracecore.cli.mcp", "Speak the Model Context Protocol on standard input and output."),
+    "notify": ("tracecore.cli.notify", "Check who is told of incidents, and send a test."),
     "incidents": ("tracecore.cli.incidents", "List, show, acknowledge, resolve and note incidents."),
     "nodes": ("tracecore.cli.nodes", "List nodes, and show one with its history."),
     "tokens": ("tracecore.cli.tokens", "API tokens: make, list, revoke."),

@@ -26,6 +26,9 @@ Example: tracecore serve --demo
     metavar="FILE|URL",
     help="An SQLite file or postgresql://user@host/database; TRACECORE_DATABASE, else a file in the state directory.",
 )
+@click.option(
+    "--notify", metavar="FILE", envvar="TRACECORE_NOTIFY", help="Whom to tell about incidents: docs/notifications.md."
+)
 @click.option("--demo", is_flag=True, help="Show a simulated fleet, in a database that is removed at the end.")
 @click.option("--auth", is_flag=True, help="Ask everybody who they are, also on this machine.")
 @click.option("--tls-cert", metavar="FILE", help="Certificate (PEM).")

@@ -81,10 +81,10 @@ def command(
     output: str,
 ) -> int:
     from tracecore.actions import policy as policies
-    from tracecore.actions.positions import FileError
     from tracecore.actions.supervisor.process import StartError
     from tracecore.actions.supervisor.state import StateError
     from tracecore.actions.supervisor.supervisor import OrphanFound, Settings, Supervisor
+    from tracecore.positioned_yaml import FileError
 
     if words == ("status",):
         from tracecore.cli.supervised import show_status

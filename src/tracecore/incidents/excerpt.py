@@ -44,8 +44,9 @@ _ESCAPES: Final = re2.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(
 _CONTROL: Final[dict[int, str | None]] = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 9
 }
-#: Marks that turn the direction of text around would let a log line dress up as another.
-_CONTROL.update(dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)))
+#: Marks that turn the direction of text around or show nothing would let a log line dress up as another.
+_CONTROL.update(dict.fromkeys((*range(0x202A, 0x202F), *range(0x2060, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)))
+_CONTROL.update(dict.fromkeys((0x00AD, 0x200B, 0xFEFF, *range(0xE0000, 0xE0080))))
 
 
 class Excerpt(msgspec.Struct, frozen=True):

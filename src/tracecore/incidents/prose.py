@@ -13,11 +13,18 @@ _ITEM: Final = re2.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 _NUMBERED: Final = re2.compile(r"^\s*\d+\.\s+")
 _CODE: Final = re2.compile(r"`([^`\n]{1,400})`")
 _STRONG: Final = re2.compile(r"\*\*([^*\n]{1,200})\*\*")
+_EMPHASIS: Final = re2.compile(r"(^|[\s(])\*([^*\s][^*\n]{0,200})\*")
 
 
 def prose(value: object) -> str:
-    """One paragraph with its `code` and **strong** words."""
-    return str(_STRONG.sub(r"<strong>\1</strong>", _CODE.sub(r"<code>\1</code>", text(value))))
+    """One paragraph with its `code`, **strong** words and *emphasis*; a star inside of code is a star."""
+    parts = _CODE.split(text(value))
+    for number, part in enumerate(parts):
+        if number % 2:
+            parts[number] = f"<code>{part}</code>"
+        else:
+            parts[number] = _EMPHASIS.sub(r"\1<em>\2</em>", _STRONG.sub(r"<strong>\1</strong>", part))
+    return "".join(parts)
 
 
 def paragraphs(body: str) -> Iterator[str]:

@@ -6,13 +6,14 @@ import importlib.util
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.sessions import SessionMiddleware
+from starlette.routing import Route
 
 from tracecore import __version__
 from tracecore.server import health, login, otlp, problems
@@ -25,6 +26,9 @@ from tracecore.server.ingest import Ingest
 from tracecore.server.limits import BodyLimit, RateLimit
 from tracecore.server.settings import Settings
 from tracecore.store.store import Store
+
+if TYPE_CHECKING:
+    from tracecore.server.mcp.http import McpEndpoint
 
 
 def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[[], int] = time.time_ns) -> FastAPI:
@@ -40,7 +44,10 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with watcher.running():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(watcher.running())
+            if assistants is not None:
+                await stack.enter_async_context(assistants.running())
             yield
 
     app = FastAPI(
@@ -55,6 +62,7 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     )
     app.state.ingest = Ingest(store, clock)
     app.state.store, app.state.settings, app.state.clock, app.state.watcher = store, settings, clock, watcher
+    assistants = _assistants(app, store, settings)
     problems.install(app)
     app.include_router(health.router)
     app.include_router(otlp.router)
@@ -80,6 +88,17 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     app.add_middleware(SecurityHeaders, settings=settings)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+def _assistants(app: FastAPI, store: Store, settings: Settings) -> McpEndpoint | None:
+    """Give AI assistants a way in, where the package for it is installed."""
+    try:
+        from tracecore.server.mcp.http import McpEndpoint
+    except ModuleNotFoundError:
+        return None
+    endpoint = McpEndpoint(app, store, settings)
+    app.router.routes.append(Route("/mcp", endpoint, methods=["GET", "POST", "DELETE"], include_in_schema=False))
+    return endpoint
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:

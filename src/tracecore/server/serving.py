@@ -17,6 +17,8 @@ from fastapi import FastAPI
 
 from tracecore.agent.receivers.otlp import address
 from tracecore.agent.tls import ServerTls
+from tracecore.notify.config import Config, FileError, read
+from tracecore.notify.notifier import Notifier
 from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.detector import Detector
@@ -40,6 +42,7 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
     listen: str = DEFAULT_LISTEN
     otlp_listen: str = ""
     database: str | None = None
+    notify: str | None = None
     demo: bool = False
     quiet: bool = False
     tls_cert: str | None = None
@@ -183,3 +186,17 @@ def _start_workers(stack: ExitStack, app: FastAPI, store: Store, settings: Setti
         except OSError as error:
             raise ServeError(str(error)) from None
         stack.callback(server.stop, 2.0)
+    if options.notify:
+        notifier = Notifier(store, _notifications(options.notify), clock)
+        app.state.notifier = notifier
+        notifier.start()
+        stack.callback(notifier.stop)
+
+
+def _notifications(path: str) -> Config:
+    try:
+        return read(Path(path))
+    except FileError as error:
+        raise ServeError(str(error)) from None
+    except OSError as error:
+        raise ServeError(f"cannot read {path}: {error.strerror}") from None

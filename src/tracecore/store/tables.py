@@ -309,6 +309,55 @@ notifications = Table(
     sqlite_autoincrement=True,
 )
 
+notification_groups = Table(
+    "notification_groups",
+    metadata,
+    _number(),
+    # The id of its first incident: receivers update in place by it.
+    Column("key", String(80), nullable=False),
+    Column("receiver", String(NAME), nullable=False),
+    # Which of the receiver's ways, `slack/0`.
+    Column("way", String(40), nullable=False),
+    Column("route", String(80), nullable=False),
+    # The labels that make the group, as JSON.
+    Column("labels", Text, nullable=False),
+    # 1 while incidents can join it
+    Column("active", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    # When to look at it next; empty where only a change of an incident can matter.
+    Column("next_at", BigInteger),
+    Column("sent_at", BigInteger),
+    Column("noticed_at", BigInteger),
+    Column("deliveries", Integer, nullable=False, default=0),
+    # The delivery under way; after a crash nobody knows whether it arrived.
+    Column("sending", String(120), nullable=False, default=""),
+    Column("tries", Integer, nullable=False, default=0),
+    Column("error", Text, nullable=False, default=""),
+    # What the receiver needs to change its message, as JSON.
+    Column("reference", Text, nullable=False, default="{}"),
+    Index("notification_groups_due", "active", "next_at"),
+    Index("notification_groups_by_name", "active", "receiver", "way"),
+    sqlite_autoincrement=True,
+)
+
+notification_members = Table(
+    "notification_members",
+    metadata,
+    Column(
+        "notification_group",
+        _Number,
+        ForeignKey("notification_groups.number", ondelete="CASCADE"),
+        primary_key=True,
+        nullable=False,
+    ),
+    _incident(primary_key=True),
+    Column("joined_at", BigInteger, nullable=False),
+    # firing, resolved, or empty where it was never told
+    Column("told", String(16), nullable=False, default=""),
+    Column("told_digest", String(32), nullable=False, default=""),
+    Index("notification_members_by_incident", "incident"),
+)
+
 actions = Table(
     "actions",
     metadata,

@@ -11,7 +11,8 @@ import click
 
 from tracecore.cli.output import json_option
 from tracecore.cli.queue.documents import attempt_document, document, without_secrets
-from tracecore.cli.queue.group import SECOND, as_duration, command, harmless, local, opened, print_json, task_of
+from tracecore.cli.queue.group import as_duration, command, harmless, local, opened, print_json, task_of
+from tracecore.durations import SECOND
 from tracecore.signals.redaction import redacted_command
 
 if TYPE_CHECKING:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 #: The machine's own word about storage is nobody's: steps prove it wrong only when they go on for this long.
 SETTLED = 60 * 1_000_000_000
 
+#: A line without a time gets that of its neighbours, and the libraries of one process stamp lines with different
+#: clocks: a step in another file proves nothing unless it is later by this much.
+APART = 1_000_000_000
+
 #: Of the facts that may tell what became of an error so many are looked at, the nearest first.
 LOOKED_AT = 64
 #: What a recovery and an error may name.
@@ -173,6 +177,8 @@ class Steps:
     def follow(self, steps: Related[Progress], fact: Fact, oldest: int, newest: int) -> bool:
         """Whether one of these steps came after the error: by its time, and in the same file by its place."""
         for step in steps.some(fact, oldest, newest, LOOKED_AT):
+            if fact.approximate and not _same_stream(step, fact) and step.time <= fact.end + APART:
+                continue
             if fact.count > 1 or not _same_stream(step, fact) or step.source.offset > fact.source.offset:
                 return True
         return self._further_down(fact, newest)

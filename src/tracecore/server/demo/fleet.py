@@ -166,7 +166,7 @@ def _life(
     resolved: bool,
 ) -> list[IncidentUpdate]:
     """The revisions of one incident: perhaps without a cause at first, then diagnosed, then resolved."""
-    at = min(at, now - lasted(recording) - 2 * MINUTE)
+    at = min(at, now - lasted(recording) - 2 * MINUTE) // SECOND * SECOND
     key = f"{recording.name} {job.name} {attempt} {at}"
     document = restamped(recording, key=key, at=at, job=job.name, attempt=attempt, nodes=nodes)
     job.incidents.append((attempt, at))
@@ -196,24 +196,28 @@ def _life(
 
 
 def points(
-    dice: random.Random, job: Job, attempt: int, start: int, end: int, first: int, every: int
+    dice: random.Random, job: Job, attempt: int, start: int, end: int, now: int, first: int, every: int
 ) -> list[dict[str, Any]]:
-    """Reports of progress: a loss that falls, steps that take about as long as ever."""
+    """Reports of progress: a loss that falls, steps that take about as long as ever, until something breaks."""
     ranks = sorted({0, 1, 2, 3, job.ranks // 2, job.ranks - 1})
-    slow = job.ranks // 2 if any(number == attempt for number, _ in job.incidents) else -1
+    broke = any(number == attempt for number, _ in job.incidents)
+    slow = job.ranks // 2 if broke else -1
+    whole = (job.ends[-1] or now) - job.starts[0]
     rows: list[dict[str, Any]] = []
     at, step = start, first
     while at < end:
-        near = slow >= 0 and end - at < 12 * every * SECOND
-        for rank in ranks:
-            took = job.step_s * dice.uniform(0.97, 1.06) * (2.6 if near and rank == slow else 1.0)
-            loss = 1.7 + 2.3 * math.exp(-step / (0.25 * job.total_steps)) + dice.gauss(0, 0.02)
-            rows.append(
-                {"job": job.name, "time": at, "rank": rank, "attempt": attempt, "step": step, "loss": loss,
-                 "step_s": took, "data_s": took * dice.uniform(0.02, 0.05)}
-            )  # fmt: skip
+        left = (end - at) // (every * SECOND)
+        # Every other attempt that breaks stalls for a while before it ends.
+        if not (broke and attempt % 2 == 0 and 3 <= left < 14):
+            loss = 1.7 + 2.3 * math.exp(-4 * (at - job.starts[0]) / whole)
+            for rank in ranks:
+                took = job.step_s * dice.uniform(0.97, 1.06) * (2.6 if rank == slow and left < 20 else 1.0)
+                rows.append(
+                    {"job": job.name, "time": at, "rank": rank, "attempt": attempt, "step": step,
+                     "loss": loss + dice.gauss(0, 0.02), "step_s": took, "data_s": took * dice.uniform(0.02, 0.05)}
+                )  # fmt: skip
+            step += max(1, int(every / job.step_s))
         at += every * SECOND
-        step += max(1, int(every / job.step_s))
     return rows
 
 
@@ -223,7 +227,7 @@ def _report_jobs(store: Store, dice: random.Random, jobs: list[Job], now: int) -
         for number, start in enumerate(job.starts):
             end = job.ends[number]
             every = max(60, (now - job.starts[0]) // SECOND // 280)
-            rows = points(dice, job, number, start + 5 * MINUTE, end or now, step, every)
+            rows = points(dice, job, number, start + 5 * MINUTE, end or now, now, step, every)
             store.jobs.report([], rows)
             first, step = step, rows[-1]["step"] if rows else step
             last = number == len(job.starts) - 1
@@ -332,6 +336,16 @@ def _people(store: Store, dice: random.Random, now: int) -> None:
     store.tokens.create("agents of cluster a", ["ingest"], who="maria", now=now - 12 * DAY, expires_at=now + 78 * DAY)
     store.tokens.create("grafana", ["read"], who="wei", now=now - 9 * DAY)
     _sent(store, [row.id for row in found], now)
+    bundle = next((row for row in found if row.origin == "publish"), found[0])
+    for name, size, hours, ids, error in (
+        (f"{bundle.job}-logs.tar.gz", 48_211_034, 5, [bundle.id], ""),
+        ("node-gpu-b07-support.zip", 7_340_032, 30, [], ""),
+        ("everything.tar", 1_932_735_283, 52, [], "the diagnosis took longer than 600 s and was ended"),
+    ):
+        at = now - hours * HOUR
+        made = store.uploads.create(name, size, who=dice.choice(PEOPLE), now=at)
+        store.uploads.claim(made.id, "demo", at + SECOND)
+        store.uploads.finish(made.id, at + 21 * SECOND, incidents=ids, error=error)
 
 
 def _sent(store: Store, ids: list[str], now: int) -> None:

@@ -14,6 +14,7 @@ import zstandard
 from tracecore.facts.coerce import moment
 from tracecore.patterns.contract import rfc3339
 
+SECOND: Final = 1_000_000_000
 _TIME: Final = re2.compile(r"(\d{4}-\d\d-\d\d)([ T])(\d\d:\d\d:\d\d)((?:\.\d{1,9})?)(Z?)")
 _VERDICT: Final = re2.compile(r"\b([a-z_]+)-([0-9a-f]{12})\b")
 
@@ -59,7 +60,7 @@ def restamped(one: Recording, *, key: str, at: int, job: str, attempt: int, node
         nodes: of the job, eight ranks on each; the first is the suspect's where the recording names one.
     """
     text = msgspec.json.encode({**one.incident, "verdicts": one.verdicts}).decode()
-    began = moment(one.incident["first_seen"]) or at
+    began = (moment(one.incident["first_seen"]) or at) // SECOND * SECOND
 
     def moved(found: Any) -> str:
         day, between, clock, fraction, zone = found.groups()

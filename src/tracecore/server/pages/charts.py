@@ -241,7 +241,7 @@ def attempts_chart(attempts: Sequence[Attempt], incidents: Sequence[IncidentRow]
     height = 26.0 + 24 * len(shown)
     axis = _Axis(first, last, 92, 1228)
     parts = [
-        _svg('<svg class="wide" viewBox="0 0 1240 {}" role="img" aria-label="Attempts over time">', int(height) + 8)
+        _svg('<svg class="wide" viewBox="0 0 1240 {}" role="group" aria-label="Attempts over time">', int(height) + 8)
     ]
     parts += axis.ticks(height)
     for number, one in enumerate(shown):
@@ -257,7 +257,7 @@ def attempts_chart(attempts: Sequence[Attempt], incidents: Sequence[IncidentRow]
                 "<title>{}</title></rect>",
                 y + 12,
                 one.attempt + 1,
-                LOOKS.get(one.state, "none"),
+                "running" if one.state == "running" else "ended",
                 f"{begin:.1f}",
                 y + 1,
                 f"{max(3.0, end - begin):.1f}",
@@ -269,8 +269,10 @@ def attempts_chart(attempts: Sequence[Attempt], incidents: Sequence[IncidentRow]
                 x = axis(row.first_seen)
                 parts.append(
                     _svg(
-                        '<a href="{}"><path class="cause mark" d="M{} {}l7 8l-7 8l-7 -8z"><title>{}</title></path></a>',
+                        '<a href="{}" aria-label="{}"><path class="cause mark" d="M{} {}l7 8l-7 8l-7 -8z">'
+                        "<title>{}</title></path></a>",
                         path("incidents", row.id),
+                        visible(row.headline),
                         f"{x:.1f}",
                         y,
                         f"{exact(row.first_seen)}: {visible(row.headline)}",

@@ -148,7 +148,7 @@ def query(base: str, given: Mapping[str, Any], **changed: Any) -> str:
 
 def advice(value: object) -> Markup:
     """A paragraph with its `code`."""
-    return Markup(prose(value))  # escaped by prose
+    return Markup(prose(visible(str(value))))  # escaped by prose
 
 
 def markdown(body: str) -> Markup:

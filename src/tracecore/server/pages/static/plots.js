@@ -14,6 +14,8 @@
     return found;
   };
   const narrow = (value) => value == null ? "–" : Math.abs(value) >= 1000 ? value.toLocaleString("en", { maximumFractionDigits: 0 }) : value.toPrecision(4);
+  const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" }), hour = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+  const dates = (all) => all.map((at) => (all.length > 1 && all[1] - all[0] >= 86400 ? day : hour).format(at * 1000));
   let data = null, plots = [];
 
   const marks = (ink) => ({
@@ -51,9 +53,9 @@
       plots.push(new uPlot({
         width: body.clientWidth, height: 240, cursor: { sync: { key: "progress" } }, legend: { live: true },
         scales: { x: { time: true } },
-        axes: [axis, { ...axis, size: 64, values: (u, all) => all.map(narrow) }],
+        axes: [{ ...axis, values: (u, all) => dates(all) }, { ...axis, size: 64, values: (u, all) => all.map(narrow) }],
         series: [
-          { label: "time" },
+          { label: "time", value: (u, at) => at == null ? "–" : `${day.format(at * 1000)} ${hour.format(at * 1000)}` },
           ...data.ranks.map((rank, n) => {
             const suspect = data.suspects.includes(rank);
             return { label: rank < 0 ? "job" : `rank ${rank}`, stroke: suspect ? ink.bad : own[n % own.length], width: suspect ? 2 : 1.25, spanGaps: false, points: { show: false }, value: (u, value) => narrow(value) };

@@ -1,4 +1,4 @@
-"""YAML files of this layer: read once, checked strictly, every complaint with `file:line:column`."""
+"""Read YAML files strictly: configurations, recipes, rules and policies. Every error has `file:line:column`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import re2
 
-from tracecore.recipes import prepared
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 MAX_NODES = 100_000
 MAX_DEPTH = 64
-_OURS = Path(__file__).resolve().parent
 _BOOLS = {"true": True, "false": False}
 
 
 class FileError(ValueError):
     """A file that cannot be used; the text begins with `file:line:column`."""
+
+    line = column = 1
+    problem = ""
+
+
+def _error(path: str | Path, line: int, column: int, problem: str) -> FileError:
+    error = FileError(f"{path}:{line}:{column}: {problem}")
+    error.line, error.column, error.problem = line, column, problem
+    return error
 
 
 class Node(msgspec.Struct, array_like=True):
@@ -35,6 +41,7 @@ class Node(msgspec.Struct, array_like=True):
         items: of a sequence; keys and values in turn of a mapping.
         line: from 0.
         column: from 0.
+        quoted: a scalar stood in quotes or in a block, so that it is a text whatever it looks like.
     """
 
     id: str
@@ -43,6 +50,7 @@ class Node(msgspec.Struct, array_like=True):
     items: list[Node]
     line: int
     column: int
+    quoted: bool = False
 
 
 class At:
@@ -60,7 +68,7 @@ class At:
 
     def error(self, problem: str) -> FileError:
         """A complaint about this place."""
-        return FileError(f"{self.path}:{self._node.line + 1}:{self._node.column + 1}: {problem}")
+        return _error(self.path, self._node.line + 1, self._node.column + 1, problem)
 
     def mapping(self, known: Collection[str] | None = None, *, needs: Collection[str] = ()) -> dict[str, At]:
         """Its entries by name; a name that is not known, given twice or missing is an error."""
@@ -157,50 +165,54 @@ class At:
 
 
 def load(path: Path) -> At:
-    """The file's root node. What was read of a file that ships with tracecore is kept on disk for the next process.
+    """Return the root of a file.
 
     Raises:
         FileError: it is no YAML, or empty.
     """
-    text = path.read_bytes()
-    if not path.is_relative_to(_OURS):
-        return At(_read(path, text), str(path))
-    data = prepared.keep(prepared.key(b"yaml", text), lambda: msgspec.msgpack.encode(_read(path, text)))
-    return At(msgspec.msgpack.decode(data, type=Node), str(path))
+    return At(read(path, path.read_bytes()), str(path))
 
 
-def _read(path: Path, text: bytes) -> Node:
+def read(path: str | Path, data: bytes) -> Node:
+    """Return the root node of a YAML text.
+
+    Args:
+        path: named in errors.
+        data: the text.
+
+    Raises:
+        FileError: it is no YAML, or empty, or too large or too deep.
+    """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     try:
-        root = YAML(typ="safe").compose(text.decode())
+        root = YAML(typ="safe", pure=True).compose(data.decode())
     except MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise FileError(f"{place}: {error.problem}") from None
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        raise _error(path, line, column, f"not YAML: {error.problem or error.context}") from None
     except (YAMLError, UnicodeDecodeError) as error:
-        raise FileError(f"{path}:1:1: {error}") from None
+        raise _error(path, 1, 1, f"not YAML: {error}") from None
     except RecursionError:
-        raise FileError(f"{path}:1:1: nested too deeply") from None
+        raise _error(path, 1, 1, "nested too deeply") from None
     if root is None:
-        raise FileError(f"{path}:1:1: the file is empty")
+        raise _error(path, 1, 1, "the file is empty")
     return _node(root, path, count(), 0)
 
 
-def _node(node: Any, path: Path, counted: Iterator[int], depth: int) -> Node:
+def _node(node: Any, path: str | Path, counted: Iterator[int], depth: int) -> Node:
     mark = node.start_mark
     if depth > MAX_DEPTH:
-        raise FileError(
-            f"{path}:{mark.line + 1}:{mark.column + 1}: nested too deeply, or an alias that contains itself"
-        )
+        raise _error(path, mark.line + 1, mark.column + 1, "nested too deeply, or an alias that contains itself")
     if next(counted) >= MAX_NODES:
         # Aliases of aliases of aliases are few lines, too.
-        raise FileError(f"{path}:{mark.line + 1}:{mark.column + 1}: more than {MAX_NODES} values")
+        raise _error(path, mark.line + 1, mark.column + 1, f"more than {MAX_NODES} values, aliases written out")
     items: list[Node] = []
     if node.id == "mapping":
         items = [_node(part, path, counted, depth + 1) for pair in node.value for part in pair]
     elif node.id == "sequence":
         items = [_node(part, path, counted, depth + 1) for part in node.value]
     text = "" if items or node.id != "scalar" else str(node.value)
-    return Node(node.id, str(node.tag).rpartition(":")[2], text, items, mark.line, mark.column)
+    quoted = node.id == "scalar" and node.style is not None
+    return Node(node.id, str(node.tag).rpartition(":")[2], text, items, mark.line, mark.column, quoted)
