@@ -147,7 +147,9 @@ class Stamped:
         come from its text (a JSON line), and text cannot speak for another job.
         """
         get = self.get
-        rank, attempt = get("gen_ai.training.rank"), get("tracecore.attempt")
+        rank = get("gen_ai.training.rank")
+        # A container that was started again in its pod is another attempt.
+        attempt = get("tracecore.attempt") or get("k8s.container.restart_count")
         first = self.resource.get
         named = (
             first("k8s.node.name") or get("k8s.node.name"),
