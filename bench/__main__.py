@@ -26,7 +26,7 @@ from bench import Measurement
 from bench.ceilings import Ceiling, ceiling_of, failures, read
 
 #: Modules that others here are made of.
-PARTS = frozenset({"detector_shapes", "ceilings", "dumps", "mixture", "overhead", "training_log"})
+PARTS = frozenset({"detector_shapes", "ceilings", "dumps", "mixture", "overhead", "postgres", "training_log"})
 
 
 def modules() -> list[str]:

@@ -198,7 +198,7 @@ def test_settings_come_by_name_and_errors_name_the_field() -> None:
         (0, "too short"),
         (-5, "too short"),
         ("99999d", "too long"),
-        ("soon", "not a duration"),
+        ("soon", "no duration"),
         (1.5, "expected a duration"),
         (True, "expected a duration"),
     ):

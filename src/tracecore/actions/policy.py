@@ -18,8 +18,8 @@ from tracecore.actions.failure import CLASSES, Evidence, FailureClass, FailureIn
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.rules import STOPS
 from tracecore.actions.shipped import load
+from tracecore.durations import SECOND, parse_duration
 from tracecore.facts.wording import counted
-from tracecore.patterns.config import SECOND, parse_duration
 from tracecore.positioned_yaml import At, FileError
 
 if TYPE_CHECKING:

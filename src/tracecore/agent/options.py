@@ -20,7 +20,15 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, Union, ge
 import msgspec
 
 from tracecore.agent.document import Node, Report
-from tracecore.patterns.config import MICROSECOND, MILLISECOND, MINUTE, SECOND, UNITS, format_duration
+from tracecore.durations import (
+    DURATION_PATTERN,
+    MICROSECOND,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    format_duration,
+    parse_duration,
+)
 
 __all__ = [
     "MICROSECOND", "MILLISECOND", "MINUTE", "SECOND", "Count", "Duration", "Interval", "Secret", "Size", "StorageId",
@@ -48,25 +56,8 @@ _SIZES: Final = {
     "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30,
 }  # fmt: skip
 _SIZE = re.compile(r"^(\d{1,15})(?:\.(\d{1,6}))? ?([A-Za-z]{0,3})$")
-_DURATION = re.compile(r"^(?:\d{1,15}(?:\.\d{1,9})?(?:ns|us|µs|μs|ms|s|m|h|d))+$")
-_PART = re.compile(r"(\d+)(?:\.(\d+))?(ns|us|µs|μs|ms|s|m|h|d)")
 
 S = TypeVar("S")
-
-
-def parse_duration(text: str) -> int:
-    """Nanoseconds of `5s`, `1h30m`, `250ms`.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not _DURATION.match(text):
-        raise ValueError(f'"{text}" is no duration; write it like 250ms, 5s or 1h30m')
-    total = 0
-    for whole, fraction, unit in _PART.findall(text):
-        scale = UNITS[unit.replace("µ", "u").replace("μ", "u")]
-        total += int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
-    return total
 
 
 def parse_size(text: str) -> int:
@@ -293,7 +284,7 @@ def _bounded_schema(base: Any, *metas: Any) -> dict[str, Any]:
     for meta in metas:
         extra = meta.extra or {}
         if extra.get("unit") == "duration":
-            return {"anyOf": [{"type": "string", "pattern": _DURATION.pattern}, {"const": 0}]}
+            return {"anyOf": [{"type": "string", "pattern": DURATION_PATTERN}, {"const": 0}]}
         if extra.get("unit") == "size":
             return {"anyOf": [{"type": "string", "pattern": _SIZE.pattern}, {"type": "integer", "minimum": 0}]}
         for name, key in (

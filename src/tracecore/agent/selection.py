@@ -15,7 +15,9 @@ from tracecore.agent.configuration import Component, Configuration
 from tracecore.signals.logs.selector import Selectors
 
 #: Processors that look at each record by itself, whatever others there are, and leave its text as it is.
-TRANSPARENT: Final = frozenset({"memory_limiter", "batch", "k8sattributes", "resource", "attributes", "filter"})
+TRANSPARENT: Final = frozenset(
+    {"memory_limiter", "batch", "k8sattributes", "jobattributes", "resource", "attributes", "filter"}
+)
 #: Stands between as well, but wants to know which ranks speak.
 RANKS: Final = "rankjoin"
 DETECTOR: Final = "patterndetector"

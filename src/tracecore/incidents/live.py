@@ -11,6 +11,7 @@ The clock is handed in, and nothing here depends on the order in which facts arr
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
@@ -30,6 +31,8 @@ from tracecore.signals.record import LAYERS
 
 __all__ = ["LiveIncidents", "LiveLimits", "Memory", "Update"]
 
+log = logging.getLogger(__name__)
+
 Classify: TypeAlias = Callable[[Incident, runs.Attempt | None], dict[str, Any]]
 
 #: A condition that slows a job down is resolved when the job made steps for so long without new evidence of it.
@@ -48,6 +51,7 @@ class LiveIncidents:
         reopen: how long a resolved incident can come back under its id.
         classify: the failure class and retry decision of an incident.
         limits: see `LiveLimits`.
+        strict: an exception in arbitration is raised; otherwise it is logged and counted, and other jobs go on.
     """
 
     def __init__(
@@ -57,7 +61,9 @@ class LiveIncidents:
         reopen: int = 1800 * SECOND,
         classify: Classify | None = None,
         limits: LiveLimits | None = None,
+        strict: bool = True,
     ) -> None:
+        self.strict = strict
         self.settle = settle
         self.reopen = reopen
         self._classify = classify
@@ -112,7 +118,13 @@ class LiveIncidents:
         for job in self._jobs:
             if job.changed or (job.moved_on and now >= job.judged + REJUDGE):
                 job.changed, job.moved_on, job.judged = False, False, now
-                self._judge(job, now, updates)
+                try:
+                    self._judge(job, now, updates)
+                except Exception:
+                    if self.strict:
+                        raise
+                    self.dropped["judgements"] += 1
+                    log.exception("the incidents of job %r could not be judged", job.name[:200])
             for life in job.incidents.values():
                 self._tell(job, life, now, updates)
             self._forget_old(job, now)

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
 
+from tracecore.durations import parse_duration
 from tracecore.notify import kinds
 from tracecore.notify.inhibition import InhibitRule
 from tracecore.notify.intervals import MONTHS, WEEKDAYS, TimeInterval
@@ -23,7 +24,6 @@ from tracecore.notify.kinds import Kind
 from tracecore.notify.labels import LABELS, LabelRule
 from tracecore.notify.matchers import parse
 from tracecore.notify.routes import EACH, SECOND, Route
-from tracecore.patterns.config import parse_duration
 from tracecore.positioned_yaml import At, FileError, load
 from tracecore.store.people import BadMatcher
 from tracecore.store.records import Matcher

@@ -6,13 +6,14 @@ import importlib.util
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Any
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from starlette.middleware.sessions import SessionMiddleware
+from starlette.routing import Route
 
 from tracecore import __version__
 from tracecore.server import health, login, otlp, problems
@@ -25,6 +26,9 @@ from tracecore.server.ingest import Ingest
 from tracecore.server.limits import BodyLimit, RateLimit
 from tracecore.server.settings import Settings
 from tracecore.store.store import Store
+
+if TYPE_CHECKING:
+    from tracecore.server.mcp.http import McpEndpoint
 
 
 def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[[], int] = time.time_ns) -> FastAPI:
@@ -40,7 +44,10 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with watcher.running():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(watcher.running())
+            if assistants is not None:
+                await stack.enter_async_context(assistants.running())
             yield
 
     app = FastAPI(
@@ -55,6 +62,7 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     )
     app.state.ingest = Ingest(store, clock)
     app.state.store, app.state.settings, app.state.clock, app.state.watcher = store, settings, clock, watcher
+    assistants = _assistants(app, store, settings)
     problems.install(app)
     app.include_router(health.router)
     app.include_router(otlp.router)
@@ -82,6 +90,17 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     return app
 
 
+def _assistants(app: FastAPI, store: Store, settings: Settings) -> McpEndpoint | None:
+    """Give AI assistants a way in, where the package for it is installed."""
+    try:
+        from tracecore.server.mcp.http import McpEndpoint
+    except ModuleNotFoundError:
+        return None
+    endpoint = McpEndpoint(app, store, settings)
+    app.router.routes.append(Route("/mcp", endpoint, methods=["GET", "POST", "DELETE"], include_in_schema=False))
+    return endpoint
+
+
 def _openapi(app: FastAPI) -> dict[str, Any]:
     """The description of the API, with the structs that answers are made of."""
     if app.openapi_schema is None:
@@ -98,5 +117,5 @@ def _say_problems(operation: dict[str, Any]) -> None:
     schema = {"$ref": "#/components/schemas/Problem"}
     said = {"description": "Why it failed.", "content": {problems.TYPE: {"schema": schema}}}
     operation["responses"].pop("422", None)
-    for status in ("400", "401", "403", "404", "413", "422", "429"):
+    for status in ("400", "401", "403", "404", "409", "413", "422", "429"):
         operation["responses"].setdefault(status, said)

@@ -21,7 +21,18 @@ from tracecore.store.tokens import SCOPES
 SESSION_S: Final = 12 * 3600
 SESSION: Final = "tracecore_session"
 #: What is answered without knowing who asks, or with an error that programs understand.
-_NOT_PAGES: Final = ("/api/", "/v1/", "/static/", "/login", "/auth/", "/healthz", "/readyz", "/metrics", "/favicon.ico")
+_NOT_PAGES: Final = (
+    "/api/",
+    "/mcp",
+    "/v1/",
+    "/static/",
+    "/login",
+    "/auth/",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/favicon.ico",
+)
 
 
 class Identity:

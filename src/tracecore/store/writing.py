@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection, bindparam, delete, select, update
 
-from tracecore.facts.coerce import moment
 from tracecore.store import search
 from tracecore.store.database import Database
 from tracecore.store.records import IncidentState
@@ -25,6 +24,7 @@ from tracecore.store.tables import (
     revisions,
     verdicts,
 )
+from tracecore.store.times import moment
 from tracecore.store.update import MAX_NAME, SHOWN, IncidentUpdate, clean, encode, excerpts
 
 #: Ids that one query asks for.

@@ -34,7 +34,7 @@ _OF_CONTAINER: Final = frozenset(
      "container.image.repo_digests", "service.version", "service.instance.id"}
 )  # fmt: skip
 _TRAINING: Final = (
-    "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id", "tracecore.pod.gpus",
+    "gen_ai.training.job_id", "gen_ai.training.rank", "tracecore.attempt", "gpu.id", "tracecore.pod.gpus",
     "process.environment_variable.CUDA_VISIBLE_DEVICES", "process.environment_variable.CUDA_DEVICE_ORDER",
 )  # fmt: skip
 #: Whose name a service has, the first there is.

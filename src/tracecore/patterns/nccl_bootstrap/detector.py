@@ -13,13 +13,11 @@ from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, 
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import FOREVER, NEVER, LastLines, Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_bootstrap.cohorts import (
     NO_INTERFACE,
     Cohort,
     Said,
-    Sayings,
-    Stepped,
     cohort_of,
     cohorts_of,
     failed_of,
@@ -241,8 +239,6 @@ class NcclBootstrap(Pattern[Config]):
         ExitStatus,
     )
     triggers = (PodReady, RendezvousFailure, NcclError)
-    steady = (Progress,)
-    asides = needs
     Config = Config
 
     @property
@@ -258,21 +254,13 @@ class NcclBootstrap(Pattern[Config]):
             return ()
         if type(fact) is PodReady and fact.rank is None:
             return ()
+        if type(fact) is Progress and (fact.step is None or fact.phase == "init"):
+            return ()
         return (("",),)
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """Where every cohort has made steps, only one that did not matters; who made a step has joined for good."""
-        if window.kept is None:
-            return True
-        return type(fact) in self.triggers and cohort_of(fact) not in window.digest(Progress, Stepped).cohorts
-
-    def heeds(self, window: Window) -> int:
-        return FOREVER if window.kept is None else NEVER
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         verdicts: list[Verdict] = []
         cohorts = {name: cohort for name, cohort in cohorts_of(window).items() if not cohort.stepped}
-        window.keep(None if cohorts else ALL_STEPPED)
         events = Networks(window.of(CniEvent))
         for (key, attempt), cohort in sorted(cohorts.items(), key=lambda item: item[0]):
             said = _outside(cohort.said, cohort)
@@ -283,7 +271,7 @@ class NcclBootstrap(Pattern[Config]):
         return verdicts
 
     def due(self, window: Window, now: int) -> int | None:
-        cohorts = window.digest(PodReady, Sayings).cohorts.values()
+        cohorts = window.grouped(PodReady, cohort_of).values()
         times = (min(pod.ready_time for pod in pods) + self.config.window for pods in cohorts)
         return min((time for time in times if time > now), default=None)
 

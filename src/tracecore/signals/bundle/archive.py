@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     expanded: int = 1 << 40
     ratio: int = 400
     ratio_from: int = 256 << 20
-    depth: int = 2
+    depth: int = 4
 
 
 class Bomb(ValueError):
@@ -289,6 +289,8 @@ class Tar:
 
     def _next(self) -> tarfile.TarInfo | None:
         assert self._tar is not None
+        if self._at >= 0:  # the first header was read when the archive was opened
+            self._pass_over()
         info = self._tar.next()
         # A streamed TarFile remembers every member it has passed; nobody asks for them again.
         self._tar.members = []  # type: ignore[attr-defined]
@@ -296,6 +298,17 @@ class Tar:
         self._used = False
         self._current = info
         return info
+
+    def _pass_over(self) -> None:
+        """Read to the next header.
+
+        `tarfile` counts to the end of what a header claims, a terabyte of a file of one kilobyte included.
+        """
+        assert self._tar is not None
+        file: Any = self._tar.fileobj
+        while (left := self._tar.offset - file.tell()) > 0:
+            if not file.read(min(left, 1 << 20)):
+                raise tarfile.ReadError("unexpected end of data")
 
 
 class Zip:

@@ -13,13 +13,13 @@ import msgspec
 
 from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Consumer
-from tracecore.agent.options import parse_duration
 from tracecore.agent.receivers.prometheus.families import Family, Metadata, Place
 from tracecore.agent.receivers.prometheus.fetching import Answer, Fetcher, ScrapeError, target_url
 from tracecore.agent.receivers.prometheus.options import ScrapeConfig
 from tracecore.agent.receivers.prometheus.relabel import rules
 from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, Limits, SeriesMemory, Tally, payload
 from tracecore.agent.telemetry import Meter
+from tracecore.durations import parse_duration
 from tracecore.signals.metrics.exposition import ExpositionError
 
 log = logging.getLogger("tracecore.agent.prometheus")
