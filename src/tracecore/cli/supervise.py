@@ -89,6 +89,9 @@ def command(
     from tracecore.actions.supervisor.supervisor import OrphanFound, Settings, Supervisor
     from tracecore.positioned_yaml import FileError
 
+    if words[0] == "status" and len(words) > 1 and words[1].startswith("-"):
+        # Options may stand after the word, as with any other subcommand.
+        return int(command.main([*words[1:], "status"], "tracecore supervise", standalone_mode=False) or 0)
     if words == ("status",):
         from tracecore.cli.supervised import show_status
 
