@@ -23,7 +23,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the agent's own numbers are served.
+    """Address at which the agent's own metrics are served.
 
     Args:
         host: the address to listen on; every other than loopback is reachable by others.
@@ -297,7 +297,7 @@ class _Reading:
             self._report.error(place, f'the extension "{id}" is not in service.extensions, so it would not run')
 
     def _provides(self, id: str) -> str:
-        """What an extension is for, by its type; nothing where it is none of ours."""
+        """Return what an extension is for, by its type; nothing where it is none of ours."""
         type = id.partition("/")[0]
         return next((f.provides or "-" for f in factories() if f.kind == "extension" and type in f.names), "")
 

@@ -325,7 +325,7 @@ def _told(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def descriptions(kind: type[Any]) -> dict[str, str]:
-    """What the docstring of a structure says about its fields."""
+    """Return what the docstring of a structure says about its fields."""
     found: dict[str, str] = {}
     name = ""
     for line in (kind.__doc__ or "").partition("Args:")[2].splitlines():

@@ -30,7 +30,7 @@ from tracecore.notify.message import MOST, Message
 from tracecore.notify.planning import Member, Plan, Standing, plan
 from tracecore.notify.rendering import render
 from tracecore.notify.routes import SECOND, Route
-from tracecore.store import leases
+from tracecore.store.inbox import Leases, is_held
 from tracecore.store.records import Silence
 from tracecore.store.store import Store
 from tracecore.store.tables import (
@@ -44,6 +44,7 @@ from tracecore.store.tables import incidents as incident_table
 
 log = logging.getLogger(__name__)
 
+NAME: Final = "notifier"
 LEASE: Final = 15 * SECOND
 #: Seconds between two looks at the store.
 POLL_S: Final = 0.2
@@ -84,6 +85,7 @@ class Notifier:
 
     def __init__(self, store: Store, config: Config, clock: Callable[[], int]) -> None:
         self._store = store
+        self._leases = Leases(store.database)
         self._config = config
         self._clock = clock
         self._owner = f"{socket.gethostname()[:40]}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -108,8 +110,7 @@ class Notifier:
         if self._thread is not None:
             self._thread.join()
         self._pool.shutdown()
-        with self._store.database.write() as connection:
-            leases.release(connection, "notify", self._owner)
+        self._leases.release(NAME, self._owner)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -125,8 +126,10 @@ class Notifier:
     def step(self) -> bool:
         """Do what is due now; whether there is more to do at once. False where another process has the lease."""
         now = self._clock()
+        if not self._leases.hold(NAME, self._owner, now, now + LEASE):
+            return False
         with self._store.database.write() as connection:
-            if not leases.hold(self._store.database, connection, "notify", self._owner, now, LEASE):
+            if not is_held(connection, NAME, self._owner):
                 return False
             more = self._take(connection, now)
             if not self._store.database.is_sqlite and now >= self._swept + SWEEP:
@@ -183,7 +186,7 @@ class Notifier:
         found: list[_Delivery] = []
         silences = self._store.silences.find(now)
         with self._store.database.write() as connection:
-            if not leases.hold(self._store.database, connection, "notify", self._owner, now, LEASE):
+            if not is_held(connection, NAME, self._owner):
                 return []
             suppression = _Suppression(connection, self._config, silences, now)
             for group in groups.due(connection, now, BATCH):

@@ -177,7 +177,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def key_kind(sources: list[AssociationSource]) -> How | None:
-    """Which key of a pod these sources make."""
+    """Return which key of a pod these sources make."""
     names = sorted("connection" if source.from_ == "connection" else source.name for source in sources)
     known: dict[tuple[str, ...], How] = {
         ("k8s.pod.uid",): "uid",
@@ -352,7 +352,7 @@ class K8sAttributes:
         return [Batch(batch.signal, {level: goes}, acks=batch.acks)] if goes else []
 
     def _is_new(self, own: dict[str, Any], now: int) -> bool:
-        """Whether this pod may still become known: nobody has waited for it in vain."""
+        """Return whether this pod may still become known: nobody has waited for it in vain."""
         again = self._strangers.get(_key(own))
         return again is None or again <= now
 

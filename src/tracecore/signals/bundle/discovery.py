@@ -73,11 +73,11 @@ class Bundle(msgspec.Struct, kw_only=True):
     redact: bool = True
 
     def layers(self) -> dict[str, int]:
-        """How many files there are of each layer, those without any included."""
+        """Return how many files there are of each layer, those without any included."""
         return {layer: sum(1 for stream in self.streams if stream.layer == layer) for layer in LAYERS}
 
     def coverage(self, counters: Counters) -> Coverage:
-        """What a diagnosis says about what it has seen."""
+        """Return what a diagnosis says about what it has seen."""
         return {
             "files_read": len({stream.path for stream in self.streams}),
             "bytes_read": counters.bytes_read,
@@ -398,7 +398,7 @@ def _last_of_day(clocks: list[int], reference: int) -> int:
 
 
 def _settle_pods(streams: list[Stream]) -> None:
-    """What the objects of pods say about them (node, job, rank) holds for their logs, and before the file's name."""
+    """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name."""
     logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
     if not logs:
         return

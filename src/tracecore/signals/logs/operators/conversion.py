@@ -53,13 +53,13 @@ class Converter(Protocol):
 
     @property
     def holds(self) -> bool:
-        """Whether something is held back."""
+        """Return whether something is held back."""
 
     def due(self, now: int) -> list[Converted]:
-        """What has been held back for long enough."""
+        """Return what has been held back for long enough."""
 
     def flush(self, file: Watched, now: int) -> list[Converted]:
-        """What is held back of a file, because nothing that follows belongs to it."""
+        """Return what is held back of a file, because nothing that follows belongs to it."""
 
     def drain(self, now: int) -> list[Converted]:
         """All that is held back."""
@@ -201,7 +201,7 @@ class Every:
         return found, self._hold(file)
 
     def _hold(self, file: Watched) -> int | None:
-        """Where the first thing begins that is held back of a file; notes what was let go of others."""
+        """Return where the first thing begins that is held back of a file; notes what was let go of others."""
         self._holding.pop(file.ident, None)
         for other, before in list(self._holding.values()):
             start = self._chain.held(other)
@@ -220,7 +220,7 @@ class Every:
         return found
 
     def entries(self, file: Watched, entries: list[Entry], now: int) -> list[LogBatch]:
-        """What becomes of entries of a file."""
+        """Return what becomes of entries of a file."""
         found = self._chain.process(entries, now) if entries else []
         return [Entries(file.path, found)] if found else []
 
@@ -501,7 +501,7 @@ class Runtime:
         return Entry(token.decode("utf-8", "replace"), attributes, dict(self._config.resource), now, file, start)
 
     def template(self, file: Watched, added: dict[str, Any], pod: Attributes) -> Template:
-        """What all lines have that came on one stream with one tag."""
+        """Return what all lines have that came on one stream with one tag."""
         entry = Entry(
             "", {**file.attributes, **self._config.attributes, **added}, {**self._config.resource, **pod}, 0, file
         )
@@ -520,11 +520,11 @@ class Runtime:
 
     @property
     def sends_failed(self) -> bool:
-        """Whether entries that the operator could not treat go on."""
+        """Return whether entries that the operator could not treat go on."""
         return self._container.on_error.startswith("send")
 
     def path(self, file: Watched) -> str | None:
-        """What the attribute says, if it is there."""
+        """Return what the attribute says, if it is there."""
         path = {**file.attributes, **self._config.attributes}.get("log.file.path")
         return path if isinstance(path, str) else None
 
@@ -630,7 +630,7 @@ def mended(text: bytes) -> bytes:
 
 
 def sound(data: bytes) -> bool:
-    """Whether bytes are valid UTF-8."""
+    """Return whether bytes are valid UTF-8."""
     if data.isascii():
         return True
     try:
