@@ -60,7 +60,7 @@ def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, A
 def _failure(
     incident: Incident, attempt: Attempt | None, words: Callable[[], bytes], *, redact: bool = True
 ) -> dict[str, Any]:
-    verdict = incident.root.verdict if incident.root is not None else None
+    verdict = incident.judged or (incident.root.verdict if incident.root is not None else None)
     state = "unknown" if attempt is None else attempt.state
     slow = state != "failed" and verdict is not None and not verdict.ends
     if state == "finished" or slow:

@@ -182,6 +182,16 @@ class LastLines(msgspec.Struct, frozen=True):
     lines: tuple[tuple[int, str], ...]
     doing: str | None = None
 
+    def told(self) -> str:
+        """Say what the rank was doing, in its own last words."""
+        words = self.lines[-1][1]
+        words = words if len(words) <= 160 else f"{words[:157]}…"
+        return (
+            f"Rank {self.rank} {self.doing}: it wrote “{words}”"
+            if self.doing
+            else f"Rank {self.rank} wrote “{words}” last"
+        )
+
 
 def _unquoted(rank: int) -> LastLines | None:
     return None

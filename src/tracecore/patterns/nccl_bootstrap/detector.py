@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
+
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import CniEvent, PodReady
@@ -11,7 +13,7 @@ from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, 
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_bootstrap.cohorts import (
     NO_INTERFACE,
     Cohort,
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import Key, Rest, Window
 
 Discriminator: TypeAlias = Literal[
     "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "unknown"
@@ -69,6 +71,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         latest: the last pod of the cohort to become ready.
         cni: the first failure of the pod network.
         said: what ranks said of the rendezvous.
+        last_lines: what those that never joined wrote last, where their logs are here.
     """
 
     pattern_id: ClassVar[str] = "9"
@@ -83,6 +86,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     latest: PodReady | None = None
     cni: CniEvent | None = None
     said: tuple[Said, ...] = ()
+    last_lines: tuple[LastLines, ...] = ()
 
     @property
     def job(self) -> str:
@@ -149,6 +153,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 else f"ranks {ranks} were started, and their logs"
             )
             start = f"See whether {asked}. " if ranks else ""
+            if self.last_lines:
+                # Its log is here, so it was started: what it does instead of joining comes first.
+                told = ". ".join(lines.told() for lines in self.last_lines)
+                start = f"{told}: find out what keeps it there (`py-spy dump --pid PID`). "
             if self.missing >= self.size and (not self.failed or self.size > 1):
                 start = "See whether every node was started, with the same endpoint, id and number of nodes. "
             return (
@@ -160,6 +168,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             f"Look at {look}the log of rank {ranks or 'N'} with `NCCL_DEBUG=INFO`: what it waits for before its first "
             f"collective (image, data, compilation, another rank)."
         )
+
+    def beside(self, rest: Rest) -> NcclBootstrapVerdict:
+        lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks]
+        return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
 
     def _told(self, name: str) -> str | None:
         return next((value for fact in self.said if (value := getattr(fact, name, None))), None)

@@ -321,11 +321,14 @@ def holds_work(found: Recognised, head: bytes, tail: bytes) -> bool:
     return False
 
 
+_LABELLED = re2.compile(rb"^ *\d{1,7}: ?[\[A-Za-z]")
+
+
 def _wrapping(head: bytes) -> str:
-    """Return which of `dialects.WRAPPINGS` stands before every line: nearly all have it."""
+    """Return which of `dialects.WRAPPINGS` stands before every line: nearly all have it; of a few lines all."""
     lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _about_containers(line)]
     if len(lines) < 4:
-        return ""
+        return "srun" if len(lines) > 1 and all(map(_LABELLED.match, lines)) else ""
     for name, expression in WRAPPINGS.items():
         # The first few tell that nearly every file has none.
         first = [line for line in lines[:8] if _MAY_WRAP[name](line)]
