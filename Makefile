@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench interop soak lock clean
+.PHONY: help setup demo test lint format bench mutants interop soak lock clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -39,6 +39,9 @@ format: $(READY)
 bench: $(READY)  ## measure, print the table, fail above a committed ceiling
 	@$(BIN)/python -m bench
 
+mutants: $(READY) ## change the code at random (MUTANTS, MUTANTS_SEED) and fail if tests notice too little
+	@$(BIN)/python tests/mutants.py
+
 interop: $(READY) ## compare with other people's programs where the machine has them
 	@$(BIN)/pytest -m interop tests/interop
 
@@ -48,7 +51,7 @@ soak: $(READY)   ## torture the agent for hours (SOAK_SECONDS, SOAK_SEED): no li
 lock: $(READY)   ## rewrite requirements/lock.txt from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
-	  --extra server --extra postgres --extra useragent --extra gpu --group dev pyproject.toml requirements/build.in --output-file requirements/lock.txt
+	  --extra server --extra mcp --extra postgres --extra useragent --extra gpu --group dev pyproject.toml requirements/build.in --output-file requirements/lock.txt
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -27,7 +27,10 @@ from bench.ceilings import Ceiling, ceiling_of, failures, read
 
 #: Modules that others here are made of.
 PARTS = frozenset(
-    {"detector_shapes", "ceilings", "dumps", "log_shapes", "mixed_logs", "mixture", "overhead", "training_log"}
+    {
+        *("ceilings", "detector_shapes", "dumps", "log_shapes", "mixed_logs", "mixture"),
+        *("overhead", "postgres", "training_log"),
+    }
 )
 
 

@@ -14,7 +14,7 @@ from tracecore.actions.classify import classify
 from tracecore.actions.failure import CLASSES, FailureInfo
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Decision, Policy
-from tracecore.actions.positions import FileError
+from tracecore.positioned_yaml import FileError
 
 DEFAULT = policies.standard()
 RESILIENT = policies.named("resilient")
@@ -62,7 +62,7 @@ def test_a_case_that_does_not_hold_is_named_by_its_line(tmp_path: Path) -> None:
     [
         ("total: 20", "total: -1", "expected a number from 0"),
         ("total: 20", "totl: 20", "did you mean 'total'?"),
-        ("delay: 30s}", "delay: 30 parsecs}", "is not a duration"),
+        ("delay: 30s}", "delay: 30 parsecs}", "is no duration"),
         ("  preempted: retry", "  preempted: maybe", "'maybe' is none of retry, stop"),
         ("  code: {retries: 0}\n", "", "'code' is missing"),
         ("  gpus: [gpu_fault", "  gpus: [gpu_falt", "did you mean 'gpu_fault'?"),

@@ -10,8 +10,8 @@ from ruamel.yaml import YAML
 
 from tracecore.actions import rules
 from tracecore.actions.classify import classify
-from tracecore.actions.positions import FileError
 from tracecore.patterns import types
+from tracecore.positioned_yaml import FileError
 
 CASES_FILE = rules.path().with_name("classes.cases.yaml")
 

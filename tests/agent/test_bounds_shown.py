@@ -76,12 +76,12 @@ def test_a_storage_that_cannot_be_rewritten_is_shown(
     one.start()
     store = one.client("x")
 
-    def full(self: Journal, directory: Path | None = None) -> None:
+    def full(self: Journal) -> None:
         raise StorageError("no room")
 
     monkeypatch.setattr(Journal, "compact", full)
-    for n in range(30):
-        store.set("key", bytes([n]) * (200 << 10))
+    store.set("key", bytes(4 << 20))
+    store.delete("key")
     one.tick()
     one.stop()
     assert meter.events["failed_compactions"] > 0

@@ -16,7 +16,7 @@ from tracecore.agent.catalogue import factories
 from tracecore.agent.component import SECTIONS, Setting
 from tracecore.agent.configuration import ConfigurationError, json_schema, read
 from tracecore.agent.processors import resourcedetection
-from tracecore.agent.processors.k8sattributes import Association, AssociationSource, key_kind
+from tracecore.agent.processors.k8sattributes_options import Association, AssociationSource, key_kind
 from tracecore.agent.processors.podfields import Extract, Extraction
 from tracecore.agent.processors.resourcedetection import ResourceDetection
 from tracecore.agent.telemetry import Meter
@@ -24,6 +24,7 @@ from tracecore.agent.telemetry import Meter
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("TRACECORE_SHARED_DATA") or ROOT.parent / "shared" / "data")
 RENDERED = sorted((DATA / "peers" / "otel_chart_configs").glob("*.yaml"))
+VARIATIONS = sorted((Path(__file__).parent / "chart_variations").glob("*.yaml"))
 HERE = {(kind, name) for kind in SECTIONS.values() for f in factories() if f.kind == kind for name in f.names}
 
 
@@ -51,10 +52,31 @@ def test_rendered_examples_of_the_official_charts(path: Path) -> None:
         for name in config.get(section) or {}
         if (kind, name.partition("/")[0]) not in HERE
     ]
+    scraped = ((config.get("receivers") or {}).get("prometheus") or {}).get("config") or {}
+    roles = [
+        discovery["role"]
+        for job in scraped.get("scrape_configs") or ()
+        for discovery in job.get("kubernetes_sd_configs") or ()
+        if discovery["role"] != "pod"
+    ]
     found = problems(path)
-    assert len(found) == len(absent)
+    assert len(found) == len(absent) + len(roles)
+    for role in roles:
+        assert any(text.startswith(f'the role "{role}" is not supported here; ') for text in found)
     for kind, name in absent:
         assert any(text.startswith(f'the {kind} "{name}" is not supported here; ') for text in found)
+
+
+@pytest.mark.parametrize("path", VARIATIONS, ids=lambda path: path.stem)
+def test_variations_of_the_charts_are_read_or_refused_by_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Presets of the collector, operator and kube-stack charts, with the options that their users add."""
+    for name in re.findall(r"\$\{env:(\w+)\}", path.read_text()):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("MY_POD_IP", "0.0.0.0")
+    found = problems(path)
+    assert [text for text in found if " not supported here; " not in text] == []
+    refused = {"01": 0, "02": 4, "03": 5, "04": 7, "05": 9, "06": 13}
+    assert len(found) == len(set(found)) == refused[path.name[:2]]
 
 
 def test_both_names_of_a_component_are_understood(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ service:
     )
     assert found == [
         '4:7: no such setting "htp"; did you mean "http"?',
-        '6:20: "5 seconds" is no duration; write it like 250ms, 5s or 1h30m',
+        '6:20: "5 seconds" is no duration; write it like 250ms, 90s or 1h30m',
         "6:48: -1 is too little; at least 0",
         f'7:3: there is no processor "sampler"; there are {known}',
         '11:14: expected a duration such as 5s, got "3"',

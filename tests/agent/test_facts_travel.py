@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.exporters.webhook import alert, told
+from tracecore.agent.extensions.file_storage import FileStorageConfig, FileStorageExtension
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
 from tracecore.agent.processors.patterndetector.options import Incidents
 from tracecore.agent.telemetry import Meter
@@ -35,9 +37,9 @@ class Clock:
         return self.now
 
 
-def detector(clock: Clock, **options: Any) -> PatternDetector:
+def detector(clock: Clock, extensions: dict[str, Any] | None = None, **options: Any) -> PatternDetector:
     meter = Meter("processor", "patterndetector")
-    setting = Setting("patterndetector", meter, clock, {}.__getitem__, Path(), lambda: (True, {}))
+    setting = Setting("patterndetector", meter, clock, (extensions or {}).__getitem__, Path(), lambda: (True, {}))
     one = PatternDetector(Options(**options), setting)
     one.meter = meter  # type: ignore[attr-defined]
     return one
@@ -252,3 +254,72 @@ def test_a_node_whose_heartbeats_stop_is_lost_and_one_that_is_only_quiet_is_not(
             fleet.hear(fleet.joiner.tick(fleet.clock.now))
         patterns = {attributes.get("pattern.name") for attributes in fleet.incidents().values()}
         assert ("host_lost" in patterns) == dies
+
+
+class Killed(Fleet):
+    """The same, whose joining process is killed now and then; what it had stored is all that the next one has."""
+
+    def __init__(self, start: int, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.storage: FileStorageExtension | None = None
+        self.kills = 0
+        super().__init__(start, seed)
+
+    def join(self) -> PatternDetector:
+        if self.storage is not None:
+            self.storage.stop()
+        meter = Meter("extension", "file_storage")
+        setting = Setting("file_storage", meter, self.clock, {}.__getitem__, Path(), lambda: (True, {}))
+        options = FileStorageConfig(directory=str(self.directory), create_directory=True)
+        self.storage = FileStorageExtension(options, setting)
+        self.storage.start()
+        one = detector(
+            self.clock,
+            {"file_storage": self.storage},
+            forward="verdicts",
+            tell="incidents",
+            incidents=Incidents(settle=5 * SECOND),
+            storage="file_storage",
+        )
+        one.start()
+        return one
+
+    def hear(self, batches: Iterable[Batch]) -> None:
+        for one in batches:
+            if self.chance.random() < 0.3:
+                self.kill()  # before it was delivered
+            else:
+                self.records += told(one)
+                one.done()
+
+    def kill(self) -> None:
+        if self.kills < 8:
+            self.kills += 1
+            self.joiner = self.join()
+
+    def line(self, time: int, text: str, resource: dict[str, Any]) -> None:
+        super().line(time, text, resource)
+        if self.chance.random() < 0.02:
+            self.kill()
+
+
+@pytest.mark.parametrize("scenario", ["nccl_rank_exception", "oom_one_rank", "ckpt_enospc"])
+def test_a_joining_process_that_is_killed_goes_on_with_the_same_incident(
+    incidents: Path, tmp_path: Path, scenario: str
+) -> None:
+    (expected, *_) = diagnose([incidents / scenario]).incidents
+    lines = lines_of(incidents / scenario)
+    fleet = Killed(lines[0][0], tmp_path / "state", seed=int(os.environ.get("TRACECORE_LIVE_SEED", "1")))
+    for time, _, text, resource in lines:
+        fleet.line(time, text, resource)
+    for _ in range(6):
+        fleet.wait(4)
+        fleet.kill()
+    fleet.wait(75)
+    assert fleet.kills
+    (incident,) = fleet.incidents().values()
+    assert expected.root is not None
+    assert incident["pattern.name"] == expected.root.verdict.pattern_name
+    assert msgspec.json.decode(incident["incident.json"])["suspects"]["ranks"] == list(expected.suspects.ranks)
+    revisions = [attributes["incident.revision"] for attributes, _ in fleet.records]
+    assert revisions == list(range(1, len(revisions) + 1))

@@ -63,7 +63,8 @@ def test_a_body_that_is_too_large_is_answered_and_not_reset(agent: Start, chunke
 
 
 def test_a_browser_is_told_whether_its_page_may_send(agent: Start) -> None:
-    cors = ', cors: {allowed_origins: ["https://*.example.com"], allowed_headers: [X-Token], max_age: 600}'
+    named = "allowed_headers: [X-Token], exposed_headers: [X-Id]"
+    cors = f', cors: {{allowed_origins: ["https://*.example.com"], {named}, max_age: 600}}'
     running = agent(text(http=cors))
     connection = http.client.HTTPConnection("localhost", running.port("http"), timeout=20)
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
@@ -80,6 +81,7 @@ def test_a_browser_is_told_whether_its_page_may_send(agent: Start) -> None:
     answer = connection.getresponse()
     answer.read()
     assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (200, "https://app.example.com")
+    assert answer.headers["Access-Control-Expose-Headers"] == "X-Id"
     connection.request("OPTIONS", "/v1/logs", headers={"Origin": "https://evil.example.org", **asked})
     answer = connection.getresponse()
     assert (answer.status, answer.headers["Access-Control-Allow-Origin"]) == (403, None)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import select
+import socket
+import socketserver
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import grpc
 import pytest
@@ -229,6 +235,100 @@ def test_with_mutual_tls_only_a_known_client_is_heard(
             client.process.kill()
             client.process.wait()
     assert [record["body"] for record in server.written()] == ["from client"]
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_certificates_may_stand_in_the_configuration(
+    agent: Start, certificates: Path, tmp_path: Path, wait_for: Wait, protocol: str
+) -> None:
+    c = certificates
+    tls = f", tls: {{cert_file: {c}/server.pem, key_file: {c}/server.key, client_ca_file: {c}/ca.pem}}"
+    server = agent(text("file: {path: out.json}", tls, tls))
+    ca, cert, key = (json.dumps((c / name).read_text()) for name in ("ca.pem", "client.pem", "client.key"))
+    mine = f"tls: {{ca_pem: {ca}, include_system_ca_certs_pool: true, cert_pem: {cert}, key_pem: {key}}}"
+    port = server.port(protocol)
+    exporter = f'otlp: {{endpoint: "localhost:{port}", {mine}, {FAST}}}'
+    if protocol == "http":
+        exporter = f'otlphttp: {{endpoint: "https://localhost:{port}", {mine}, {FAST}}}'
+    (tmp_path / "client").mkdir()
+    client = type(server)(tmp_path / "client", text(exporter)).start()
+    try:
+        client.send(["from client"])
+        wait_for(lambda: [record["body"] for record in server.written()] == ["from client"])
+        assert client.stop() == 0
+        assert "PRIVATE KEY" not in client.log
+    finally:
+        client.process.kill()
+
+
+class Proxy(socketserver.ThreadingTCPServer):
+    """An HTTP proxy: CONNECT, and requests with a whole address; it keeps the first line and headers of each."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        super().__init__(("127.0.0.1", 0), ProxyHandler)
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+
+class ProxyHandler(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += self.request.recv(65536)
+        first, _, rest = head.partition(b"\r\n")
+        cast("Proxy", self.server).asked.append(head.partition(b"\r\n\r\n")[0].decode())
+        method, target, version = first.split(b" ")
+        place = target if method == b"CONNECT" else urlsplit(target).netloc
+        host, _, port = place.decode().rpartition(":")
+        with socket.create_connection((host, int(port))) as other:
+            if method == b"CONNECT":
+                self.request.sendall(b"HTTP/1.1 200 yes\r\n\r\n")
+            else:
+                other.sendall(b" ".join((method, urlsplit(target).path, version)) + b"\r\n" + rest)
+            while True:
+                for ready in select.select([self.request, other], [], [])[0]:
+                    data = ready.recv(65536)
+                    if not data:
+                        return
+                    (other if ready is self.request else self.request).sendall(data)
+
+
+def test_a_proxy_is_asked_for_http(agent: Start, sink: Any, wait_for: Wait) -> None:
+    with Proxy() as proxy:
+        through = f"proxy_url: http://joe:s3cret@127.0.0.1:{proxy.server_address[1]}"
+        running = agent(text(f'otlphttp: {{endpoint: "http://127.0.0.1:{sink.port}", {through}, {FAST}}}'))
+        running.send(["through a proxy"])
+        wait_for(lambda: sink.bodies == ["through a proxy"])
+        assert proxy.asked[0].startswith(f"POST http://127.0.0.1:{sink.port}/v1/logs HTTP/1.1")
+        assert "Proxy-Authorization: Basic am9lOnMzY3JldA==" in proxy.asked[0]
+        assert running.stop() == 0
+        assert "s3cret" not in running.log
+        proxy.shutdown()
+
+
+def test_a_proxy_is_tunnelled_through_for_https(
+    agent: Start, certificates: Path, tmp_path: Path, wait_for: Wait
+) -> None:
+    tls = f", tls: {{cert_file: {certificates}/server.pem, key_file: {certificates}/server.key}}"
+    server = agent(text("file: {path: out.json}", "", tls))
+    with Proxy() as proxy:
+        options = f"proxy_url: http://127.0.0.1:{proxy.server_address[1]}, tls: {{ca_file: {certificates}/ca.pem}}"
+        place = f"https://localhost:{server.port('http')}"
+        (tmp_path / "client").mkdir()
+        client = type(server)(
+            tmp_path / "client", text(f'otlphttp: {{endpoint: "{place}", {options}, {FAST}}}')
+        ).start()
+        try:
+            client.send(["tunnelled"])
+            wait_for(lambda: [record["body"] for record in server.written()] == ["tunnelled"])
+            assert proxy.asked[0].startswith(f"CONNECT localhost:{server.port('http')} HTTP/1.")
+            assert client.stop() == 0
+        finally:
+            client.process.kill()
+            proxy.shutdown()
 
 
 def test_a_stored_queue_survives_a_kill(agent: Start, sink: Any, tmp_path: Path, wait_for: Wait) -> None:

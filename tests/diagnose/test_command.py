@@ -64,6 +64,17 @@ def test_json_is_one_document_on_standard_output() -> None:
     assert document["incidents"][0]["suspects"]["ranks"] == [2]
 
 
+def test_json_has_the_timeline_and_the_lines_that_prove_it() -> None:
+    """Whoever gets the document has no bundle to quote from."""
+    incident = json.loads(run("examples/incidents/nccl_rank_exception", "--format", "json").stdout)["incidents"][0]
+    cause = [row for row in incident["timeline"] if row["role"] == "cause"]
+    assert cause
+    assert cause[0]["ranks"] == [[rank, rank] for rank in incident["suspects"]["ranks"]]
+    quote = incident["quotes"][0]
+    said = Path(quote["file"]).read_text(errors="replace").splitlines()
+    assert all(line["text"].strip() in said[line["number"] - 1] for line in quote["lines"])
+
+
 def test_exit_statuses() -> None:
     assert run(HANG).exit_code == 0
     assert CliRunner().invoke(root, ["diagnose", HANG, "--exit-code"], standalone_mode=False).return_value == 10

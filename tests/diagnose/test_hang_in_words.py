@@ -197,3 +197,54 @@ def test_a_stall_that_a_step_followed_was_only_slow(tmp_path: Path) -> None:
         f"step 10 loss 2.31\nstep 20 loss 2.21\n{STALL}step 30 loss 2.2\nstep 40 loss 2.1\n"
     )
     assert diagnose([tmp_path]).incidents == []
+
+
+SETUP = (
+    "[rank{rank}]: Traceback (most recent call last):\n"
+    '[rank{rank}]:   File "/app/train.py", line 30, in <module>\n'
+    "[rank{rank}]:     dist.all_reduce(x, group=experts)\n"
+    "[rank{rank}]: torch.distributed.DistBackendError: [{number}] is setting up NCCL communicator and retrieving "
+    "ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: wait timeout after "
+    "15000ms, keys: /default_pg/0//1//cuda//0\n"
+)
+
+
+def test_a_number_in_a_group_is_not_taken_for_a_rank(tmp_path: Path) -> None:
+    """Ranks 2 and 3 call themselves 1 and 2, so number 0 of their group is below rank 2; rank 0 waits elsewhere."""
+    logs = {0: caught(0), 1: "", 2: SETUP.format(rank=2, number=1), 3: SETUP.format(rank=3, number=2)}
+    (incident, *_) = diagnose([written(tmp_path, logs)]).incidents
+    assert incident.suspects.ranks == (1,)
+    assert "rank 1 never entered it" in incident.headline
+
+
+def test_a_number_that_fits_several_ranks_names_none(tmp_path: Path) -> None:
+    logs = {0: "", 1: "", 2: SETUP.format(rank=2, number=1), 3: SETUP.format(rank=3, number=2)}
+    (incident, *_) = diagnose([written(tmp_path, logs)]).incidents
+    assert 0 not in incident.suspects.ranks or 1 in incident.suspects.ranks
+
+
+def test_who_is_one_collective_behind_is_the_one(tmp_path: Path) -> None:
+    """Without dumps or counters: the others are in the next collective, so they have completed this one."""
+    line = (
+        "[rank{rank}]:[E607 21:52:19.7 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600034 "
+        "milliseconds before timing out.\n"
+    )
+    text = "".join(line.format(rank=rank, seq=3105 if rank == 1 else 3106) for rank in range(4))
+    (tmp_path / "train.log").write_text(text)
+    (incident, *_) = diagnose([tmp_path]).incidents
+    assert incident.suspects.ranks == (1,)
+    assert "behind seq 3105 of their group" in incident.headline
+
+
+def test_the_last_words_are_not_those_of_the_traceback(tmp_path: Path) -> None:
+    """Rank 3 gave up waiting for rank 0: what it did before that is worth reading, the C++ frames are not."""
+    doing = "2026-11-15 20:44:11,000 INFO fetching the latest embedding table from rank 0\n"
+    raised = (
+        SETUP.format(rank=3, number=3) + "[rank3]: frame #0: c10::Error::Error() + 0x9d\n[rank3]: . This may follow\n"
+    )
+    logs = {**{rank: caught(rank) for rank in range(3)}, 3: doing + raised}
+    said = report(diagnose([written(tmp_path, logs)]))
+    assert "fetching the latest embedding table" in said
+    assert "it wrote “. This" not in said
+    assert "rank 3, which alone reports no hang" not in said

@@ -108,3 +108,18 @@ def test_what_supervise_keeps_is_private(bundle: Path, tmp_path: Path) -> None:
         if stat.S_IMODE(path.lstat().st_mode) & 0o077
     ]
     assert wide == []
+
+
+def test_a_secret_in_the_name_of_a_file_is_not_shown(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    name = f"rank0-hf_{SECRET}.log"
+    (folder / name).write_text(
+        'Traceback (most recent call last):\n  File "t.py", line 7, in <module>\nValueError: no\n'
+    )
+    (folder / f"core-hf_{SECRET}.bin").write_bytes(bytes(range(256)) * 9)
+    for form in ("text", "json", "html"):
+        shown = CliRunner().invoke(root, ["diagnose", str(folder), "--format", form]).stdout
+        assert SECRET not in shown
+        assert "rank0-[redacted].log" in shown
+    assert name in CliRunner().invoke(root, ["diagnose", str(folder), "--no-redact"]).stdout

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tracecore.facts.catalog import BY_NAME, TYPES, FactError, build, fields_of, from_case, moment, snake
+from tracecore.facts.catalog import BY_NAME, TYPES, FactError, build, fields_of, snake
 from tracecore.facts.codec import decode, encode
 from tracecore.facts.gpu import Xid
 from tracecore.signals.record import LAYERS
@@ -75,36 +75,6 @@ def test_a_fact_is_built_from_fields() -> None:
 def test_a_wrong_case_is_told_what_is_right(name: str, fields: dict[str, Any], says: str) -> None:
     with pytest.raises(FactError, match=says):
         build(name, fields, time=T0, uid="u")
-
-
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("t", 0),
-        ("t+30s", 30_000_000_000),
-        ("t+30", 30_000_000_000),
-        ("t-1.5s", -1_500_000_000),
-        ("t+1ns", 1),
-        ("t+2m", 120_000_000_000),
-        ("t+0.000000001s", 1),
-        ("t+1h", 3_600_000_000_000),
-        (T0 + 4, 4),
-    ],
-)
-def test_times_of_cases(written: object, expected: int) -> None:
-    assert moment(written, T0) - T0 == expected
-
-
-@pytest.mark.parametrize("written", ["30s", "t+", "t+1d", "", None, True, 1.5, "t+1e9s"])
-def test_what_is_no_time(written: object) -> None:
-    with pytest.raises(FactError, match="no time"):
-        moment(written, T0)
-
-
-def test_the_short_form_of_a_case() -> None:
-    fact = from_case("pod_ready", {"at": "t+5s", "ready_time": "t+1s", "rank": 1, "uid": "r1"}, T0)
-    assert (fact.time, fact.uid, fact.ready_time) == (T0 + 5 * 10**9, "r1", T0 + 10**9)  # type: ignore[attr-defined]
-    assert from_case("xid", {"code": 1, "at": "t+1ns"}, T0).uid == "xid@1"
 
 
 def test_facts_survive_the_journey() -> None:

@@ -31,7 +31,7 @@ from tracecore.facts.gpu import (
     XidGauge,
 )
 from tracecore.facts.host import HostEvent, SlurmState
-from tracecore.facts.identity import Stamped, bus_id
+from tracecore.facts.identity import Stamped, bus_id, stamped
 from tracecore.facts.kubernetes import (
     CniEvent,
     ContainerStarted,
@@ -857,3 +857,13 @@ def test_every_attribute_a_projector_reads_is_documented() -> None:
             projector.of(Stamped({}, {"body": "x"}, own, {}, T0))
     assert len(names) > 100
     assert sorted(names - documented) == []
+
+
+def test_a_container_that_was_started_again_is_another_attempt() -> None:
+    signal = {
+        "resource": {"attributes": {"k8s.pod.name": "w-0", "k8s.container.restart_count": "2"}},
+        "log": {"attributes": {}, "time_unix_nano": 5},
+    }
+    found = stamped(signal)
+    assert found is not None
+    assert found.identity()["attempt"] == 2

@@ -87,7 +87,7 @@ def test_the_resource_says_whom_a_fact_is_about_not_its_text() -> None:
         "k8s.node.name": "mine", "k8s.namespace.name": "team", "k8s.pod.name": "p", "gen_ai.training.job_id": "my-job",
     }  # fmt: skip
     (fact,) = wire.read(payload).facts
-    assert (fact.node, fact.pod, fact.job) == ("mine", "team/p", "my-job")
+    assert (fact.node, fact.pod, fact.job) == ("mine", "team/p", "team/my-job")
 
 
 def test_text_is_redacted_before_it_leaves_and_the_fact_is_still_one() -> None:

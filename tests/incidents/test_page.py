@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from tracecore.diagnose.offline import diagnose
-from tracecore.incidents.drawings import ticks
+from tracecore.incidents.drawings import lanes_of, read_rows, ticks, timeline_picture
 from tracecore.incidents.page import page
 
 CRASH = (
@@ -73,10 +74,10 @@ def test_code_runbook_version_and_time(incidents: Path) -> None:
     assert "UTC" in shown
 
 
-def test_ranks_that_are_not_drawn_are_counted_and_the_suspect_is(many: Path) -> None:
+def test_ranks_that_say_the_same_share_a_lane_and_the_suspect_has_its_own(many: Path) -> None:
     shown = page(diagnose([many]))
-    assert "+216 more ranks" in shown
-    assert ">rank 200</text>" in shown
+    assert "rank 200</text>" in shown
+    assert "ranks 0–199, 201–255</text>" in shown
     assert "+248 more ranks" in shown  # of the charts
 
 
@@ -127,3 +128,27 @@ def test_a_browser_draws_it_on_a_phone(incidents: Path, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0
     assert picture.stat().st_size > 20_000
+
+
+def test_thousands_of_ranks_become_a_few_lanes() -> None:
+    rows = [
+        {"time": "2026-03-01T10:00:00Z", "text": "waits", "role": "symptom", "ranks": [[0, 4099], [4101, 16383]]},
+        {"time": "2026-03-01T10:00:01Z", "text": "never came", "role": "cause", "ranks": [[4100, 4100]]},
+        {"time": "2026-03-01T10:00:09Z", "text": "Xid 79", "layer": "kernel", "where": "gpu-a", "node": "node-a"},
+    ]
+    lanes = lanes_of(read_rows(rows))
+    assert [(lane.name, lane.members) for lane in lanes] == [
+        ("rank 4100", 1),
+        ("ranks 0–4099, 4101–16383", 16_383),
+        ("gpu-a", 1),
+    ]
+    assert [lane.name for lane in lanes_of(read_rows(rows), "node")][-1] == "node-a"
+
+
+def test_a_hostile_timeline_is_drawn_in_bounded_time() -> None:
+    runs = [[number, 10**15 - number] for number in range(10_000)] + [["a", None], [5, 1], 7]
+    rows = [{"time": f"2026-03-01T10:00:{n % 60:02d}Z", "text": "x", "ranks": runs} for n in range(10_000)]
+    began = time.process_time()
+    drawn = "".join(timeline_picture(read_rows([*rows, 3, {"time": "never"}])))
+    assert "ranks 0–1000000000000000" in drawn
+    assert time.process_time() - began < 5

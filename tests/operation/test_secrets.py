@@ -226,18 +226,17 @@ def test_state_is_never_written_through_what_somebody_put_there(tmp_path: Path, 
     assert not (tmp_path / "made").exists()
 
 
-def test_a_rewrite_of_state_goes_through_no_link(tmp_path: Path) -> None:
+def test_what_belongs_to_the_state_is_no_link(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")
     state = tmp_path / "state"
     state.mkdir()
-    journal = Journal(state / "j")
-    journal.set("key", b"value")
-    (state / ".j.new").symlink_to(victim)
-    journal.compact()
-    journal.close()
+    for name in ("j-wal", ".j.reserve"):
+        (state / name).symlink_to(victim)
+        with pytest.raises(OSError, match="not a file of ours"):
+            Journal(state / "j")
+        (state / name).unlink()
     assert victim.read_text() == "precious"
-    assert not (state / "j").is_symlink()
 
 
 @as_root

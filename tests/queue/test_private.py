@@ -67,3 +67,15 @@ def test_a_secret_of_the_command_line_is_not_shown(tmp_path: Path) -> None:
         assert code == 0
         assert SECRET not in said
     assert SECRET not in run("--db", str(place), "list", "--json")[1]
+
+
+def test_metrics_are_written_for_their_owner_unless_asked(tmp_path: Path) -> None:
+    place = tmp_path / "queue.db"
+    assert run("--db", str(place), "submit", "--", "true")[0] == 0
+    file = tmp_path / "queue.prom"
+    for words, mode in (((), 0o600), (("--mode", "0644"), 0o644), ((), 0o600)):
+        code, said = run("--db", str(place), "metrics", "--output", str(file), *words)
+        assert code == 0, said
+        assert stat.S_IMODE(file.stat().st_mode) == mode
+        assert "tracecore_queue_tasks" in file.read_text()
+    assert run("--db", str(place), "metrics", "--mode", "4777")[0] == 2

@@ -55,14 +55,14 @@ def test_processors_come_in_the_order_of_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
-        ("transform/a", "batch", ":14: 'batch' is not a `transform/<topic>` processor"),
-        ("processors:", "receivers:", ":2: unknown key 'receivers'"),
-        ("error_mode: silent", "error_mode: loud", ":14: error_mode is one of"),
-        ("context: datapoint", "context: dataPoint", ":16: context is one of"),
-        ("metric_statements", "metrics", "unexpected key 'metrics'"),
-        ('set(attributes["a"], 1)', "7", ":18: expected a string"),
-        ("transform/a", "transform/b", ":13: 'transform/b' is given twice"),
-        ("conditions:", "condition:", "unexpected key 'condition'"),
+        ("transform/a", "batch", ":14:5: 'batch' is not a `transform/<topic>` processor"),
+        ("processors:", "receivers:", ":1:1: no such key 'receivers'"),
+        ("error_mode: silent", "error_mode: loud", ":14:17: 'loud' is none of ignore"),
+        ("context: datapoint", "context: dataPoint", ":16:18: 'dataPoint' is none of"),
+        ("metric_statements", "metrics", ":15:5: no such key 'metrics'"),
+        ('set(attributes["a"], 1)', "7", ":18:13: expected a text"),
+        ("transform/a", "transform/b", ":13:3: 'transform/b' is given twice"),
+        ("conditions:", "condition:", ":6:9: no such key 'condition'; did you mean 'conditions'?"),
         ("processors:", "processors: [", "recipe.yaml:"),
     ],
 )

@@ -10,12 +10,13 @@ import msgspec
 import re2
 
 from tracecore.actions.failure import CLASSES, FailureClass
-from tracecore.actions.positions import At, FileError, load
+from tracecore.actions.shipped import load
 from tracecore.facts import catalog, xid_catalog
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
 from tracecore.facts.process import ExceptionRaised
 from tracecore.facts.storage import StorageError
+from tracecore.positioned_yaml import At, FileError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +35,7 @@ _RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "explai
 
 
 class Test(msgspec.Struct, frozen=True):
-    """What one field must be: one of some values, none of some, matching an expression, or anything but nothing."""
+    """Test of one field: one of some values, none of some, matching an expression, or anything but nothing."""
 
     values: frozenset[Any] | None = None
     others: frozenset[Any] | None = None
@@ -131,13 +132,6 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
                     best = order, rule, None
         return None if best is None else best[1:]
 
-    def for_fact(self, fact: Fact) -> Rule | None:
-        """The rule that speaks for a fact by itself."""
-        for _, rule, condition in self._of_fact(fact):
-            if all(test(_field(fact, name, None)) for name, test in condition.tests):
-                return rule
-        return None
-
     def for_phrase(self, text: str, *, own: bool = False) -> tuple[int, Rule] | None:
         """The first rule one of whose phrases stands in a line that is not chatter.
 
@@ -185,7 +179,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return self.by_name[exact if exact is not None else name]
 
     def knows_reason(self, reason: str) -> bool:
-        """Whether the reason is one of the file's, even one that says nothing."""
+        """Return whether the reason is one of the file's, even one that says nothing."""
         words = reason.strip().split()
         return bool(words) and words[0].rstrip("+").casefold() in self.reasons
 
@@ -199,9 +193,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return () if getattr(fact, "retried", False) else self.by_fact.get(type(fact), ())
 
 
-def _field(fact: Fact, name: str, stated: Stated | None) -> object:
+def _field(fact: Fact, name: str, stated: Stated) -> object:
     if name == "text":
-        return stated.body if stated is not None else getattr(fact, "detail", None)
+        return stated.body
     if name == "fault" and isinstance(fact, Xid):
         entry = xid_catalog.entry(fact.code)
         return entry.fault if entry is not None else "gpu"

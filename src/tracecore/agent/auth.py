@@ -1,9 +1,9 @@
-"""Who a client says it is, and whom a server believes: what `auth:` of a component names is an extension that knows."""
+"""Authentication of clients and servers: `auth:` of a component names an extension that does it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Protocol, TypeAlias
+from typing import Annotated, ClassVar, Protocol, TypeAlias
 
 import msgspec
 
@@ -17,11 +17,13 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
         authenticator: the extension that knows: `basicauth` or `bearertokenauth`.
     """
 
+    IGNORED: ClassVar[tuple[str, ...]] = ("request_params",)
+
     authenticator: AuthId
 
 
 class Authenticator(Protocol):
-    """What such an extension can do."""
+    """Interface of an authentication extension."""
 
     def headers(self) -> dict[str, str]:
         """The headers of a client's request.
@@ -31,7 +33,7 @@ class Authenticator(Protocol):
         """
 
     def allows(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request with these headers, whose names are in lower case, may come in."""
+        """Return whether a request with these headers, whose names are in lower case, may come in."""
 
 
 #: What a client is told that may not.

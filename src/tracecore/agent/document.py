@@ -10,13 +10,11 @@ from typing import Any, Final
 import msgspec
 import re2
 
+from tracecore import positioned_yaml
 from tracecore.ottl.errors import nearest
 
 #: A configuration is written by hand: beyond this it is something else.
 MAX_BYTES: Final = 8 << 20
-MAX_DEPTH: Final = 64
-#: Values of a file, aliases written out: a few lines of aliases of aliases stand for billions.
-MAX_NODES: Final = 100_000
 #: A value from the environment that is shorter is not taken out of messages: it may be any word.
 MIN_SECRET: Final = 4
 
@@ -101,7 +99,7 @@ class Node:
         return self
 
     def key(self, name: str) -> Node:
-        """Where a key of this mapping stands; the mapping itself where it has no such key."""
+        """Return where a key of this mapping stands; the mapping itself where it has no such key."""
         return self.keys.get(name, self)
 
     def plain(self) -> Any:
@@ -194,9 +192,6 @@ def load(paths: Sequence[Path | str], report: Report, env: Mapping[str, str] | N
 
 
 def _load_one(path: Path, report: Report, env: Mapping[str, str]) -> Node | None:
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
-
     name = str(path)
     top = Node(None, name, 1, 1)
     try:
@@ -209,19 +204,11 @@ def _load_one(path: Path, report: Report, env: Mapping[str, str]) -> Node | None
         report.error(top, f"larger than {MAX_BYTES >> 20} MiB: no configuration")
         return None
     try:
-        root = YAML(typ="safe", pure=True).compose(data.decode("utf-8"))
-    except MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Node(None, name, mark.line + 1 if mark else 1, mark.column + 1 if mark else 1)
-        report.error(place, f"not YAML: {error.problem or error.context}")
+        root = positioned_yaml.read(path, data)
+    except positioned_yaml.FileError as error:
+        report.error(Node(None, name, error.line, error.column), error.problem)
         return None
-    except (YAMLError, UnicodeDecodeError, RecursionError) as error:
-        report.error(top, f"not YAML: {error}")
-        return None
-    if root is None:
-        report.error(top, "the file is empty")
-        return None
-    return _Builder(name, report, env).build(root, 0)
+    return _Builder(name, report, env).build(root)
 
 
 class _Builder:
@@ -229,41 +216,21 @@ class _Builder:
         self._file = file
         self._report = report
         self._env = env
-        self._open: set[int] = set()
-        self._built = 0
 
-    def build(self, yaml: Any, depth: int) -> Node:
-        mark = yaml.start_mark
-        node = Node(None, self._file, mark.line + 1, mark.column + 1)
-        self._built += 1
-        if self._built > MAX_NODES:
-            if self._built == MAX_NODES + 1:
-                self._report.error(node, f"more than {MAX_NODES} values, aliases written out: no configuration")
-            return node
-        if depth > MAX_DEPTH or id(yaml) in self._open:
-            self._report.error(node, "nested too deep")
-            return node
-        self._open.add(id(yaml))
+    def build(self, yaml: positioned_yaml.Node) -> Node:
+        node = Node(None, self._file, yaml.line + 1, yaml.column + 1)
         if yaml.id == "mapping":
-            self._mapping(node, yaml, depth)
+            self._mapping(node, yaml)
         elif yaml.id == "sequence":
-            node.value = [self.build(item, depth + 1) for item in self._within(yaml.value)]
+            node.value = [self.build(item) for item in yaml.items]
         else:
             self._scalar(node, yaml)
-        self._open.discard(id(yaml))
         return node
 
-    def _within(self, children: list[Any]) -> Iterator[Any]:
-        """The children, until there were too many of everything."""
-        for child in children:
-            if self._built > MAX_NODES:
-                return
-            yield child
-
-    def _mapping(self, node: Node, yaml: Any, depth: int) -> None:
+    def _mapping(self, node: Node, yaml: positioned_yaml.Node) -> None:
         node.value = {}
-        for key, value in self._within(yaml.value):
-            at = self.build(key, depth + 1)
+        for key, value in zip(yaml.items[::2], yaml.items[1::2], strict=True):
+            at = self.build(key)
             name = at.raw if key.id == "scalar" else ""
             if key.id != "scalar":
                 self._report.error(at, "a key must be a plain name")
@@ -273,16 +240,15 @@ class _Builder:
                 self._report.error(at, f'"{name}" is given twice')
             else:
                 node.keys[name] = at
-                node.value[name] = self.build(value, depth + 1)
+                node.value[name] = self.build(value)
 
-    def _scalar(self, node: Node, yaml: Any) -> None:
-        node.raw = str(yaml.value)
+    def _scalar(self, node: Node, yaml: positioned_yaml.Node) -> None:
+        node.raw = yaml.text
         if not node.raw.isascii() and node.raw.encode(errors="ignore").decode() != node.raw:
             self._report.error(node, "half of a surrogate pair (\\ud800 to \\udfff) is no character")
             node.raw = ""
-        node.quoted = yaml.style is not None
-        tag = str(yaml.tag).rpartition(":")[2]
-        text = node.raw
+        node.quoted = yaml.quoted
+        tag, text = yaml.tag, node.raw
         if "$" in text:
             text = self._expanded(node, text)
             if text != node.raw and not node.quoted:
@@ -315,17 +281,12 @@ class _Builder:
 
 
 def _tag(text: str) -> str:
-    """The type YAML gives to this plain text."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
+    """Return the type that YAML gives to this plain text."""
     try:
-        node = YAML(typ="safe", pure=True).compose(text)
-    except YAMLError:
-        return "str"
-    return (
-        str(node.tag).rpartition(":")[2] if node is not None and node.id == "scalar" else "null" if not text else "str"
-    )
+        node = positioned_yaml.read("", text.encode(errors="ignore"))
+    except positioned_yaml.FileError:
+        return "str" if text else "null"
+    return node.tag if node.id == "scalar" else "str"
 
 
 def _typed(text: str, tag: str) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 
@@ -20,14 +20,17 @@ from tracecore.signals.kubernetes.watch import BACK_OFF, Change, Collection, Fol
 
 log = logging.getLogger("tracecore.agent.kubernetes")
 
+#: Objects of one collection that are remembered.
+MOST: Final = 50_000
+
 Object = dict[str, Any]
 
 
 class Keeper(Protocol):
-    """Who keeps the objects. An object at which it raises an error is none, and counted."""
+    """The keeper of the objects. An object at which it raises an error is counted as malformed."""
 
     def key(self, found: Object) -> str:
-        """What an object is known by."""
+        """Return what an object is known by."""
 
     def kept(self) -> Iterable[str]:
         """Those that are kept."""
@@ -137,3 +140,43 @@ class Following:
                 log.exception("%s", self._name)
                 self._state(f"{type(error).__name__}: {error}")
                 self._stop.wait(BACK_OFF[1])
+
+
+class Objects:
+    """The objects of one collection by name or uid, as they are now.
+
+    Args:
+        way: to the server.
+        collection: which objects.
+        key: what they are known by: `name` or `uid`.
+        extract: what is kept of one.
+        state: told what is wrong, or nothing when all is well.
+    """
+
+    def __init__(
+        self,
+        way: Callable[[], Way],
+        collection: Collection,
+        key: Literal["name", "uid"],
+        extract: Callable[[Object], Object],
+        state: Callable[[str], None],
+    ) -> None:
+        self._key = key
+        self._extract = extract
+        self.known: dict[str, Object] = {}
+        self.following = Following(way, collection, self, state)
+
+    def key(self, found: Object) -> str:
+        return str(found["metadata"][self._key])
+
+    def kept(self) -> Iterable[str]:
+        return self.known
+
+    def put(self, key: str, found: Object) -> bool:
+        if key not in self.known and len(self.known) >= MOST:
+            return False
+        self.known[key] = self._extract(found)
+        return True
+
+    def drop(self, key: str) -> None:
+        self.known.pop(key, None)

@@ -64,7 +64,7 @@ def command(
     from tracecore.actions.classify import classify
     from tracecore.actions.exclusion import Exclusions, exclusions
     from tracecore.actions.failure import signal_name
-    from tracecore.actions.positions import FileError
+    from tracecore.positioned_yaml import FileError
 
     if exit_code is None and signal is None and log is None and reason is None and verdict is None:
         raise click.UsageError("say how it ended: --exit-code, --signal, --log, --reason or --verdict")

@@ -97,7 +97,7 @@ def test(names: Sequence[str]) -> int:
 
 def _load(name: str) -> Policy:
     from tracecore.actions import policy
-    from tracecore.actions.positions import FileError
+    from tracecore.positioned_yaml import FileError
 
     try:
         return policy.named(name)

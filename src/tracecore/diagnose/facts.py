@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Up to this many bytes every line of a bundle is looked at; in a larger one progress lines are sampled.
 SMALL: Final = 2 << 20
+#: A file of up to this many bytes is read sooner than a sampler for it is set up.
+TINY: Final = 1 << 10
 #: What is assumed of a compressed stream, whose size only reading would tell.
 _LARGE: Final = 1 << 19
 #: Streams handed to a worker process at once: so many bytes, or so many files.
@@ -42,7 +44,7 @@ _PILE: Final = 16_384
 
 
 class Part(msgspec.Struct):
-    """What some streams gave.
+    """Facts and counters of some streams.
 
     Args:
         facts: folded stream by stream.
@@ -64,12 +66,15 @@ def processors(layer: str) -> tuple[Processor, ...]:
 
 
 def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
-    """Which lines of this stream can matter.
+    """Return which lines of this stream can matter.
 
     Args:
         all_lines: look at every line. For a small bundle that is sooner done than planned.
     """
-    return SelectAll() if all_lines else plan(stream.layer).selector(stream)
+    if all_lines:
+        return SelectAll()
+    planned = plan(stream.layer)
+    return planned.every(stream) if stream.size is not None and stream.size <= TINY else planned.selector(stream)
 
 
 def facts_of(

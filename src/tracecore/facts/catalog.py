@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-import re2
 
 from tracecore.facts import collective
 from tracecore.facts.fact import Fact
@@ -125,9 +124,6 @@ TIME_FIELDS = frozenset({"last_time", "ready_time", "job_start", "job_end", "cre
 #: Fields a case does not give by name.
 _GIVEN = frozenset({"time", "source"})
 
-_OFFSET = re2.compile(r"^t(?:([+-])(\d{1,12}(?:\.\d{1,9})?)(ns|us|ms|s|m|h)?)?$")
-_UNITS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-
 
 class FactError(ValueError):
     """A mapping that is no fact: says what is wrong and what would be right."""
@@ -180,44 +176,3 @@ def build(name: str, fields: Mapping[str, Any], *, time: int, uid: str) -> Fact:
         )
     except msgspec.ValidationError as error:
         raise FactError(f"{kind.__name__}: {error}; its fields: {', '.join(known)}") from None
-
-
-def from_case(name: str, mapping: Mapping[str, Any], t0: int, *, default_uid: str = "") -> Fact:
-    """Make a fact from the short form of a case: fields, `at: t+30s`, and `uid` where it matters.
-
-    Args:
-        name: `Xid` or `xid`.
-        mapping: the fields; times (`at`, `last_time`, `ready_time` …) as `t+30s` or nanoseconds since the epoch.
-        t0: what `t` is.
-        default_uid: the uid where the mapping has none; made of name and time when empty.
-
-    Raises:
-        FactError: as `build`.
-    """
-    fields = dict(mapping)
-    at = moment(fields.pop("at", "t"), t0)
-    uid = fields.pop("uid", None) or default_uid or f"{snake(name)}@{at - t0}"
-    for field in TIME_FIELDS & fields.keys():
-        if isinstance(fields[field], str):
-            fields[field] = moment(fields[field], t0)
-    return build(name, fields, time=at, uid=str(uid))
-
-
-def moment(value: object, t0: int) -> int:
-    """`t+30s`, `t-1.5s`, `t+1ns`, `t+2m`, `t` or an integer as nanoseconds since the epoch.
-
-    Raises:
-        FactError: none of these.
-    """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = _OFFSET.match(value) if isinstance(value, str) else None
-    if match is None:
-        raise FactError(f"{value!r} is no time: write t+30s, t-1.5s, t+1ns, t+2m")
-    sign, number, unit = match.groups()
-    if number is None:
-        return t0
-    whole, _, fraction = number.partition(".")
-    scale = _UNITS[unit or "s"]
-    offset = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
-    return t0 - offset if sign == "-" else t0 + offset

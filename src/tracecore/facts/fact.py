@@ -1,15 +1,15 @@
-"""What every fact is: frozen, slotted, timestamped, with an identity and a source to cite."""
+"""Base of all facts: frozen, slotted, timestamped, with an identity and a source to cite."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
 from tracecore.signals.record import Source
 
 if TYPE_CHECKING:
-    from tracecore.signals.record import LogSignal
+    pass
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_field="fact", omit_defaults=True):
@@ -70,19 +70,3 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_fi
 def order(fact: Fact) -> tuple[int, str]:
     """By which facts are sorted: by time, and those of one time by uid."""
     return fact.time, fact.uid
-
-
-F_co = TypeVar("F_co", bound=Fact, covariant=True)
-
-
-class Projector(Protocol[F_co]):
-    """Turns a stamped signal into a fact, or into nothing.
-
-    `gate` names the attributes without which there is no fact: it is looked at before anything else, so that
-    a record that cannot matter costs one dictionary look-up.
-    """
-
-    @property
-    def gate(self) -> tuple[str, ...]: ...
-
-    def __call__(self, signal: LogSignal) -> F_co | None: ...

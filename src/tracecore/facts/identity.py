@@ -1,4 +1,4 @@
-"""Who a record speaks of: node, pod, job, rank, GPU, attempt, and where it was read."""
+"""Identity of a record's subject: node, pod, job, rank, GPU, attempt, and where it was read."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Stamped:
         return coerce.text(body.lstrip().partition("\n")[0], 512)
 
     def source(self) -> Source:
-        """Where it was read; a record that came with no place is named by its content."""
+        """Return where it was read; a record that came with no place is named by its content."""
         source = self.signal.get("source")
         event = self.own.get("k8s.event.uid")
         if event is None and type(source) is Source:
@@ -141,15 +141,22 @@ class Stamped:
         return Source("otlp", ident=f"otlp:{digest}")
 
     def identity(self) -> dict[str, Any]:
-        """The fields every fact has, only those that are known."""
+        """Return the fields every fact has, only those that are known.
+
+        Node, pod and job are those of the resource, which whoever read the record set. Attributes of a log record may
+        come from its text (a JSON line), and text cannot speak for another job.
+        """
         get = self.get
-        rank, attempt = get("gen_ai.training.rank"), get("tracecore.attempt")
+        rank = get("gen_ai.training.rank")
+        # A container that was started again in its pod is another attempt.
+        attempt = get("tracecore.attempt") or get("k8s.container.restart_count")
+        first = self.resource.get
         named = (
-            get("k8s.node.name"),
-            get("host.name"),
-            get("k8s.namespace.name"),
-            get("k8s.pod.name"),
-            get("gen_ai.training.job_id"),
+            first("k8s.node.name") or get("k8s.node.name"),
+            first("host.name") or get("host.name"),
+            first("k8s.namespace.name") or get("k8s.namespace.name"),
+            first("k8s.pod.name") or get("k8s.pod.name"),
+            first("gen_ai.training.job_id") or get("gen_ai.training.job_id"),
             rank,
             rank.__class__,  # True and 1 are one key, and only one of them is a rank
             get("gpu.id"),

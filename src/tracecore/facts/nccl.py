@@ -1,4 +1,4 @@
-"""What NCCL, its watchdog and the rendezvous say in worker output."""
+"""Facts of NCCL, its watchdog and the rendezvous in worker output."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
         numel_out: elements received.
         from_rank: the rank whose signal made this one dump.
         missing: ranks that did not come, where the line names them.
+        missing_in_group: the same by their numbers in a group whose members the line does not tell.
         frame: the line of the program at which it waited, where a traceback tells.
-        group_rank: its number in its group, where that is all that the line tells of who speaks.
+        group_rank: its number in its group, where that is not its rank or its rank is not known.
         reporter: who speaks, where one process speaks for all (Horovod, JAX, a barrier, a launcher).
     """
 
@@ -53,9 +54,15 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
     numel_out: int | None = None
     from_rank: int | None = None
     missing: tuple[int, ...] = ()
+    missing_in_group: tuple[int, ...] = ()
     frame: str | None = None
     group_rank: int | None = None
     reporter: str | None = None
+
+    @property
+    def awaits(self) -> bool:
+        """Return whether the line says who did not come."""
+        return bool(self.missing or self.missing_in_group)
 
     def describe(self) -> str:
         parts = [f"NCCL watchdog {self.report.replace('_', ' ')}"]

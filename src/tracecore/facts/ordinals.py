@@ -1,4 +1,4 @@
-"""Which GPU CUDA's device ordinal means, where that is certain.
+"""Resolve CUDA's device ordinal to a GPU, where that is certain.
 
 CUDA's ordinal is not the index of NVML or DCGM. CUDA counts the devices that the process can see: its container's, as
 CUDA_VISIBLE_DEVICES narrows them, in the order that CUDA_DEVICE_ORDER says. By default that is fastest first, which
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 #: What an operator says about the processes of their jobs.
 Ordinals: TypeAlias = Literal["never", "environment", "pci_bus_id"]
-ORDINALS: Final[tuple[Ordinals, ...]] = get_args(Ordinals)
 #: GPUs of pods and nodes that are remembered.
 MOST: Final = 65_536
 #: How long before its first and after its last sample a GPU is still taken for its holder's.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from tracecore.facts.catalog import BY_NAME, snake
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import Heartbeat
+from tracecore.facts.tenants import owned
 from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
 from tracecore.signals.redaction import redacted
@@ -36,6 +38,7 @@ _JOB, _RANK, _GPU = "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id"
 #: Fields of a fact that the record or its resource has.
 _ELSEWHERE: Final = frozenset({"fact", "time", "node", "pod", "job", "rank", "gpu"})
 _FREQUENT: Final = frozenset({Progress, Heartbeat})
+_I31, _I53, _I63 = 1 << 31, 1 << 53, 1 << 63
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -184,9 +187,30 @@ def _fact(record: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str:
         fields = _DECODER.decode(data)
         identity = _identity(attributes, whose)
         # Fields that a newer sender knows are passed over.
-        return _placed(msgspec.convert({**fields, **identity, "time": record.get("time_unix_nano")}, BY_NAME[kind]))
+        fact = msgspec.convert({**fields, **identity, "time": record.get("time_unix_nano")}, BY_NAME[kind])
     except (msgspec.DecodeError, RecursionError, UnicodeError):
         return "malformed"
+    return owned(_placed(fact)) if _is_sane(fact) else "malformed"
+
+
+def _is_sane(fact: Fact) -> bool:
+    """Tell whether the numbers of a fact are such that an agent can have sent them."""
+    if not 0 < fact.time < _I63 or not (fact.last_time is None or fact.time <= fact.last_time < _I63):
+        return False
+    if not (fact.rank is None or 0 <= fact.rank < _I31) or not 0 <= fact.attempt < _I31 or not 0 < fact.count < _I53:
+        return False
+    return all(_is_small(value) for value in (*msgspec.structs.astuple(fact), *msgspec.structs.astuple(fact.source)))
+
+
+def _is_small(value: object) -> bool:
+    """Tell whether every number in a value is finite and fits into 64 bits."""
+    if isinstance(value, int):
+        return -_I63 <= value < _I63
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, dict):
+        return all(_is_small(held) for held in (*value, *value.values()))
+    return all(map(_is_small, value)) if isinstance(value, list | tuple | set | frozenset) else True
 
 
 def _identity(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What NVIDIA's Xids and SXids mean and what to do first, looked up by code.
+"""Catalogue of NVIDIA's Xids and SXids: what they mean and what to do first.
 
 The data is `recipes/xid.json`: codes, mnemonics and action buckets are NVIDIA's, the short names are ours. Where
 another operator's catalogue recommends something else, `other_action` says what; NVIDIA's action is the one to follow.
@@ -61,12 +61,6 @@ class XidEntry(msgspec.Struct, frozen=True):
     action: str | None = None
     investigate: str | None = None
     other_action: str | None = None
-
-    @property
-    def application(self) -> bool:
-        """Usually the program's own fault, so no reason to drain a node. A 45 alone counts, as NVIDIA sees it
-        mostly after the program was stopped."""
-        return self.fault == "application" or self.code == 45
 
     @property
     def hardware(self) -> bool:

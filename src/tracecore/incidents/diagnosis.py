@@ -10,9 +10,14 @@ from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.run import Run
+from tracecore.incidents.text import decisive
+from tracecore.incidents.timeline import TIMELINE_ROWS, timeline
 from tracecore.signals.bundle.discovery import Bundle, Coverage
 
 SCHEMA: Final = "tracecore/diagnosis/v1"
+
+#: Quoted pieces of evidence in the document of an incident.
+QUOTES: Final = 8
 
 #: Whether there is an incident, or none in what was read, or whether nothing could be read at all.
 Outcome: TypeAlias = Literal["incident", "no_incident", "nothing_read"]
@@ -56,8 +61,23 @@ class Diagnosis(msgspec.Struct, kw_only=True):
         return {
             "schema": SCHEMA,
             "status": self.status,
-            "incidents": [incident.document() for incident in self.incidents],
+            "incidents": [self._with_proof(incident) for incident in self.incidents],
             "verdicts": [emission.document() for emission in self.verdicts],
             "coverage": self.coverage,
             "notes": self.notes,
         }
+
+    def _with_proof(self, incident: Incident) -> dict[str, Any]:
+        """An incident with its timeline and the lines that prove it: a reader of the document has no bundle."""
+        document = incident.document()
+        document["timeline"] = [row.document() for row in timeline(self, incident, TIMELINE_ROWS)]
+        document["quotes"] = [
+            {
+                "description": fact.describe(),
+                "file": found.path,
+                "lines": [{"number": number, "text": text} for number, text in found.lines],
+            }
+            for fact, found in decisive(self, incident, QUOTES)
+            if found is not None
+        ]
+        return document

@@ -8,6 +8,9 @@ from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from tracecore.facts import coerce
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import counted
 from tracecore.incidents.excerpt import harmless
@@ -16,10 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.incidents.timeline import Moment
 
 SECOND: Final = 1_000_000_000
 _LANES: Final = 40
+#: Rows of a timeline, and runs of ranks in one, that are read from a document.
+_ROWS: Final = 100
+_RUNS: Final = 64
 #: Ranks that are drawn as lines of their own, and points of each.
 _LINES: Final = 8
 _POINTS: Final = 120
@@ -64,53 +69,201 @@ def _after(seconds: float) -> str:
     return f"+{' '.join(words[:2])}"
 
 
-def timeline_picture(rows: Sequence[Moment]) -> Iterator[str]:
-    """Lanes of ranks and layers over time: a diamond for the cause, a square for what it explains, else a dot."""
-    lanes: dict[str, bool] = {}
-    for row in rows:
-        for lane in _lanes(row):
-            # Those of the cause before all others, where there are too many.
-            lanes[lane] = lanes.get(lane, False) or row.role == "cause"
-    chosen = sorted(lanes, key=lambda lane: (not lanes[lane], not lane.startswith("rank "), _natural(lane)))[:_LANES]
-    ordered = sorted(chosen, key=lambda lane: (not lane.startswith("rank "), _natural(lane)))
-    hidden = [lane for lane in lanes if lane not in set(ordered)]
-    place = {lane: number for number, lane in enumerate(ordered)}
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a timeline as it is drawn.
+
+    Args:
+        time: nanoseconds since the epoch.
+        timed: the time was read, not inferred.
+        role: `cause`, `symptom` or `other`.
+        ranks: runs of ranks, each as (first, last).
+        where: node, pod or GPU.
+        node: the host, where it is known.
+    """
+
+    time: int
+    text: str
+    timed: bool = True
+    layer: str = ""
+    role: str = "other"
+    ranks: tuple[tuple[int, int], ...] = ()
+    where: str = ""
+    node: str = ""
+
+    @property
+    def who(self) -> str:
+        if self.ranks:
+            return _ranks(self.ranks)
+        return self.where or {"scheduler": "launcher", "kernel": "kernel"}.get(self.layer, "job")
+
+
+def read_rows(documents: object) -> list[Row]:
+    """The rows of `timeline` in an incident's document; what is not a row is left out."""
+    rows: list[Row] = []
+    for document in documents[:_ROWS] if isinstance(documents, list) else ():
+        if not isinstance(document, dict) or (time := coerce.moment(document.get("time"))) is None:
+            continue
+        said = {name: value for name in ("text", "layer", "role", "where", "node")
+                if isinstance(value := document.get(name), str)}  # fmt: skip
+        pairs = document.get("ranks")
+        ranks = _merged(pairs[:_RUNS]) if isinstance(pairs, list) else ()
+        said.setdefault("text", "")
+        rows.append(Row(time=time, timed=document.get("time_inferred") is not True, ranks=ranks, **said))
+    return rows
+
+
+def _merged(pairs: Sequence[object]) -> tuple[tuple[int, int], ...]:
+    """Runs in order, without overlaps; what is not a run is left out."""
+    runs: list[tuple[int, int]] = []
+    for low, high in sorted(
+        (pair[0], pair[1])
+        for pair in pairs
+        if isinstance(pair, list) and len(pair) == 2 and all(type(number) is int for number in pair)
+    ):
+        if runs and low <= runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], max(high, runs[-1][1]))
+        elif low <= high:
+            runs.append((low, high))
+    return tuple(runs)
+
+
+class Lane(msgspec.Struct):
+    """One line of a timeline.
+
+    Args:
+        name: what it stands for.
+        rows: indices of the rows that are drawn on it.
+        members: how many ranks it stands for, 1 for anything else.
+    """
+
+    name: str
+    rows: list[int]
+    members: int = 1
+
+
+def lanes_of(rows: Sequence[Row], by: str = "rank") -> list[Lane]:
+    """The lanes of a timeline by `rank`, `node` or `layer`: the cause's first, then what it explains.
+
+    Ranks that say the same at the same times share a lane, so that thousands of ranks become a few lanes.
+    """
+    found: dict[str, Lane] = {}
+
+    def note(name: str, number: int) -> None:
+        found.setdefault(name, Lane(name, [])).rows.append(number)
+
+    if by == "rank":
+        for lane in _rank_lanes(rows):
+            found[lane.name] = lane
+    for number, row in enumerate(rows):
+        if by == "layer":
+            note(row.layer.replace("_", " ") or "other", number)
+        elif by == "node":
+            note(row.node or row.who, number)
+        elif not row.ranks:
+            note(row.who, number)
+    weight = {"cause": 0, "symptom": 1}
+
+    def order(lane: Lane) -> tuple[int, bool, tuple[int, str]]:
+        return (
+            min(weight.get(rows[n].role, 2) for n in lane.rows),
+            not lane.name.startswith("rank"),
+            _natural(lane.name),
+        )
+
+    return sorted(found.values(), key=order)
+
+
+def _rank_lanes(rows: Sequence[Row]) -> Iterator[Lane]:
+    edges = sorted({edge for row in rows for low, high in row.ranks for edge in (low, high + 1)})
+    place = {edge: number for number, edge in enumerate(edges)}
+    said: list[list[int]] = [[] for _ in edges]
+    for number, row in enumerate(rows):
+        for low, high in row.ranks:
+            for stretch in range(place[low], place[high + 1]):
+                said[stretch].append(number)
+    alike: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+    for number, own in enumerate(said):
+        if own:
+            pair = (edges[number], edges[number + 1] - 1)
+            runs = alike.setdefault(tuple(own), [])
+            if runs and runs[-1][1] + 1 == pair[0]:
+                runs[-1] = (runs[-1][0], pair[1])
+            else:
+                runs.append(pair)
+    for own_rows, runs in alike.items():
+        yield Lane(_ranks(runs), [*own_rows], sum(high - low + 1 for low, high in runs))
+
+
+def _ranks(runs: Sequence[tuple[int, int]]) -> str:
+    count = sum(high - low + 1 for low, high in runs)
+    words = [str(low) if low == high else f"{low}–{high}" for low, high in runs[:4]]
+    more = f" … ({count:,})" if len(runs) > 4 else ""
+    return f"{'rank' if count == 1 else 'ranks'} {', '.join(words)}{more}"
+
+
+def timeline_picture(
+    rows: Sequence[Row], by: str = "rank", window: tuple[int, int] | None = None, most: int = _LANES
+) -> Iterator[str]:
+    """Lanes over time: a diamond for the cause, a square for what it explains, else a dot.
+
+    Args:
+        by: what a lane stands for: `rank`, `node` or `layer`.
+        window: draw only this stretch of time, in nanoseconds.
+        most: lanes that are drawn; the others are counted.
+    """
     times = [row.time for row in rows if row.timed]
     if len(set(times)) < 2:
         return  # the table below says all there is
-    first, last = min(times), max(times)
-    left, right, top, step = 130.0, 850.0, 26.0, 22.0
-    height = top + step * (len(ordered) + bool(hidden)) + 24
-    yield '<div class="scroll">'
-    yield f'<svg viewBox="0 0 900 {height:g}" role="img" aria-label="Timeline; the table below has the same rows">'
+    first, last = window or (min(times), max(times))
+    found = lanes_of(rows, by)
+    drawn, hidden = found[:most], found[most:]
+    left, right, top, step = 150.0, 850.0, 26.0, 24.0
+    height = top + step * (len(drawn) + bool(hidden)) + 24
+    yield '<div class="scroll" tabindex="0" role="group" aria-label="Timeline drawing">'
+    yield f'<svg viewBox="0 0 900 {height:g}" role="img" aria-label="Timeline; the table below has the same rows"'
+    yield f' data-from="{first}" data-to="{last}" data-left="{left:g}" data-right="{right:g}">'
     for after, label in ticks((last - first) / SECOND):
         x = left + (right - left) * after * SECOND / (last - first)
         yield f'<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="20" y2="{height - 22:g}"/>'
         yield f'<text class="faint" x="{x:.1f}" y="14" text-anchor="middle">{label}</text>'
-    for lane in ordered:
-        y = top + step * place[lane] + step / 2
-        yield f'<text x="0" y="{y + 4:g}">{text(lane if len(lane) <= 20 else lane[:19] + "…")}</text>'
+    places = _places(rows, first, last, left, right)
+    for number, lane in enumerate(drawn):
+        y = top + step * number + step / 2
+        name = lane.name if len(lane.name) <= 22 else lane.name[:21] + "…"
+        yield f'<text x="0" y="{y + 4:g}"><title>{text(lane.name)}</title>{text(name)}</text>'
         yield f'<line x1="{left:g}" x2="{right:g}" y1="{y:g}" y2="{y:g}"/>'
+        for row in lane.rows:
+            if places[row] is not None:
+                yield _mark(places[row] or 0.0, y, rows[row])
     if hidden:
-        ranks = sum(lane.startswith("rank ") for lane in hidden)
-        what = counted(ranks, "more rank") if ranks == len(hidden) else counted(len(hidden), "more lane")
-        yield f'<text class="faint" x="0" y="{top + step * len(ordered) + step / 2 + 4:g}">+{what}</text>'
-    x = left
-    for number, row in enumerate(rows):
-        # What has no time of its own stands where it comes in the order, hollow.
-        if row.timed:
-            x = left + (right - left) * (row.time - first) / (last - first)
-        elif not any(later.timed for later in rows[number:]):
-            x = right + 20
-        for lane in _lanes(row):
-            if lane in place:
-                yield _mark(x, top + step * place[lane] + step / 2, row)
+        ranks = sum(lane.members for lane in hidden if lane.name.startswith("rank"))
+        named = all(lane.name.startswith("rank") for lane in hidden)
+        what = counted(ranks, "more rank") if named else counted(len(hidden), "more lane")
+        yield f'<text class="faint" x="0" y="{top + step * len(drawn) + step / 2 + 4:g}">+{what}</text>'
     legend = f"from {moment(first)} UTC · ◆ cause · ■ follows · ● other · hollow: no time of its own"
     yield f'<text class="faint" x="{left:g}" y="{height - 6:g}">{legend}</text>'
     yield "</svg></div>"
 
 
-def _mark(x: float, y: float, row: Moment) -> str:
+def _places(rows: Sequence[Row], first: int, last: int, left: float, right: float) -> list[float | None]:
+    """Where each row is drawn; None outside of the stretch.
+
+    A row that has no time of its own stands where it comes in the order.
+    """
+    places: list[float | None] = []
+    before = first
+    for number, row in enumerate(rows):
+        if row.timed:
+            before = row.time
+        elif not any(later.timed for later in rows[number:]):
+            places.append(right + 20 if first <= before <= last else None)
+            continue
+        inside = first <= before <= last
+        places.append(left + (right - left) * (before - first) / max(last - first, 1) if inside else None)
+    return places
+
+
+def _mark(x: float, y: float, row: Row) -> str:
     when = moment(row.time) if row.timed else "no time"
     about = "" if row.timed else " about"
     told = f"<title>{when} {text(row.who)}: {text(row.text[:300])}</title>"
@@ -121,14 +274,8 @@ def _mark(x: float, y: float, row: Moment) -> str:
     return f'<circle class="other{about}" cx="{x:.1f}" cy="{y:.1f}" r="4">{told}</circle>'
 
 
-def _lanes(row: Moment) -> list[str]:
-    if row.ranks:
-        return [f"rank {rank}" for rank in row.ranks]
-    return [row.who]
-
-
 def _natural(lane: str) -> tuple[int, str]:
-    digits = "".join(character for character in lane if character.isdigit())
+    digits = "".join(character for character in lane.partition("–")[0].partition(",")[0] if character.isdigit())
     return (int(digits[:9]) if digits else 0), lane
 
 
@@ -147,7 +294,7 @@ def progress_charts(facts: Iterable[Fact], suspects: Sequence[int]) -> Iterator[
     ):
         drawn = {rank: points for rank, points in series.items() if len({x for x, _ in points}) > 1}
         if drawn:
-            yield from _chart(title, unit, drawn, suspects)
+            yield from line_chart(title, unit, drawn, suspects)
 
 
 def _step_times(told: Sequence[Progress]) -> list[tuple[float, float]]:
@@ -166,7 +313,7 @@ def _losses(told: Sequence[Progress]) -> list[tuple[float, float]]:
     return [(fact.step or 0, fact.loss) for fact in told if fact.loss is not None and math.isfinite(fact.loss)]
 
 
-def _chart(
+def line_chart(
     title: str, unit: str, series: dict[int | None, list[tuple[float, float]]], suspects: Sequence[int]
 ) -> Iterator[str]:
     ranks = sorted(series, key=lambda rank: (rank not in suspects, rank is None, rank or 0))

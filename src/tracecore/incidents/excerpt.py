@@ -10,6 +10,7 @@ import re2
 from tracecore.incidents.activity import activity
 from tracecore.patterns.contract import LastLines
 from tracecore.signals.bundle import archive
+from tracecore.signals.logs.multiline import HEADER, Take, Traceback
 from tracecore.signals.logs.reader import dialect
 from tracecore.signals.redaction import redacted
 
@@ -44,8 +45,9 @@ _ESCAPES: Final = re2.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,256}(
 _CONTROL: Final[dict[int, str | None]] = {
     code: "\N{REPLACEMENT CHARACTER}" for code in (*range(0x20), *range(0x7F, 0xA0)) if code != 9
 }
-#: Marks that turn the direction of text around would let a log line dress up as another.
-_CONTROL.update(dict.fromkeys((*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)))
+#: Marks that turn the direction of text around or show nothing would let a log line dress up as another.
+_CONTROL.update(dict.fromkeys((*range(0x202A, 0x202F), *range(0x2060, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)))
+_CONTROL.update(dict.fromkeys((0x00AD, 0x200B, 0xFEFF, *range(0xE0000, 0xE0080))))
 
 
 class Excerpt(msgspec.Struct, frozen=True):
@@ -153,9 +155,16 @@ def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int
         return []
     unwrap = dialect(stream)
     told = []
+    raised: Traceback | None = None
     for place, line in enumerate(raw.split(b"\n")[1 if begin else 0 :], number + (1 if begin else 0)):
         said = unwrap(line)
         if rank is not None and said.rank != rank:
+            continue
+        # A traceback says how the rank ended, not what it was doing.
+        if raised is not None and raised.take(said.text) is not Take.CLOSE:
+            continue
+        raised = Traceback(said.text, owned=True) if HEADER in said.text else None
+        if raised is not None:
             continue
         # Of a bar that is drawn over and over, the last state is what a person would have seen.
         states = _shown(said.text, bundle).split("\n")

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
 _SHOWN: Final = 6
+#: Errors of the collective library that say themselves what is wrong.
+_TELLING: Final = {
+    "version_mismatch": "ranks run different versions of NCCL",
+    "no_network_provider": "the network plugin found no network that it can use",
+    "nvls_error": "NVLink SHARP could not be set up",
+}
 #: Facts that say that something failed, and not what it was.
 _MUTE: Final = (NcclError, WatchdogReport, LauncherFailure, FatalSignal, ContainerTerminated)
 
@@ -49,6 +55,8 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
         headline, suspects, evidence = _stalled(attempt)
     elif state in ("failed", "unended") and (apart := _apart(attempt)) is not None:
         headline, suspects, evidence = apart
+    elif state == "failed" and (told := _told_by_library(run)) is not None:
+        headline, suspects, evidence = told
     elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
     elif state == "unended" and (hung := _hung(attempt)) is not None:
@@ -75,6 +83,8 @@ def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
     headline = f"Something failed, and nothing read here says {unsaid}: {first.describe()}"
     if isinstance(first, NcclError) and first.peer:
         headline, suspects = _left(first, first.peer)
+    if (told := _told_by_library(run)) is not None:
+        headline, suspects, _ = told
     if isinstance(first, PodEvicted):
         headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
     if isinstance(first, WorkloadEvent):
@@ -126,7 +136,10 @@ def _incident(
     # Who hangs leaves dumps, who failed a kernel log.
     missing = gaps(layers, "nccl_hang" if state == "unended" else "worker_crash")
     times = [fact for fact in evidence if not fact.approximate]
-    first = min((f.time for f in times or evidence), default=run.end)
+    own = run.attempts.get((job, attempt))
+    # Where nothing was said, the attempt failed when it was last heard.
+    heard = own.last if own is not None and own.timed and not evidence else 0
+    first = min((f.time for f in times or evidence), default=heard or run.end)
     return Incident(
         status="insufficient_evidence",
         headline=headline,
@@ -139,12 +152,23 @@ def _incident(
         suspects=suspects,
         job=job,
         attempt=attempt,
-        origin=origin(run.attempts.get((job, attempt)), evidence),
+        origin=origin(own, evidence),
         first=first,
         last=max((f.end for f in times or evidence), default=first),
-        timed=bool(times),
+        timed=bool(times or heard),
         evidence=tuple(evidence[:_SHOWN]),
     )
+
+
+def _told_by_library(run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """The collective library says what is wrong."""
+    said: list[Fact] = [fact for fact in run.trouble if isinstance(fact, NcclError) and fact.error in _TELLING]
+    if not said:
+        return None
+    first = said[0]
+    assert isinstance(first, NcclError)  # chosen above
+    detail = f" ({first.detail})" if first.detail else ""
+    return f"The collectives could not be set up: {_TELLING[first.error]}{detail}", Suspects.of(said[:1]), said
 
 
 def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:

@@ -1,8 +1,7 @@
 """Trouble of machines that no verdict speaks of: said beside the incidents, never dropped.
 
 A hung task, a soft lockup, a disk that times out or a hot adapter fits no pattern by itself. Beside a job that failed
-or
-stood still on the same machine at that time it may be why.
+or stood still on the same machine at that time it may be why.
 """
 
 from __future__ import annotations
@@ -40,12 +39,13 @@ NEAR: Final = 3600 * SECOND
 DOWN: Final = 1
 
 
-def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collection[str]) -> list[Fact]:
-    """Facts of such trouble that no verdict rests on, the first of each kind on each machine.
+def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collection[str] | None = None) -> list[Fact]:
+    """Return the facts of such trouble that no verdict rests on, the first of each kind on each machine.
 
     Args:
         verdicts: those that stand.
-        kernel: files of the kernel's log; what a program says of storage is told by its own failure.
+        kernel: files of the kernel's log; what a program says of storage is told by its own failure. None where facts
+            arrive without files: then a fact that names neither rank nor pod is the kernel's.
     """
     cited = {(f.source.path, f.source.offset) for emission in verdicts for f in emission.verdict.evidence()}
     found: dict[tuple[Any, ...], Fact] = {}
@@ -62,14 +62,15 @@ def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collect
     return [f for f in found.values() if not (isinstance(f, PortState) and (f.node, f.device, f.port) in up)]
 
 
-def _what(fact: Fact, kernel: Collection[str]) -> tuple[object, ...] | None:
+def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | None:
     """What tells one kind of trouble from another; None where it is none."""
     if isinstance(fact, HostEvent):
         return (fact.event, fact.process) if fact.event in EVENTS else None
     if isinstance(fact, NicError):
         return fact.error, fact.device
     if isinstance(fact, StorageError):
-        told = fact.error not in ("recovered", "not_found") and not fact.retried and fact.source.path in kernel
+        spoken = fact.rank is None and fact.pod is None if kernel is None else fact.source.path in kernel
+        told = fact.error not in ("recovered", "not_found") and not fact.retried and spoken
         return (fact.error, fact.backend, fact.device) if told else None
     if isinstance(fact, GpuDriverError):
         return (fact.error,)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import re2
-
 from tracecore import __version__
 from tracecore.facts.wording import counted, size
 from tracecore.incidents.coverage import limits_reached, unread_files
-from tracecore.incidents.drawings import moment, progress_charts, timeline_picture
+from tracecore.incidents.diagnosis import QUOTES
+from tracecore.incidents.drawings import moment, progress_charts, read_rows, timeline_picture
 from tracecore.incidents.drawings import text as _text
+from tracecore.incidents.prose import paragraphs, prose
 from tracecore.incidents.text import all_clear, class_and_decision, decisive, last_lines, where
-from tracecore.incidents.timeline import Moment, timeline
+from tracecore.incidents.timeline import TIMELINE_ROWS, Moment, timeline
 from tracecore.patterns import runbook, types
 from tracecore.patterns.cases import CaseError
 
@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     from tracecore.incidents.diagnosis import Diagnosis
     from tracecore.incidents.incident import Incident
 
-_ITEM: Final = re2.compile(r"^\s*(?:[-*]|\d+\.)\s+")
-_CODE: Final = re2.compile(r"`([^`\n]{1,400})`")
-_QUOTED: Final = 8
 #: Of which so many are unfolded.
 _OPEN: Final = 3
-_ROWS: Final = 60
 _SKIPPED: Final = 200
 #: Of a page without an incident.
 TITLES: Final = {"no_incident": "No incident", "nothing_read": "Nothing could be read"}
@@ -95,11 +91,6 @@ def page(diagnosis: Diagnosis, made_at: int | None = None) -> str:
     return "\n".join(_page(diagnosis, made_at)) + "\n"
 
 
-def _prose(value: object) -> str:
-    """Text with its `code` as such."""
-    return str(_CODE.sub(r"<code>\1</code>", _text(value)))
-
-
 def _page(diagnosis: Diagnosis, made_at: int | None) -> Iterator[str]:
     incidents = diagnosis.incidents
     title = incidents[0].headline if incidents else TITLES[diagnosis.status]
@@ -130,16 +121,16 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     yield f"<h1>{_text(incident.headline)}</h1>"
     yield '<dl class="answer">'
     yield f"<dt>Where</dt><dd>{_text(where(incident))}</dd>"
-    yield f"<dt>Do</dt><dd>{_prose(incident.advice)}</dd>"
+    yield f"<dt>Do</dt><dd>{prose(incident.advice)}</dd>"
     yield f"<dt>Class</dt><dd>{_text(class_and_decision(incident.failure or {}))}</dd>"
     name = incident.root.verdict.pattern_name if incident.root else "not enough evidence"
     sure = f", confidence {incident.root.verdict.confidence}" if incident.root else ""
     yield f"<dt>Pattern</dt><dd>{_text(name + sure)}</dd></dl>"
     yield from _evidence(diagnosis, incident)
-    rows = timeline(diagnosis, incident, _ROWS)
+    rows = timeline(diagnosis, incident, TIMELINE_ROWS)
     if len(rows) > 1:
         yield "<h2>Timeline</h2>"
-        yield from timeline_picture(rows)
+        yield from timeline_picture(read_rows([row.document() for row in rows]))
         yield from _table(rows)
     charts = list(progress_charts(diagnosis.facts, incident.suspects.ranks)) if number == 0 else []
     if charts:
@@ -149,13 +140,13 @@ def _incident(diagnosis: Diagnosis, incident: Incident, number: int) -> Iterator
     yield from _explains(diagnosis, incident)
     if incident.gaps:
         yield "<h2>Not measured</h2><ul>"
-        yield from (f"<li><b>{_text(gap.layer)}</b>: {_prose(gap.enable)}</li>" for gap in incident.gaps)
+        yield from (f"<li><b>{_text(gap.layer)}</b>: {prose(gap.enable)}</li>" for gap in incident.gaps)
         yield "</ul>"
     yield "</section>"
 
 
 def _evidence(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
-    quoted = decisive(diagnosis, incident, _QUOTED)
+    quoted = decisive(diagnosis, incident, QUOTES)
     if not quoted:
         return
     yield "<h2>Evidence</h2>"
@@ -189,28 +180,8 @@ def _runbook(pattern: str) -> Iterator[str]:
         yield f"<h2>Runbook</h2><details><summary>What to do about <code>{_text(pattern)}</code></summary>"
         for title, body in parts:
             yield f"<h3>{_text(title)}</h3>"
-            yield from _paragraphs(body)
+            yield from paragraphs(body)
         yield f'<p class="note">All of it: <code>tracecore patterns show {_text(pattern)}</code></p></details>'
-
-
-def _paragraphs(body: str) -> Iterator[str]:
-    """Plain Markdown: paragraphs, lists, indented code."""
-    for block in body.strip().split("\n\n"):
-        lines = block.splitlines()
-        if not lines:
-            continue
-        if all(line.startswith("    ") for line in lines):
-            yield f"<pre>{_text(chr(10).join(line[4:] for line in lines))}</pre>"
-        elif _ITEM.match(lines[0]):
-            items: list[str] = []
-            for line in lines:
-                if _ITEM.match(line):
-                    items.append(_ITEM.sub("", line))
-                elif items:
-                    items[-1] += f" {line.strip()}"
-            yield "<ul>" + "".join(f"<li>{_prose(item)}</li>" for item in items) + "</ul>"
-        elif not lines[0].startswith("|"):
-            yield f"<p>{_prose(' '.join(lines))}</p>"
 
 
 def _explains(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:

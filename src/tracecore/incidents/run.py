@@ -41,7 +41,7 @@ _BAD_STATES = frozenset({"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOO
 #: Errors that say a peer is gone, and nothing about the one that says so.
 _LOST = frozenset({"remote_error", "connection_closed", "connection_reset", "gloo_connection_closed"})
 #: Errors of NCCL that it often gets over by itself.
-_PASSING = frozenset({"connection_closed", "connect_failed", "connection_reset", "socket_error", "version_mismatch"})
+_PASSING = frozenset({"connection_closed", "connect_failed", "connection_reset", "socket_error"})
 _TROUBLES = (
     CudaError, CudaOomUnmeasured, CudaOom, ExceptionRaised, FatalSignal, GpuLost, LauncherFailure,
     MemoryKillReport, OomKill, PodEvicted, RendezvousFailure, Xid,
@@ -237,7 +237,7 @@ def _is_trouble(fact: Fact) -> bool:
 
 
 def _take(attempt: Attempt, fact: Fact) -> None:
-    if isinstance(fact, WatchdogReport) and fact.rank is not None and fact.seq is not None:
+    if isinstance(fact, WatchdogReport) and fact.rank is not None and (fact.seq is not None or fact.awaits):
         said = attempt.reports.setdefault(fact.rank, [])
         if fact.report in ("timeout", "exception") and len(said) < _REPORTS:
             said.append(fact)

@@ -49,15 +49,6 @@ class Time:
         """Nanoseconds within the second."""
         return self.unix_nano % 1_000_000_000
 
-    @staticmethod
-    def from_datetime(moment: datetime.datetime, nanosecond: int | None = None) -> Time:
-        """A time from an aware datetime; `nanosecond`, when given, replaces its fraction of a second."""
-        delta = moment - _EPOCH
-        seconds = delta.days * 86400 + delta.seconds
-        fraction = delta.microseconds * 1000 if nanosecond is None else nanosecond
-        zone = moment.tzinfo
-        return Time(seconds * 1_000_000_000 + fraction, UTC if zone is None else zone)
-
     def rfc3339_nano(self) -> str:
         """As Go's `time.RFC3339Nano`: no trailing zeros in the fraction, `Z` for UTC."""
         moment = self.to_datetime()

@@ -17,14 +17,13 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
-MICROSECOND = 1_000
-MILLISECOND = 1_000_000
-SECOND = 1_000_000_000
-MINUTE = 60 * SECOND
-HOUR = 60 * MINUTE
-DAY = 24 * HOUR
+from tracecore.durations import DAY, HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_duration
 
-UNITS = {"ns": 1, "us": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": HOUR, "d": DAY}
+# Detectors take the units from here, beside the types of their settings.
+__all__ = [
+    "DAY", "HOUR", "MILLISECOND", "MINUTE", "SECOND", "ConfigError", "Count", "Duration", "Factor", "Fraction",
+    "Settings", "format_duration", "is_duration", "load", "parse_duration",
+]  # fmt: skip
 
 #: Longest duration anybody may set: beyond it a typing error is likelier than a wish.
 LONGEST = 30 * DAY
@@ -88,36 +87,6 @@ def load(kind: type[S], values: Mapping[str, Any], where: str = "") -> S:
 def is_duration(kind: type[msgspec.Struct], name: str) -> bool:
     """Whether this setting is a duration, in nanoseconds."""
     return any(field == name and (meta.extra or {}).get("unit") == "duration" for field, meta in _bounds(kind))
-
-
-def parse_duration(text: str) -> int:
-    """Nanoseconds of `1h30m`, `5m1ns`, `250ms`; a bare number is refused, for its unit would be a guess."""
-    total, rest = 0, text.strip()
-    if not rest:
-        raise ValueError("an empty duration")
-    while rest:
-        digits = len(rest) - len(rest.lstrip("0123456789."))
-        number, rest = rest[:digits], rest[digits:]
-        letters = len(rest) - len(rest.lstrip("abcdefghijklmnopqrstuvwxyz"))
-        unit, rest = rest[:letters], rest[letters:]
-        whole, _, fraction = number.partition(".")
-        if unit not in UNITS or not whole.isascii() or not (whole + fraction).isdigit() or len(number) > 20:
-            raise ValueError(f"`{text}` is not a duration; write it like 90s, 5m or 1h30m")
-        scale = UNITS[unit]
-        total += int(whole or "0") * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
-    return total
-
-
-def format_duration(nanos: int) -> str:
-    """The shortest text that `parse_duration` reads back: `5m`, `1h30m`, `1s500ms`."""
-    if nanos == 0:
-        return "0s"
-    parts = []
-    for unit, scale in sorted(UNITS.items(), key=lambda item: -item[1]):
-        amount, nanos = divmod(nanos, scale)
-        if amount:
-            parts.append(f"{amount}{unit}")
-    return "".join(parts)
 
 
 def _setting(value: object) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,6 +10,7 @@ from sqlalchemy import case, func, select
 
 from tracecore.queue.database import attempts, tasks
 from tracecore.queue.task import STATUSES
+from tracecore.signals import private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +34,13 @@ def text(queue: Queue, engine: Engine) -> str:
     return generate_latest(registry).decode()
 
 
-def write(path: Path, metrics: str) -> None:
-    """Write them for node_exporter's textfile collector, which must never see half a file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(metrics, encoding="utf-8")
-    draft.replace(path)
+def write(path: Path, metrics: str, mode: int = private.FILE) -> None:
+    """Write them for node_exporter's textfile collector, which must never see half a file.
+
+    Args:
+        mode: who may read them; the collector usually runs as another user.
+    """
+    private.write(path, metrics.encode(), mode=mode)
 
 
 class _Collector:
@@ -56,7 +58,7 @@ class _Collector:
 
 def _tasks(connection: Connection, now: int) -> Iterator[Metric]:
     counts: dict[str, int] = dict(
-        connection.execute(select(tasks.c.status, func.count()).group_by(tasks.c.status)).tuples().all()
+        connection.execute(select(tasks.c.status, func.count()).group_by(tasks.c.status)).all()
     )
     family = GaugeMetricFamily("tracecore_queue_tasks", "Tasks by status.", labels=["status"])
     for status in STATUSES:
@@ -76,7 +78,7 @@ def _tasks(connection: Connection, now: int) -> Iterator[Metric]:
 
 def _attempts(connection: Connection) -> Iterator[Metric]:
     by_status = select(attempts.c.status, func.count()).group_by(attempts.c.status)
-    counts: dict[str, int] = dict(connection.execute(by_status).tuples().all())
+    counts: dict[str, int] = dict(connection.execute(by_status).all())
     family = CounterMetricFamily("tracecore_queue_attempts", "Attempts by how they ended.", labels=["status"])
     for status in _ENDED:
         family.add_metric([status], counts.get(status, 0))
@@ -93,7 +95,7 @@ def _attempts(connection: Connection) -> Iterator[Metric]:
     )
     failures = CounterMetricFamily("tracecore_queue_failures", "Failed attempts by failure class.", labels=["class"])
     retries = CounterMetricFamily("tracecore_queue_retries", "Automatic retries by failure class.", labels=["class"])
-    for failure_class, failed, retried in connection.execute(by_class).tuples():
+    for failure_class, failed, retried in connection.execute(by_class):
         failures.add_metric([failure_class], failed)
         retries.add_metric([failure_class], int(retried))
     yield failures

@@ -21,11 +21,11 @@ from tracecore.actions import policy as policies
 from tracecore.actions.exclusion import Exclusions
 from tracecore.actions.ledger import Ledger
 from tracecore.actions.policy import Policy
-from tracecore.actions.positions import FileError
 from tracecore.actions.supervisor import evidence, process
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.keeper import now as awake
 from tracecore.actions.supervisor.process import Exit, Process, Run
+from tracecore.positioned_yaml import FileError
 from tracecore.queue import datasets, tracking
 from tracecore.queue.store import Claim, LeaseLost, Outcome, Queue
 from tracecore.queue.task import Task

@@ -13,6 +13,9 @@ from typing import Any
 
 import msgspec
 
+from tracecore import positioned_yaml
+from tracecore.positioned_yaml import At
+
 #: The recipe files of each layer of evidence, in the order in which their processors run. A scheduler's lines
 #: are written into worker output as often as into files of their own, so both layers look for them.
 FILES: dict[str, tuple[str, ...]] = {
@@ -30,7 +33,7 @@ _ERROR_MODES = ("ignore", "silent", "propagate")
 
 
 class RecipeError(Exception):
-    """A recipe or case file that cannot be used; the message begins with `file:line`."""
+    """A recipe or case file that cannot be used; the message begins with `file:line:column`, or `file:line`."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -98,90 +101,33 @@ def load(layer: str) -> tuple[Processor, ...]:
 @cache
 def load_file(path: Path) -> tuple[Processor, ...]:
     """The processors of one recipe file, in the file's order. Raises `RecipeError` with file and line."""
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError
-    from ruamel.yaml.nodes import Node
-
     try:
-        with path.open(encoding="utf-8") as stream:
-            root: Node | None = YAML(typ="safe").compose(stream)
-    except MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
-        raise RecipeError(f"{path}:{line}: {error.problem}") from error
-    return tuple(_processors(root, str(path))) if root is not None else ()
+        top = positioned_yaml.load(path).mapping(("processors",))
+        processors = top["processors"].mapping() if "processors" in top else {}
+        return tuple(_processor(name, node) for name, node in processors.items())
+    except positioned_yaml.FileError as error:
+        raise RecipeError(str(error)) from error
 
 
-def _processors(root: Any, path: str) -> list[Processor]:
-    top = _mapping(root, path)
-    found = []
-    if unknown := [key for key in top if key != "processors"]:
-        raise _error(top[unknown[0]], path, f"unknown key {unknown[0]!r}; a recipe has only `processors`")
-    for name, node in _mapping(top.get("processors", root), path).items():
-        if not name.startswith("transform/"):
-            raise _error(node, path, f"{name!r} is not a `transform/<topic>` processor")
-        found.append(_processor(name, node, path))
-    return found
-
-
-def _processor(name: str, node: Any, path: str) -> Processor:
-    options = _mapping(node, path)
-    error_mode = "propagate"
-    signal = ""
-    groups: tuple[Group, ...] = ()
-    for key, value in options.items():
-        if key == "error_mode":
-            error_mode = _text(value, path).text
-            if error_mode not in _ERROR_MODES:
-                raise _error(value, path, f"error_mode is one of {', '.join(_ERROR_MODES)}, not {error_mode!r}")
-        elif key in _SIGNALS and not signal:
-            signal = _SIGNALS[key]
-            groups = tuple(_group(item, path) for item in _sequence(value, path))
-        else:
-            raise _error(value, path, f"unexpected key {key!r}; expected error_mode and one of {', '.join(_SIGNALS)}")
+def _processor(name: str, node: At) -> Processor:
+    if not name.startswith("transform/"):
+        raise node.error(f"{name!r} is not a `transform/<topic>` processor")
+    options = node.mapping(("error_mode", *_SIGNALS))
+    signals = [key for key in options if key in _SIGNALS]
+    if len(signals) > 1:
+        raise options[signals[1]].error(f"one of {', '.join(_SIGNALS)} is enough")
+    groups = tuple(_group(item) for key in signals for item in options[key].items())
     if not groups:
-        raise _error(node, path, f"{name} has no statements")
-    return Processor(name, signal, error_mode, groups, path, node.start_mark.line)
+        raise node.error(f"{name} has no statements")
+    error_mode = options["error_mode"].one_of(_ERROR_MODES) if "error_mode" in options else "propagate"
+    return Processor(name, _SIGNALS[signals[0]], error_mode, groups, node.path, node.line - 1)
 
 
-def _group(node: Any, path: str) -> Group:
-    options = _mapping(node, path)
-    if unknown := [key for key in options if key not in ("context", "conditions", "statements")]:
-        raise _error(options[unknown[0]], path, f"unexpected key {unknown[0]!r} in a group of statements")
-    if "context" not in options or "statements" not in options:
-        raise _error(node, path, "a group needs `context` and `statements`")
-    context = _text(options["context"], path).text
-    if context not in _CONTEXTS:
-        raise _error(options["context"], path, f"context is one of {', '.join(_CONTEXTS)}, not {context!r}")
-    conditions = _sequence(options["conditions"], path) if "conditions" in options else []
+def _group(node: At) -> Group:
+    options = node.mapping(("context", "conditions", "statements"), needs=("context", "statements"))
+    conditions = options["conditions"].items() if "conditions" in options else []
     return Group(
-        context,
-        tuple(_text(item, path) for item in conditions),
-        tuple(_text(item, path) for item in _sequence(options["statements"], path)),
+        options["context"].one_of(_CONTEXTS),
+        tuple(Line(item.text(), item.line) for item in conditions),
+        tuple(Line(item.text(), item.line) for item in options["statements"].items()),
     )
-
-
-def _mapping(node: Any, path: str) -> dict[str, Any]:
-    if node.id != "mapping":
-        raise _error(node, path, "expected a mapping")
-    pairs: dict[str, Any] = {}
-    for key, value in node.value:
-        if key.value in pairs:
-            raise _error(key, path, f"{key.value!r} is given twice")
-        pairs[key.value] = value
-    return pairs
-
-
-def _sequence(node: Any, path: str) -> list[Any]:
-    if node.id != "sequence":
-        raise _error(node, path, "expected a list")
-    return list(node.value)
-
-
-def _text(node: Any, path: str) -> Line:
-    if node.id != "scalar" or node.tag != "tag:yaml.org,2002:str":
-        raise _error(node, path, "expected a string")
-    return Line(node.value, node.start_mark.line + 1)
-
-
-def _error(node: Any, path: str, problem: str) -> RecipeError:
-    return RecipeError(f"{path}:{node.start_mark.line + 1}: {problem}")

@@ -34,16 +34,24 @@ def opened(path: Path | str, mode: Literal["wb", "ab"] = "wb") -> BinaryIO:
     return file
 
 
-def write(path: Path, data: bytes, *, durable: bool = False) -> None:
+def write(path: Path, data: bytes, *, durable: bool = False, mode: int = FILE) -> None:
     """Write a file so that a reader sees all of it or none.
 
     Args:
         durable: and so that a power cut leaves the old one or the new one.
+        mode: who may read it.
     """
+    if path.exists() and not path.is_file():
+        # A device or a pipe takes what is written; to replace it would take it away from everybody.
+        with open(path, "wb", buffering=0) as device:
+            device.write(data)
+        return
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with opened(draft) as file:
             file.write(data)
+            if mode != FILE:
+                os.fchmod(file.fileno(), mode)
             if durable:
                 os.fsync(file.fileno())
         draft.replace(path)

@@ -383,3 +383,28 @@ def test_a_state_that_is_none(tmp_path: Path) -> None:
     done = supervise(tmp_path, "--", "true")
     assert done.returncode == 1
     assert "move it away" in done.stderr
+
+
+def test_no_secret_of_the_command_line_is_stored(tmp_path: Path) -> None:
+    secret = "hf_Zk3vQ9x7Lm2Rt5Yw8Bn4Ab"
+    done = supervise(tmp_path, "--", sys.executable, "-c", "pass", "--token", secret)
+    assert done.returncode == 0
+    kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert len(kept) > 4
+    assert [path for path in kept if secret.encode() in path.read_bytes()] == []
+    assert state(tmp_path)["command"][-2:] == ["--token", "[redacted]"]
+
+
+def test_a_run_goes_on_with_a_new_token(tmp_path: Path) -> None:
+    program = "import time; print('up', flush=True); time.sleep(60)"
+    first = begin(tmp_path, "--", sys.executable, "-c", program, "--token", "hf_Zk3vQ9x7Lm2Rt5Yw8Bn4Ab")
+    output = tmp_path / "state" / "attempts" / "0001" / "evidence" / "output.log"
+    assert eventually(lambda: "up" in text(output))
+    first.send_signal(signal.SIGTERM)
+    first.wait(60)
+    run = state(tmp_path)["run"]
+    second = begin(tmp_path, "--", sys.executable, "-c", program, "--token", "hf_Other9x7Lm2Rt5Yw8Bn4Cd")
+    assert eventually(lambda: state(tmp_path)["attempt"] == 2)
+    assert state(tmp_path)["run"] == run
+    second.send_signal(signal.SIGTERM)
+    second.wait(60)

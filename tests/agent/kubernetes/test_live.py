@@ -190,4 +190,4 @@ def test_events_that_say_nothing_are_passed_over_and_none_that_says_something(li
     found = [*detector.process(Batch("logs", {"resource_logs": [entry]})), *detector.drain(now)]
     evicted = {v["k8s.pod.name"] for v in verdicts(found) if v["pattern.name"] == "pod_evicted"}
     assert evicted == {"w-0", "w-1"}
-    assert len(detector.detection._dull) == 1
+    assert len(detector.detection._records._dull) == 1

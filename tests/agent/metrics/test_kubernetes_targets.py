@@ -15,6 +15,7 @@ import pytest
 from tracecore.agent.receivers.prometheus.families import resource
 from tracecore.agent.receivers.prometheus.kubernetes import Kubernetes
 from tracecore.agent.receivers.prometheus.options import KubernetesSd, Namespaces, Selector
+from tracecore.signals.kubernetes import api
 
 META = "__meta_kubernetes_"
 
@@ -94,7 +95,7 @@ class Server:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None  # type: ignore[method-assign]
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
@@ -117,8 +118,10 @@ Follow = Callable[..., Kubernetes]
 def follow(server: Server) -> Iterator[Follow]:
     made: list[Kubernetes] = []
 
-    def start(role: str, **more: Any) -> Kubernetes:
-        made.append(Kubernetes(KubernetesSd(role=role, api_server=server.url, **more)))  # type: ignore[arg-type]
+    way = api.Way("127.0.0.1", server.port, api.Credentials(dict, None))
+
+    def start(**more: Any) -> Kubernetes:
+        made.append(Kubernetes(KubernetesSd(role="pod", **more), lambda: way))
         made[-1].start()
         return made[-1]
 
@@ -138,7 +141,7 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 def test_pods(server: Server, follow: Follow) -> None:
     server.objects["/api/v1/pods"] = [pod("dcgm-a", ports=(9400, 9401)), pod("pending", address="")]
-    found = follow("pod", selectors=[Selector(role="pod", field="spec.nodeName=node-7")])
+    found = follow(selectors=[Selector(role="pod", field="spec.nodeName=node-7")])
     first, second = until(lambda: list(found.labels()))
     assert (first["__address__"], second["__address__"]) == ("10.1.2.3:9400", "10.1.2.3:9401")
     expected = {
@@ -178,7 +181,7 @@ def test_pods(server: Server, follow: Follow) -> None:
 def test_pods_come_and_go(server: Server, follow: Follow) -> None:
     path = "/api/v1/namespaces/gpu-operator/pods"
     server.objects[path] = [pod("a")]
-    found = follow("pod", namespaces=Namespaces(names=["gpu-operator"]))
+    found = follow(namespaces=Namespaces(names=["gpu-operator"]))
     until(lambda: [one[f"{META}pod_name"] for one in found.labels()] == ["a"])
     before = found.version()
     server.changes[path] = [{"type": "ADDED", "object": {**pod("b", "10.1.2.4"), "metadata": {
@@ -190,92 +193,9 @@ def test_pods_come_and_go(server: Server, follow: Follow) -> None:
     until(lambda: [one[f"{META}pod_name"] for one in found.labels()] == ["b"])
 
 
-def test_nodes(server: Server, follow: Follow) -> None:
-    server.objects["/api/v1/nodes"] = [
-        {
-            "metadata": {"name": "node-7", "uid": "n", "labels": {"zone": "z1"}},
-            "spec": {"providerID": "aws:///i-1"},
-            "status": {
-                "addresses": [
-                    {"type": "Hostname", "address": "node-7"},
-                    {"type": "InternalIP", "address": "fd00::7"},
-                ],
-                "daemonEndpoints": {"kubeletEndpoint": {"Port": 10255}},
-            },
-        }
-    ]
-    found = follow("node")
-    (node,) = until(lambda: list(found.labels()))
-    assert (node["__address__"], node["instance"]) == ("[fd00::7]:10255", "node-7")
-    assert node[f"{META}node_label_zone"] == "z1"
-    assert node[f"{META}node_address_InternalIP"] == "fd00::7"
-    assert resource("kubelet", "node-7", node)["k8s.node.name"] == "node-7"
-
-
-def test_services(server: Server, follow: Follow) -> None:
-    server.objects["/api/v1/services"] = [
-        {
-            "metadata": {"name": "kueue", "namespace": "kueue-system", "uid": "s"},
-            "spec": {"type": "ClusterIP", "clusterIP": "10.9.9.9", "ports": [{"name": "https", "port": 8443}]},
-        }
-    ]
-    found = follow("service")
-    (one,) = until(lambda: list(found.labels()))
-    assert one["__address__"] == "kueue.kueue-system.svc:8443"
-    assert (one[f"{META}service_cluster_ip"], one[f"{META}service_port_name"]) == ("10.9.9.9", "https")
-
-
-def test_endpoints(server: Server, follow: Follow) -> None:
-    server.objects["/api/v1/pods"] = [pod("dcgm-a")]
-    server.objects["/api/v1/services"] = [
-        {"metadata": {"name": "dcgm", "namespace": "gpu-operator", "uid": "s", "labels": {"app": "dcgm"}}}
-    ]
-    reference = {"kind": "Pod", "name": "dcgm-a", "namespace": "gpu-operator"}
-    server.objects["/api/v1/endpoints"] = [
-        {
-            "metadata": {"name": "dcgm", "namespace": "gpu-operator", "uid": "e"},
-            "subsets": [
-                {
-                    "addresses": [{"ip": "10.1.2.3", "nodeName": "node-7", "targetRef": reference}],
-                    "notReadyAddresses": [{"ip": "10.1.2.4"}],
-                    "ports": [{"name": "metrics", "port": 9400}],
-                }
-            ],
-        }
-    ]
-    server.objects["/apis/discovery.k8s.io/v1/endpointslices"] = [
-        {
-            "metadata": {
-                "name": "dcgm-x",
-                "namespace": "gpu-operator",
-                "uid": "x",
-                "labels": {"kubernetes.io/service-name": "dcgm"},
-            },
-            "addressType": "IPv4",
-            "endpoints": [
-                {"addresses": ["10.1.2.3"], "conditions": {"ready": True}, "nodeName": "node-7", "targetRef": reference}
-            ],
-            "ports": [{"name": "metrics", "port": 9400}],
-        }
-    ]
-    found = follow("endpoints")
-    ready, other = until(lambda: [o for o in found.labels() if f"{META}service_label_app" in o])
-    until(lambda: any(f"{META}pod_name" in one for one in found.labels()))
-    ready, other = found.labels()
-    assert (ready["__address__"], ready[f"{META}endpoint_ready"]) == ("10.1.2.3:9400", "true")
-    assert ready[f"{META}service_label_app"] == "dcgm"
-    assert (ready[f"{META}pod_name"], ready[f"{META}pod_container_name"]) == ("dcgm-a", "exporter")
-    assert (other["__address__"], other[f"{META}endpoint_ready"]) == ("10.1.2.4:9400", "false")
-    assert f"{META}pod_name" not in other
-    slices = follow("endpointslice")
-    (one,) = until(lambda: [o for o in slices.labels() if f"{META}pod_name" in o and f"{META}service_name" in o])
-    assert one["__address__"] == "10.1.2.3:9400"
-    assert one[f"{META}endpointslice_endpoint_conditions_ready"] == "true"
-
-
 def test_a_missing_right_is_said(server: Server, follow: Follow) -> None:
     server.refuse = True
-    found = follow("pod")
+    found = follow()
     assert "missing right" in until(found.wrong)
     server.refuse = False
     server.objects["/api/v1/pods"] = [pod("a")]
@@ -289,5 +209,5 @@ def test_objects_that_are_none(server: Server, follow: Follow) -> None:
         {"metadata": {"uid": "2", "labels": 7}, "spec": {"containers": [3, {"ports": "x"}]}, "status": {"podIP": "1"}},
         pod("a"),
     ]
-    found = follow("pod")
+    found = follow()
     until(lambda: any(one.get(f"{META}pod_name") == "a" for one in found.labels()))

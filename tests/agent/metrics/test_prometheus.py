@@ -453,39 +453,6 @@ def test_a_receiver_without_targets_that_answer_is_degraded(
     until(lambda: not one.meter.degraded)
 
 
-def test_targets_in_files_come_and_go(exporter: Exporter, running: Callable[..., Running], tmp_path: Path) -> None:
-    other = Exporter()
-    path = tmp_path / "targets.json"
-    try:
-        path.write_bytes(
-            msgspec.json.encode([{"targets": [exporter.address, other.address], "labels": {"rack": "r1"}}])
-        )
-        from tracecore.agent.receivers.prometheus.options import FileSd
-
-        job = ScrapeConfig(
-            job_name="gpus",
-            scrape_interval=SECOND // 5,
-            scrape_timeout=SECOND // 5,
-            file_sd_configs=[FileSd(files=["targets*.json"], refresh_interval=SECOND // 5)],
-        )
-        one = running(job, base=tmp_path)
-        until(lambda: one.of(exporter.address) and one.of(other.address))
-        point = one.taken.payloads[0]["resource_metrics"][0]["scope_metrics"][0]["metrics"][0]["gauge"]["data_points"][
-            0
-        ]
-        assert point["attributes"] == {"rack": "r1"}
-        path.write_text('[{"targets": ["')
-        until(lambda: "targets.json" in one.meter.degraded_reason)
-        path.write_bytes(msgspec.json.encode([{"targets": [exporter.address]}]))
-        ended = until(lambda: [v for v in one.of(other.address) if v["up"] is None])
-        assert ended[0]["up_since"] is None
-        count = len(one.of(other.address))
-        until(lambda: len(one.of(exporter.address)) > count + 5)
-        assert len(one.of(other.address)) == count
-    finally:
-        other.close()
-
-
 def test_a_scrape_that_nobody_takes_is_dropped_and_counted(exporter: Exporter, running: Callable[..., Running]) -> None:
     one = running(config(exporter.address, scrape_interval=SECOND // 5, scrape_timeout=SECOND // 5))
     one.taken.refuse = True
@@ -557,8 +524,12 @@ def test_good_configurations(tmp_path: Path, line: str) -> None:
         ("metrics_path: metrics", "begins with /"),
         ("tls_config: {cert_file: /no/such/file}", "belong together"),
         ("basic_auth: {username: a}\n          authorization: {credentials: b}", "not both"),
-        ("file_sd_configs: [{files: [a.txt]}]", ".json"),
-        ("kubernetes_sd_configs: [{role: gpu}]", "no such value"),
+        ("file_sd_configs: [{files: [a.json]}]", "run it in a Collector in front and send OTLP"),
+        ("kubernetes_sd_configs: [{role: endpoints}]", "run it in a Collector in front and send OTLP"),
+        (
+            "kubernetes_sd_configs: [{role: pod, api_server: 'http://x'}]",
+            "run it in a Collector in front and send OTLP",
+        ),
     ],
 )
 def test_bad_configurations(tmp_path: Path, line: str, wrong: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import build
+
 import server as serving
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "kubernetes"

@@ -14,17 +14,16 @@ import pytest
 
 from tracecore.agent.component import Setting
 from tracecore.agent.receivers.prometheus.options import (
-    Authorization,
     KubernetesSd,
     Options,
     Prometheus,
     ScrapeConfig,
     Selector,
-    TlsConfig,
 )
 from tracecore.agent.receivers.prometheus.receiver import Prometheus as Receiver
 from tracecore.agent.receivers.prometheus.relabel import Relabel
 from tracecore.agent.telemetry import Meter
+from tracecore.signals.kubernetes import api
 
 pytestmark = pytest.mark.interop
 SECOND = 1_000_000_000
@@ -65,20 +64,12 @@ def until(condition: Callable[[], Any], seconds: float = 90.0) -> Any:
 class Running:
     """A receiver whose targets the API server knows."""
 
-    def __init__(self, cluster: Any, token: str, place: Path, **discovery: Any) -> None:
-        (place / "token").write_text(token)
+    def __init__(self, place: Path, **discovery: Any) -> None:
         config = ScrapeConfig(
             job_name="dcgm",
             scrape_interval=SECOND // 5,
             scrape_timeout=SECOND // 5,
-            kubernetes_sd_configs=[
-                KubernetesSd(
-                    api_server=f"https://127.0.0.1:{cluster.port}",
-                    authorization=Authorization(credentials_file=str(place / "token")),
-                    tls_config=TlsConfig(ca_file=str(cluster.authority)),
-                    **discovery,
-                )
-            ],
+            kubernetes_sd_configs=[KubernetesSd(**discovery)],
             relabel_configs=[
                 Relabel(source_labels=["__meta_kubernetes_pod_label_app"], regex="dcgm", action="keep"),
                 Relabel(source_labels=["__meta_kubernetes_pod_annotation_rack"], target_label="rack"),
@@ -108,11 +99,16 @@ class Running:
 
 
 @pytest.fixture
-def run(cluster: Any, tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def run(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Running]]:
     made: list[Running] = []
+    (tmp_path / "ca.crt").write_bytes(Path(cluster.authority).read_bytes())
+    monkeypatch.setattr(api, "ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(cluster.port))
 
     def start(token: str, **discovery: Any) -> Running:
-        made.append(Running(cluster, token, tmp_path, **discovery))
+        (tmp_path / "token").write_text(token)
+        made.append(Running(tmp_path, **discovery))
         return made[-1]
 
     yield start

@@ -155,7 +155,6 @@ def test_series_of_other_names_cost_nothing(sample: Make) -> None:
     bridges.observe(sample("hw.gpu.xid.window_count", 3, 0))
     assert bridges.finish() == []
     assert bridges.dropped == {}
-    assert not bridges.wants("hw.gpu.xid.window_count")
 
 
 def test_a_sticky_xid_is_shown_once(sample: Make, bridged: Callable[..., list[dict[str, object]]]) -> None:

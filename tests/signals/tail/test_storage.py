@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracecore.signals.storage.file_storage import Compaction, FileStorage, FileStorageConfig
@@ -51,7 +53,8 @@ def test_only_the_owner_can_read_it(tmp_path: Path) -> None:
     made = storage(tmp_path)
     made.client("x").set("k", b"v")
     made.client("x").compact()
-    assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o600, 0o600]
+    assert {path.name for path in tmp_path.iterdir()} == {"x", "x-wal", ".x.reserve"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
 
 
 def test_a_missing_directory_is_made_only_where_asked_for(tmp_path: Path) -> None:
@@ -76,41 +79,46 @@ def test_what_cannot_be_trusted_is_set_aside_and_reported(tmp_path: Path, damage
     path = tmp_path / "x"
     data = bytearray(path.read_bytes())
     if damage == "flip":
-        data[len(data) // 2] ^= 0x20
+        data[data.rindex(b"v" * 19) + 5] ^= 0x20
     elif damage == "garbage":
         data = bytearray(os.urandom(500))
     elif damage == "lengths":
-        data[24:28] = b"\xff\xff\xff\xff"
+        data[103:105] = b"\xff\xff"  # cells of the first page
     else:
-        data = bytearray(bytes(data).replace(b"storage 1", b"storage 9", 1))
+        data = bytearray(bytes(data).replace(b"format 3", b"format 9", 1))
     path.write_bytes(data)
     said: list[str] = []
     made = storage(tmp_path, said)
     client = made.client("x")
     assert dict(client.items()) == {}
-    assert (tmp_path / "x.corrupt-1").read_bytes() == data
+    assert (tmp_path / "x.corrupt-1").read_bytes()[100:] == data[100:]  # behind SQLite's counters
     assert made.set_aside == [tmp_path / "x.corrupt-1"]
     assert "cannot be trusted" in said[0]
     client.set("k", b"new")
     assert client.get("k") == b"new"
 
 
-@given(st.integers(0, 400))
+@settings(deadline=None)
+@given(st.integers(0, 40_000))
 def test_a_change_that_was_cut_off_never_happened(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
-    path = tmp_path_factory.mktemp("cut") / "x"
-    journal = Journal(path)
-    states = []
+    """A copy of the files at any instant, with the end of the log missing, has the state after some change."""
+    place = tmp_path_factory.mktemp("cut")
+    journal = Journal(place / "x")
+    states: list[dict[str, bytes]] = [{}]
     for n in range(12):
         journal.update({f"k{n % 4}": b"%d" % n, "other": b"x" * n, f"k{(n + 1) % 4}": None})
-        states.append((journal.size, dict(journal.items())))
+        states.append(dict(journal.items()))
+    shutil.copy(place / "x", place / "y")
+    log = (place / "x-wal").read_bytes()
+    (place / "y-wal").write_bytes(log[: max(len(log) - cut, 0)])
     journal.close()
-    size = max(path.stat().st_size - cut, 0)
-    os.truncate(path, size)
-    again = Journal(path)
-    assert dict(again.items()) == next((state for end, state in reversed(states) if end <= size), {})
+    again = Journal(place / "y")
+    found = dict(again.items())
+    assert found in states
+    assert cut or found == states[-1]
     again.set("after", b"1")
     again.close()
-    assert Journal(path).get("after") == b"1"
+    assert Journal(place / "y").get("after") == b"1"
 
 
 def test_a_flipped_bit_is_never_taken_for_a_value(tmp_path: Path) -> None:
@@ -119,26 +127,29 @@ def test_a_flipped_bit_is_never_taken_for_a_value(tmp_path: Path) -> None:
     journal.update({"key": b"value"})
     journal.close()
     data = path.read_bytes()
-    for at in range(len(data)):
+    used = [at for at, byte in enumerate(data) if byte]
+    for at in used:
         path.write_bytes(data[:at] + bytes((data[at] ^ 1,)) + data[at + 1 :])
-        try:
-            found = dict(Journal(path).items())
-        except Corrupt:
-            continue
-        assert found == {}, at  # a length that became larger reads as cut off
+        with contextlib.suppress(Corrupt):
+            journal = Journal(path)
+            found = dict(journal.items())
+            journal.close()
+            assert found in ({}, {"key": b"value"}), at
+        path.with_name("x-wal").unlink(missing_ok=True)
+    assert len(used) > 50
 
 
 def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     script = f"""
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
 from pathlib import Path
 from tracecore.signals.storage.journal import Journal, StorageError
 journal = Journal(Path({str(tmp_path / "x")!r}))
 journal.set("k", b"old")
 try:
-    journal.set("k", b"n" * 8000)
+    journal.set("k", b"n" * 80_000)
 except StorageError:
     print(journal.get("k"))
 journal.set("small", b"fits")
@@ -148,19 +159,20 @@ journal.set("small", b"fits")
     assert dict(Journal(tmp_path / "x").items()) == {"k": b"old", "small": b"fits"}
 
 
-def test_a_change_stands_although_the_file_cannot_be_rewritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_stands_although_the_file_cannot_be_made_shorter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     journal = Journal(tmp_path / "x")
 
-    def full(directory: Path | None = None) -> None:
+    def full() -> None:
         raise StorageError("no room")
 
     monkeypatch.setattr(journal, "compact", full)
-    for n in range(4):
-        journal.set("k", bytes([n]) * (1 << 20))
+    journal.update({"k": bytes(4 << 20), "other": b"1"})
+    journal.delete("k")
     assert journal.failed_compactions
-    assert journal.get("k") == b"\x03" * (1 << 20)
     journal.close()
-    assert dict(Journal(tmp_path / "x").items()) == {"k": b"\x03" * (1 << 20)}
+    assert dict(Journal(tmp_path / "x").items()) == {"other": b"1"}
 
 
 def test_an_empty_file_becomes_short_where_it_is(tmp_path: Path) -> None:
@@ -169,7 +181,7 @@ def test_an_empty_file_becomes_short_where_it_is(tmp_path: Path) -> None:
     inode = os.stat(tmp_path / "x").st_ino
     journal.delete("k")
     assert (os.stat(tmp_path / "x").st_size, os.stat(tmp_path / "x").st_ino) == (journal.size, inode)
-    assert journal.size < 100
+    assert journal.size < 1 << 15
 
 
 def test_on_a_full_disk_what_was_done_can_still_be_noted(tmp_path: Path) -> None:
@@ -217,26 +229,26 @@ def test_the_file_stays_small(tmp_path: Path) -> None:
     assert journal.get("k") == b"2999" * 1000
 
 
-def test_it_is_rewritten_at_the_start_and_after_a_rebound(tmp_path: Path) -> None:
+def test_it_is_made_shorter_at_the_start_and_after_a_rebound(tmp_path: Path) -> None:
+    large = bytes(900_000)  # less than what is given back by itself
     first = storage(tmp_path)
-    for n in range(100):
-        first.client("x").set("k", b"%03d" % n * 1000)
-    large = (tmp_path / "x").stat().st_size
+    first.client("x").update({"k": large, "small": b"1"})
+    first.client("x").delete("k")
     first.stop()
+    assert (tmp_path / "x").stat().st_size > len(large)
     second = storage(tmp_path, compaction=Compaction(on_start=True))
-    assert second.client("x").get("k") == b"099" * 1000
-    assert (tmp_path / "x").stat().st_size < large / 10
+    assert second.client("x").get("small") == b"1"
+    assert (tmp_path / "x").stat().st_size < len(large) / 10
     second.stop()
     third = storage(
         tmp_path,
         compaction=Compaction(on_rebound=True, rebound_needed_threshold_mib=0, rebound_trigger_threshold_mib=1),
     )
-    for n in range(50):
-        third.client("x").set("k", b"%d" % n)
-    before = (tmp_path / "x").stat().st_size
+    third.client("x").set("k", large)
+    third.client("x").delete("k")
     third.tick()
-    assert (tmp_path / "x").stat().st_size < before
-    assert third.client("x").get("k") == b"49"
+    assert (tmp_path / "x").stat().st_size < len(large) / 10
+    assert third.client("x").get("small") == b"1"
 
 
 def test_two_processes_do_not_share_a_file(tmp_path: Path) -> None:

@@ -5,8 +5,9 @@ straight into its files, its exit is recorded, and the next supervisor finds it 
 process the command leaves behind, so that none survives the attempt and none becomes a zombie.
 
 It runs as a script of its own, with the standard library and nothing else: `python -I -S keeper.py FOLDER LIFELINE`.
-FOLDER holds `run.json` (what to run); the keeper adds `control` (a pipe that takes commands), `pid.json` (who runs)
-and `exit.json` (how it ended). LIFELINE is a file descriptor whose other end the starter holds, or -1.
+FOLDER holds `run.json` (what to run, removed once it is read); the keeper adds `control` (a pipe that takes commands),
+`pid.json` (who runs) and `exit.json` (how it ended). LIFELINE is a file descriptor whose other end the starter holds,
+or -1.
 
 Commands, one on each line: `signal N child|group|all`, `stop GRACE child|group SIGNAL`, `kill`, `renew SECONDS`.
 """
@@ -109,6 +110,8 @@ class Keeper:
     def __init__(self, folder: str, lifeline: int) -> None:
         with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
             run: dict[str, Any] = json.load(file)
+        # A command line may hold a secret, and nobody reads it again.
+        os.unlink(os.path.join(folder, "run.json"))
         self.folder = folder
         self.lifeline = lifeline
         if lifeline >= 0:

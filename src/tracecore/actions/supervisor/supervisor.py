@@ -49,7 +49,7 @@ class OrphanFound(Exception):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to supervise.
+    """Settings of a supervisor.
 
     Args:
         folder: state, output, evidence; one for each job.
@@ -77,7 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Result(msgspec.Struct, frozen=True):
-    """How an attempt ended; `judged` where it was judged before its end, since it hung."""
+    """The end of an attempt; `judged` where it was judged before its end, since it hung."""
 
     exit: Exit
     judged: Judgement | None = None
@@ -111,7 +111,9 @@ class Supervisor:
         self.say = say
         self.targets = (stdout, stderr)
         self.folder = settings.folder.resolve()
-        self.state = State(run="", command=command)
+        #: Without secrets: a token that was exchanged for another is still the same command.
+        self.shown = redacted_command(command)
+        self.state = State(run="", command=self.shown)
         self.process: Process | None = None
         self.asked: int | None = None
         self.interrupts = 0
@@ -182,16 +184,18 @@ class Supervisor:
         known = states.load(self.folder / "state.json")
         if known is None or not known.unfinished:
             last = 0 if known is None else known.attempt
-            self.state = State(run=uuid.uuid4().hex, command=self.command, attempt=last)
+            self.state = State(run=uuid.uuid4().hex, command=self.shown, attempt=last)
             self.state.ledger.job = self.state.run
             self._save()
             return None
-        if known.command != self.command:
+        # An older state holds the command as it was given.
+        if redacted_command(known.command) != self.shown:
             if known.phase != "running" or not self._left(known):
-                self.state = State(run=uuid.uuid4().hex, command=self.command, attempt=known.attempt)
+                self.state = State(run=uuid.uuid4().hex, command=self.shown, attempt=known.attempt)
                 self._save()
                 return None
             raise StateError(f"{self.folder} belongs to another command, which still runs; give another --state-dir")
+        known.command = self.shown
         self.state = known
         if known.phase != "running":
             if known.phase == "ended":
@@ -204,7 +208,7 @@ class Supervisor:
         return self._orphan()
 
     def _left(self, known: State) -> bool:
-        """Whether anything of the attempt still runs."""
+        """Return whether anything of the attempt still runs."""
         return process.find(self._folder(known.attempt)) is not None or bool(process.marked(self._mark(known)))
 
     def _orphan(self) -> Process | Exit | None:
@@ -351,7 +355,7 @@ class Supervisor:
         return started
 
     def _pass_rest(self, folder: Path) -> None:
-        """What an orphan wrote while nobody passed it on."""
+        """Pass on what an orphan wrote in the meantime."""
         for one in self._passing(folder):
             one.finish(_DRAIN_S)
 
@@ -522,7 +526,7 @@ class Supervisor:
                 "run": known.run,
                 "attempt": known.attempt,
                 "outcome": outcome,
-                "command": redacted_command(self.command),
+                "command": self.shown,
                 "started_at": rfc3339(known.since),
                 "ended_at": rfc3339(ended.at or time.time_ns()),
                 "step": known.step,

@@ -16,6 +16,7 @@ from typing import Annotated, BinaryIO, Literal
 
 import msgspec
 
+from tracecore.agent import elsewhere
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.jsonlines import document
@@ -59,6 +60,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     append: bool = False
     flush_interval: Duration = SECOND
     create_directory: bool = False
+
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """Return what to do about a setting that is not here on purpose."""
+        return f'"{name}" {elsewhere.HERE}' if name in ("compression", "encoding", "group_by") else ""
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.append and self.rotation is not None:

@@ -14,7 +14,7 @@ from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.otlp_http import proof, wrong_headers
 from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 from tracecore.agent.options import SECOND, Duration, Secret
-from tracecore.agent.tls import ClientTls, read_bytes
+from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import rejected
 from tracecore.signals.otlp.services import METHODS
 
@@ -28,6 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         auth: the extension that says who we are.
         timeout: for one attempt.
         tls: how the server is known.
+        authority: the name the server is called by, where its address has another.
         sending_queue: what waits.
         retry_on_failure: how often it is tried again.
     """
@@ -47,6 +48,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     auth: Auth | None = None
     timeout: Duration = 5 * SECOND
     tls: ClientTls = ClientTls()
+    authority: str = ""
     sending_queue: SendingQueue = SendingQueue()
     retry_on_failure: RetryOnFailure = RetryOnFailure()
 
@@ -115,15 +117,19 @@ class OtlpGrpc:
         with self._lock:
             if self._channel is None:
                 tls = self._options.tls
-                options = [("grpc.max_send_message_length", -1), ("grpc.max_reconnect_backoff_ms", 5000)]
+                options: list[tuple[str, int | str]] = [
+                    ("grpc.max_send_message_length", -1),
+                    ("grpc.max_reconnect_backoff_ms", 5000),
+                ]
+                if self._options.authority:
+                    options.append(("grpc.default_authority", self._options.authority))
                 if not self._options.secure:
                     self._channel = grpc.insecure_channel(self._options.address, options)
                 else:
                     if tls.server_name_override:
-                        options.append(("grpc.ssl_target_name_override", tls.server_name_override))  # type: ignore[arg-type]
-                    credentials = grpc.ssl_channel_credentials(
-                        read_bytes(tls.ca_file), read_bytes(tls.key_file), read_bytes(tls.cert_file)
-                    )
+                        options.append(("grpc.ssl_target_name_override", tls.server_name_override))
+                    cert, key = tls.certificate()
+                    credentials = grpc.ssl_channel_credentials(tls.authorities(), key, cert)
                     self._channel = grpc.secure_channel(self._options.address, credentials, options)
             return self._channel
 

@@ -39,6 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         auth: the extension that says who we are.
         timeout: for one attempt.
         tls: for https.
+        proxy_url: the HTTP proxy to go through, `http://[user:password@]host:port`; none when not given.
         sending_queue: what waits.
         retry_on_failure: how often it is tried again.
     """
@@ -70,6 +71,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     auth: Auth | None = None
     timeout: Duration = 30 * SECOND
     tls: ClientTls = ClientTls()
+    proxy_url: Secret = ""
     sending_queue: SendingQueue = SendingQueue()
     retry_on_failure: RetryOnFailure = RetryOnFailure()
 
@@ -80,16 +82,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for name in names:
             if (url := getattr(self, name)) is not None and (wrong := wrong_url(url)):
                 yield (name,), wrong
+        if self.proxy_url and (wrong := wrong_url(self.proxy_url)):
+            yield ("proxy_url",), wrong
+        elif self.proxy_url.startswith("https:"):
+            yield ("proxy_url",), "a proxy that is spoken to by TLS is not supported here; write http://"
         yield from wrong_headers(self.headers)
 
     def url(self, signal: str) -> str | None:
-        """Where a signal is sent."""
+        """Return where a signal is sent."""
         own: str | None = getattr(self, f"{signal}_endpoint")
         return own or (f"{self.endpoint.rstrip('/')}/v1/{signal}" if self.endpoint else None)
 
 
 def wrong_url(url: str) -> str:
-    """What is wrong with a URL; empty when nothing is."""
+    """Return what is wrong with a URL; empty when nothing is."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 — raises for a port that is none
@@ -119,6 +125,11 @@ def credentials(parts: SplitResult) -> dict[str, str]:
         return {}
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
     return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+
+def _to_proxy(url: str) -> dict[str, str]:
+    """The headers for a proxy: who we are, where its URL says so."""
+    return {f"Proxy-{name}": value for name, value in credentials(urlsplit(url)).items()}
 
 
 def proof(auth: Auth | None, setting: Setting) -> dict[str, str]:
@@ -167,6 +178,10 @@ class OtlpHttp:
         parts = urlsplit(url)
         headers |= {**credentials(parts), **self._options.headers, **proof(self._options.auth, self._setting)}
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        if self._options.proxy_url and parts.scheme == "http":
+            # A proxy wants the whole address; https goes through a tunnel instead.
+            path = f"http://{parts.netloc.rpartition('@')[2]}{path}"
+            headers |= _to_proxy(self._options.proxy_url)
         try:
             connection = self._connection(parts)
             with self._patience(connection):
@@ -205,16 +220,18 @@ class OtlpHttp:
         connection = known.get(parts.netloc)
         if connection is None:
             timeout = self._options.timeout / SECOND or None
+            proxy = urlsplit(self._options.proxy_url) if self._options.proxy_url else None
+            host, port = (proxy.hostname or "", proxy.port or 80) if proxy else (parts.hostname, parts.port)
             if parts.scheme == "https":
                 tls = self._options.tls
                 if tls.server_name_override:
-                    connection = _Named(parts.hostname, parts.port, timeout, tls)
+                    connection = _Named(host, port, timeout, tls)
                 else:
-                    connection = http.client.HTTPSConnection(
-                        parts.hostname, parts.port, timeout=timeout, context=tls.context()
-                    )
+                    connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=tls.context())
+                if proxy:
+                    connection.set_tunnel(parts.hostname, parts.port or 443, _to_proxy(self._options.proxy_url))
             else:
-                connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+                connection = http.client.HTTPConnection(host, port, timeout=timeout)
             known[parts.netloc] = connection
         return connection
 

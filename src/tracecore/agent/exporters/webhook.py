@@ -16,11 +16,10 @@ from tracecore.agent.exporters.patience import Patience
 from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.printing import visible
+from tracecore.agent.processors.patterndetector.verdicts import is_told
 from tracecore.agent.tls import ClientTls
 from tracecore.patterns.contract import rfc3339
 
-#: The scope of what `patterndetector` says; no operator of a log can set it.
-SCOPE: Final = "tracecore.patterndetector"
 #: Characters of a label and of an annotation: the rest is in the verdict.
 MAX_LABEL: Final = 256
 MAX_ANNOTATION: Final = 4096
@@ -127,12 +126,13 @@ class Webhook:
 def told(batch: Batch) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Attributes (the resource's among them) and record of every verdict and incident.
 
-    A log line that a parser made attributes of may have the names of a verdict's: only what a detector said counts.
+    A log line that a parser made attributes of may have the names of a verdict's: only what a detector said counts,
+    and no operator of a log can set the scope by which that is known.
     """
     for entry in batch.view().get("resource_logs") or ():
         resource = (entry.get("resource") or {}).get("attributes") or {}
         for scope in entry.get("scope_logs") or ():
-            if (scope.get("scope") or {}).get("name") != SCOPE:
+            if not is_told(scope):
                 continue
             for record in scope.get("log_records") or ():
                 own = record.get("attributes") or {}

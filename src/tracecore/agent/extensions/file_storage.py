@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -21,39 +20,6 @@ log = logging.getLogger("tracecore.agent.file_storage")
 FAILED: Final = "failed_compactions"
 
 
-class Store:
-    """The journal of one component, for any thread."""
-
-    def __init__(self, journal: Journal, lock: threading.RLock) -> None:
-        self._journal = journal
-        self._lock = lock
-
-    def get(self, key: str) -> bytes | None:
-        with self._lock:
-            return self._journal.get(key)
-
-    def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        with self._lock:
-            keys = self._journal.keys(prefix)
-        # One value at a time: all that waits in a queue may be more than fits into memory.
-        for key in keys:
-            value = self.get(key)
-            if value is not None:
-                yield key, value
-
-    def update(self, changes: Mapping[str, bytes | None]) -> None:
-        with self._lock:
-            self._journal.update(changes)
-
-    def set(self, key: str, value: bytes) -> None:
-        with self._lock:
-            self._journal.set(key, value)
-
-    def delete(self, key: str) -> None:
-        with self._lock:
-            self._journal.delete(key)
-
-
 class FileStorageExtension:
     """Opens a journal for each component that asks, and rewrites those that have grown."""
 
@@ -61,7 +27,7 @@ class FileStorageExtension:
         self._setting = setting
         self._interval = options.compaction.check_interval / SECOND
         self._storage = FileStorage(options, self._report)
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._next = 0.0
 
         self._directory = Path(options.directory)
@@ -85,7 +51,7 @@ class FileStorageExtension:
                 "%s: %s does not last: %s; after that all is read again", self._setting.id, self._directory, why
             )
 
-    def client(self, name: str) -> Store:
+    def client(self, name: str) -> Journal:
         """The store of a component.
 
         Raises:
@@ -98,7 +64,7 @@ class FileStorageExtension:
             if journal.fresh:
                 self._setting.meter.note("begun_anew")
                 log.info("%s: nothing is stored for %s yet: it begins anew", self._setting.id, name)
-            return Store(journal, self._lock)
+            return journal
 
     def tick(self) -> None:
         if time.monotonic() >= self._next:

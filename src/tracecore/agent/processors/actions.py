@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 import re2
 
+from tracecore.agent import elsewhere
 from tracecore.agent.batch import LEVELS
 
 _TRUE: Final = {"1", "t", "T", "true", "TRUE", "True"}
@@ -34,6 +35,11 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     from_attribute: str | None = None
     pattern: str | None = None
     converted_type: Literal["int", "double", "string", "boolean"] | None = None
+
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """Return what to do about a setting that is not here on purpose."""
+        return f'"{name}" {elsewhere.HERE}' if name == "from_context" else ""
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
         if self.action in ("insert", "update", "upsert"):

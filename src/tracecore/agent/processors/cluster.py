@@ -1,4 +1,4 @@
-"""What the Kubernetes API knows: pods, and where it is asked for, their namespaces and nodes."""
+"""Pods and, where they are needed, their namespaces and nodes, followed in the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tracecore.agent.following import Objects
 from tracecore.agent.processors.podfields import SYSTEM, Extract, Extraction, Surrounding
 from tracecore.agent.processors.pods import Known, Pods
-from tracecore.agent.processors.surroundings import Surroundings
 from tracecore.signals.kubernetes.api import Way
 from tracecore.signals.kubernetes.watch import Collection
 
@@ -47,12 +47,11 @@ class Cluster:
             named = f"metadata.name={pods.namespace}" if pods.namespace else ""
             every = "k8s.cluster.uid" in wanted.metadata
             spaces = Collection("namespaces", fields="" if every else named)
-            self._spaces = Surroundings(
-                way, spaces, Surrounding(wanted, "namespace"), partial(self._told, "namespaces")
-            )
+            extract = Surrounding(wanted, "namespace")
+            self._spaces = Objects(way, spaces, "name", extract, partial(self._told, "namespaces"))
         if wanted.asks("node"):
             nodes = Collection("nodes", fields=f"metadata.name={node}" if node else "")
-            self._nodes = Surroundings(way, nodes, Surrounding(wanted, "node"), partial(self._told, "nodes"))
+            self._nodes = Objects(way, nodes, "name", Surrounding(wanted, "node"), partial(self._told, "nodes"))
         around = [one for one in (self._spaces, self._nodes) if one is not None]
         self._followed = [self.pods.following, *(one.following for one in around)]
         #: Whether records get something of more than their pod.
@@ -77,7 +76,7 @@ class Cluster:
 
     @property
     def awaited(self) -> bool:
-        """Whether a pod that is not known yet may still come: one that cannot be asked for is not waited for."""
+        """Return whether a pod that is not known yet may still come: one that cannot be asked for is not waited for."""
         return self.pods.following.synced.is_set() or "pods" not in self._wrong
 
     @property
@@ -89,17 +88,17 @@ class Cluster:
         return sum(one.malformed for one in self._followed)
 
     def around(self, known: Known | None, own: dict[str, Any]) -> dict[str, Any]:
-        """What a resource gets of its namespace and its node: those of its pod, else those it names itself."""
+        """Return what a resource gets of its namespace and its node: those of its pod, else those it names itself."""
         space = known.name[0] if known is not None else own.get("k8s.namespace.name")
         node = (known.node if known is not None else "") or own.get("k8s.node.name")
         found: dict[str, Any] = {}
         if self._nodes is not None and isinstance(node, str):
-            found |= self._nodes.by_name.get(node, {})
+            found |= self._nodes.known.get(node, {})
         if self._spaces is not None:
-            if (uid := self._spaces.by_name.get(SYSTEM, {}).get("k8s.cluster.uid")) is not None:
+            if (uid := self._spaces.known.get(SYSTEM, {}).get("k8s.cluster.uid")) is not None:
                 found["k8s.cluster.uid"] = uid
             if isinstance(space, str):
-                found |= self._spaces.by_name.get(space, {})
+                found |= self._spaces.known.get(space, {})
         return found
 
     def _told(self, part: str, wrong: str) -> None:

@@ -95,15 +95,17 @@ class Cors(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         allowed_origins: `https://app.example`, `https://*.example`, or `*`.
         allowed_headers: beside those that need no permission and Content-Type.
+        exposed_headers: of an answer, that a page may read.
         max_age: seconds for which a browser remembers the answer; 0 leaves it to the browser.
     """
 
     allowed_origins: tuple[str, ...] = ()
     allowed_headers: tuple[str, ...] = ()
+    exposed_headers: tuple[str, ...] = ()
     max_age: Count = 0
 
     def allows(self, origin: str) -> bool:
-        """Whether a page of this origin may send."""
+        """Return whether a page of this origin may send."""
         return any(
             origin == allowed
             or allowed == "*"

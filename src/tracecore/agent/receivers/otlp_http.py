@@ -256,6 +256,8 @@ class _Handler(Handler):
         if origin is not None and self.options.cors is not None and self.options.cors.allows(origin):
             self.send_header("Access-Control-Allow-Origin", origin)
             self.send_header("Vary", "Origin")
+            if self.options.cors.exposed_headers:
+                self.send_header("Access-Control-Expose-Headers", ", ".join(self.options.cors.exposed_headers))
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         if self.close_connection:

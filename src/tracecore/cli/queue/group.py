@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tracecore.cli.output import Group, print_json
+from tracecore.durations import SECOND, parse_duration
 
 if TYPE_CHECKING:
     from tracecore.queue.store import Queue
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["as_duration", "command", "duration", "harmless", "local", "opened", "print_json", "task_of", "utc"]
 
-SECOND: Final = 1_000_000_000
+#: The number of a task; a larger one is not a number for SQLite.
+TASK: Final = click.IntRange(max=(1 << 63) - 1)
 
 
 @click.group(
@@ -67,10 +69,8 @@ def duration(value: str | None) -> float | None:
     """Seconds, or 90s, 15m, 12h, 30d."""
     if value is None:
         return None
-    units = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-    number, unit = (value[:-1], value[-1]) if value[-1:] in units else (value, "s")
     try:
-        seconds = float(number) * units[unit]
+        seconds = parse_duration(value if value[-1:].isalpha() else f"{value}s") / SECOND
     except ValueError:
         raise click.BadParameter(f"{value!r} is no duration: write 90s, 15m, 12h or 30d") from None
     if not 0 <= seconds < 1e9:
@@ -103,7 +103,7 @@ def local(nanoseconds: int) -> str:
 
 
 def harmless(text: str) -> str:
-    """What tasks and their logs say, for a terminal."""
+    """Return what tasks and their logs say, for a terminal."""
     from tracecore.incidents.excerpt import harmless as clean
 
     return clean(text)

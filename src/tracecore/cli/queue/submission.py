@@ -76,7 +76,7 @@ def submit(
     as_json: bool,
 ) -> int:
     from tracecore.actions import policy as policies
-    from tracecore.actions.positions import FileError
+    from tracecore.positioned_yaml import FileError
     from tracecore.queue import tracking
     from tracecore.queue.task import Spec, SpecError
 

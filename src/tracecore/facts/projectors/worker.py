@@ -49,6 +49,9 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
     whole = group in (None, 0, "0", GLOO) or desc == "default_pg"
     if "rank" not in fields and number is not None and whole:
         fields["rank"] = number
+    missing = _ranks(get("nccl.watchdog.missing_ranks"))
+    # A rank that calls itself by another number than its own speaks of a smaller group: so are those it misses.
+    numbered = number is not None and number != fields.get("rank", number) and group is None
     report = WatchdogReport(
         **fields,
         report=word(get("nccl.watchdog.kind")) or "timeout",
@@ -64,10 +67,11 @@ def watchdog_report(record: Stamped) -> WatchdogReport | None:
         numel_in=natural(get("nccl.watchdog.numel_in")),
         numel_out=natural(get("nccl.watchdog.numel_out")),
         from_rank=natural(get("nccl.watchdog.from_rank")),
-        missing=_ranks(get("nccl.watchdog.missing_ranks")),
+        missing=() if numbered else missing,
+        missing_in_group=missing if numbered else (),
         frame=_waited_at(record),
         reporter=text(get("nccl.watchdog.reporter"), 64),
-        group_rank=number if "rank" not in fields else None,
+        group_rank=number if "rank" not in fields or (numbered and missing) else None,
     )
     said = (word(get("nccl.watchdog.kind")), report.op, report.seq)
     return None if all(value is None for value in said) else report

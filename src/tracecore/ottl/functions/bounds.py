@@ -8,8 +8,8 @@ MAX_TEXT = 64 * 1024 * 1024
 #: How deep a parsed document may nest. Upstream stops at 10,000; Python's own stack is smaller.
 MAX_DEPTH = 200
 
-#: Nodes of a parsed XML document, and steps of one XPath over it.
-MAX_NODES = 1_000_000
+#: Elements of a parsed XML document. An XPath may look at all of them for each of them.
+MAX_NODES = 50_000
 
 #: Bytes a pad, width or precision of `Format` may ask for.
 MAX_WIDTH = 1_000_000

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
+
+from lxml import etree
 
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
-from tracecore.ottl.functions import xpath
 from tracecore.ottl.functions.strings import SPACE
-from tracecore.ottl.functions.xmltree import Node, parse, write
+from tracecore.ottl.functions.xmltree import (
+    Document,
+    Element,
+    append_text,
+    elements,
+    name_of,
+    parse,
+    remove,
+    selector,
+    texts,
+    write_content,
+)
 from tracecore.ottl.signature import Getter, StringGetter, converter
 from tracecore.ottl.values import quote
 
 
-def _selector(path: str) -> Callable[[Node], list[Node]]:
+def _selector(path: str) -> Callable[[Document], list[Any]]:
     try:
-        return xpath.compiled(path)
+        return selector(path)
     except ValueError as error:
         raise OttlCompileError(f"invalid xpath: {error}") from error
 
@@ -30,13 +43,16 @@ def get_xml(target: StringGetter, x_path: str) -> Getter:
         text = target(ctx)
         if not text:
             return ""
-        result = Node("document")
-        for node in select(parse(text)):
-            if node.kind in ("element", "text"):
-                result.children.append(node)
-            elif node.kind in ("attribute", "cdata"):
-                result.children.append(Node("text", node.text()))
-        return write(result)
+        result = etree.Element("result")
+        document = parse(text)
+        for node in select(document):
+            if isinstance(node, str):
+                append_text(result, node)
+            elif isinstance(node.tag, str) and node is not document.content:
+                copied = deepcopy(node)
+                copied.tail = None
+                result.append(copied)
+        return write_content(result)
 
     return run
 
@@ -48,19 +64,27 @@ def insert_xml(target: StringGetter, x_path: str, sub_document: StringGetter) ->
 
     def run(ctx: Context) -> str:
         text = target(ctx)
-        document = parse(text) if text else Node("document")
-        added = parse(sub_document(ctx)).live()
+        document = parse(text) if text else Document("", etree.Element("document"))
+        added = parse(sub_document(ctx)).content
         wrong: list[str] = []
         for node in select(document):
-            if node.kind in ("element", "document"):
-                node.children += added
-            else:
-                wrong.append(f"InsertXML XPath selected non-element: {quote(node.name)}")
+            if isinstance(node, str) or not isinstance(node.tag, str):
+                wrong.append(f"InsertXML XPath selected non-element: {quote(_label(node))}")
+                continue
+            append_text(node, added.text or "")
+            node.extend(deepcopy(added))
         if wrong:
             raise OttlRuntimeError("\n".join(wrong))
-        return write(document)
+        return document.write()
 
     return run
+
+
+def _label(node: Any) -> str:
+    """Return the name of an attribute, or the text of another node."""
+    if isinstance(node, str):
+        return node.attrname if node.is_attribute else node  # type: ignore[attr-defined]
+    return str(node.text)
 
 
 @converter("RemoveXML")
@@ -73,25 +97,26 @@ def remove_xml(target: StringGetter, x_path: str) -> Getter:
         if not text:
             return ""
         document = parse(text)
-        for node in select(document):
-            if node.kind in ("element", "comment", "cdata"):
-                node.removed = True
-            elif node.kind == "text":
-                node.name = ""
-            elif node.kind == "attribute":
-                _remove_attribute(node)
-        return write(document)
+        # Text first: removing an element moves the text behind it.
+        for node in sorted(select(document), key=lambda node: not isinstance(node, str)):
+            if isinstance(node, str):
+                _remove_string(node)
+            elif node is not document.content and node.tag is not etree.PI:
+                remove(node)
+        return document.write()
 
     return run
 
 
-def _remove_attribute(node: Node) -> None:
-    # By its local name alone, so one with a prefix stays, as upstream.
-    assert node.parent is not None
-    for item in node.parent.attributes:
-        if not item.prefix and item.name == node.name:
-            node.parent.attributes.remove(item)
-            return
+def _remove_string(node: Any) -> None:
+    parent = node.getparent()
+    if node.is_attribute:
+        # By its local name alone, so an attribute with a prefix stays, as in the Collector.
+        parent.attrib.pop(etree.QName(node.attrname).localname, None)
+    elif node.is_tail:
+        parent.tail = None
+    else:
+        parent.text = None
 
 
 @converter("ConvertAttributesToElementsXML")
@@ -102,10 +127,11 @@ def convert_attributes_to_elements_xml(target: StringGetter, x_path: str = "") -
     def run(ctx: Context) -> str:
         document = parse(target(ctx))
         for node in select(document):
-            if node.kind == "attribute" and node.parent is not None:
-                node.parent.add(Node("element", node.name)).add(Node("text", node.value))
-                _remove_attribute(node)
-        return write(document)
+            if isinstance(node, str) and node.is_attribute:  # type: ignore[attr-defined]
+                _remove_string(node)
+                made = etree.SubElement(node.getparent(), etree.QName(node.attrname).localname)  # type: ignore[attr-defined]
+                made.text = node
+        return document.write()
 
     return run
 
@@ -119,25 +145,26 @@ def convert_text_to_elements_xml(target: StringGetter, x_path: str = "", element
     def run(ctx: Context) -> str:
         document = parse(target(ctx))
         for node in select(document):
-            _wrap_text(node, name)
-        return write(document)
+            if isinstance(node, etree._Element):
+                for parent in list(node.iter(etree.Element)):
+                    _wrap_text(parent, name)
+        return document.write()
 
     return run
 
 
-def _wrap_text(parent: Node, name: str) -> None:
-    if parent.kind not in ("element", "document"):
+def _wrap_text(parent: Element, name: str) -> None:
+    if len(texts(parent)) + sum(1 for _ in elements(parent)) <= 1:
         return
-    elements = [child for child in parent.live() if child.kind == "element"]
-    for child in elements:
-        _wrap_text(child, name)
-    texts = [child for child in parent.live() if child.kind == "text"]
-    if not texts or len(texts) + len(elements) <= 1:
-        return
-    for child in texts:
-        text = child.name
-        child.kind, child.name = "element", name
-        child.add(Node("text", text))
+    for place, child in reversed(list(enumerate(parent, 1))):
+        if child.tail:
+            made = etree.Element(name)
+            made.text, child.tail = child.tail, None
+            parent.insert(place, made)
+    if parent.text:
+        made = etree.Element(name)
+        made.text, parent.text = parent.text, None
+        parent.insert(0, made)
 
 
 @converter("ParseSimplifiedXML")
@@ -145,35 +172,27 @@ def parse_simplified_xml(target: StringGetter) -> Getter:
     """XML as a map of element names to texts, maps, or lists where a name repeats. Attributes are left out."""
 
     def run(ctx: Context) -> dict[str, Any]:
-        return _simplified(parse(target(ctx)))
+        return _simplified(parse(target(ctx)).content)
 
     return run
 
 
-def _simplified(parent: Node) -> dict[str, Any]:
-    children = [child for child in parent.live() if child.kind == "element"]
-    counts: dict[str, int] = {}
-    for child in children:
-        counts[child.name] = counts.get(child.name, 0) + 1
+def _simplified(parent: Element) -> dict[str, Any]:
+    children = list(elements(parent))
+    names = [name_of(child) for child in children]
     made: dict[str, Any] = {}
-    for child in children:
-        if not child.live():
+    for name, child in zip(names, children, strict=True):
+        if not len(child) and not child.text:
             continue
-        value: str | dict[str, Any] = _leaf(child) or _simplified(child)
-        if counts[child.name] > 1:
-            items = made.setdefault(child.name, [])
+        has_elements = next(elements(child), None) is not None
+        value: str | dict[str, Any] = _simplified(child) if has_elements else "".join(texts(child)[:1])
+        if names.count(name) > 1:
+            items = made.setdefault(name, [])
             if value:
                 items.append(value)
         elif value:
-            made[child.name] = value
+            made[name] = value
     return made
-
-
-def _leaf(node: Node) -> str:
-    """The text of an element that has no elements; of several pieces the first."""
-    if any(child.kind == "element" for child in node.live()):
-        return ""
-    return next((child.name for child in node.live() if child.kind in ("text", "cdata")), "")
 
 
 @converter("ParseXML")
@@ -183,25 +202,33 @@ def parse_xml(target: StringGetter) -> Getter:
     def run(ctx: Context) -> dict[str, Any]:
         text = target(ctx)
         try:
-            document = parse(text)
+            content = parse(text).content
         except OttlRuntimeError as error:
             raise OttlRuntimeError(f"unmarshal xml: {error.message.removeprefix('parse xml: ')}") from error
-        root = next(index for index, child in enumerate(document.children) if child.kind == "element")
-        if document.children[root + 1 :]:
+        root = next(elements(content))
+        if root.tail or root.getnext() is not None:
             raise OttlRuntimeError("trailing bytes after parsing xml")
-        return _element(document.children[root])
+        return _element(root)
 
     return run
 
 
-def _element(node: Node) -> dict[str, Any]:
-    made: dict[str, Any] = {"tag": node.name}
-    content = "".join(child.name.strip(SPACE) for child in node.children if child.kind in ("text", "cdata"))
+def _element(node: Element) -> dict[str, Any]:
+    made: dict[str, Any] = {"tag": name_of(node)}
+    content = "".join(text.strip(SPACE) for text in texts(node))
     if content:
         made["content"] = content
-    if node.attributes:
-        made["attributes"] = {item.name: item.value for item in node.attributes}
-    children = [_element(child) for child in node.children if child.kind == "element"]
+    attributes = _namespaces(node) | {etree.QName(key).localname: value for key, value in node.attrib.items()}
+    if attributes:
+        made["attributes"] = attributes
+    children = [_element(child) for child in elements(node)]
     if children:
         made["children"] = children
     return made
+
+
+def _namespaces(node: Element) -> dict[str, str]:
+    """Return the namespaces that an element declares, which count as attributes in the Collector."""
+    parent = node.getparent()
+    inherited = {} if parent is None else parent.nsmap
+    return {prefix or "xmlns": uri for prefix, uri in node.nsmap.items() if inherited.get(prefix) != uri}

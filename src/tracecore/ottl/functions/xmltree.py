@@ -1,324 +1,199 @@
-"""XML as a tree: reading and writing. Fragments with several roots are read too; entities of a DTD never are.
+"""Read XML with lxml, select nodes by XPath, and write the tree as the Collector does.
 
-The reader is strict in the way Go's `encoding/xml` is, and bounded in depth and in nodes.
+A document becomes the content of one wrapping element, so that fragments with several roots have a tree, too.
+Entities other than the five built-in ones and the declarations of a DTD are refused; nothing is ever loaded.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from lxml import etree
 
 from tracecore.ottl.errors import OttlRuntimeError
-from tracecore.ottl.functions.bounds import MAX_DEPTH, MAX_NODES
+from tracecore.ottl.functions import regex
+from tracecore.ottl.functions.bounds import MAX_NODES
 from tracecore.ottl.functions.strings import SPACE
-from tracecore.ottl.values import quote
 
-Kind = Literal[
-    "document", "declaration", "element", "text", "cdata", "comment", "directive", "instruction", "attribute"
-]
+Element: TypeAlias = etree._Element
 
-
-@dataclass(slots=True, eq=False)
-class Attribute:
-    """One attribute: the prefix and name as written, and the value."""
-
-    prefix: str
-    name: str
-    value: str
+_WRAPPER = "document"
+_DECLARATION = re.compile(r"\s*(<\?xml\s[^>]*\?>\s*)?")
+#: Directives such as <!DOCTYPE a> have no meaning here. Those inside CDATA and comments are text.
+_DIRECTIVE = re.compile(r"(<!\[CDATA\[.*?(?:\]\]>|\Z)|<!--.*?(?:-->|\Z))|<![A-Za-z][^\[<>]*>", re.DOTALL)
+_QUOTED = re.compile(r"(?P<verbatim><!\[CDATA\[.*?\]\]>|<!--.*?-->|<\?.*?\?>)|(?P<tag><[^>]*>)|[^<]+", re.DOTALL)
 
 
-@dataclass(slots=True, eq=False)
-class Node:
-    """A node of the tree.
+@dataclass(slots=True)
+class Document:
+    """The XML declaration as written, and an element that wraps everything after it."""
 
-    Args:
-        kind: what it is.
-        name: the local name of an element, attribute or instruction; the text of the others.
-        prefix: as written before the name.
-        attributes: of an element or a declaration.
-        value: of an attribute; the data of an instruction.
-    """
+    declaration: str
+    content: Element
 
-    kind: Kind
-    name: str = ""
-    prefix: str = ""
-    attributes: list[Attribute] = field(default_factory=list)
-    children: list[Node] = field(default_factory=list)
-    parent: Node | None = None
-    value: str = ""
-    removed: bool = False
-
-    def add(self, child: Node) -> Node:
-        """Put a child at the end."""
-        child.parent = self
-        self.children.append(child)
-        return child
-
-    def live(self) -> list[Node]:
-        """The children that were not removed."""
-        return [child for child in self.children if not child.removed]
-
-    def text(self) -> str:
-        """All text inside, comments apart."""
-        if self.kind == "attribute":
-            return self.value
-        pieces: list[str] = []
-        stack = [self]
-        while stack:
-            node = stack.pop()
-            if node.kind in ("text", "cdata"):
-                pieces.append(node.name)
-            elif node.kind != "comment":
-                stack.extend(reversed(node.live()))
-        return "".join(pieces)
+    def write(self) -> str:
+        """Return the document as text."""
+        return self.declaration + write_content(self.content)
 
 
-_NAME = r"[^\s<>/=\"'&!?\[\]#$%()*+,;@^`{|}~\\.\-0-9][^\s<>/=\"'&!?\[\]#$%()*+,;@^`{|}~\\]*"
-_OPEN = re.compile(rf"<({_NAME})")
-_CLOSE = re.compile(rf"</({_NAME})[ \t\r\n]*>")
-_ATTRIBUTE = re.compile(rf"[ \t\r\n]*({_NAME})[ \t\r\n]*=[ \t\r\n]*(?:\"([^\"]*)\"|'([^']*)')")
-_END_OF_TAG = re.compile(r"[ \t\r\n]*(/?)>")
-_INSTRUCTION = re.compile(rf"<\?({_NAME})[ \t\r\n]*")
-_ENTITY = re.compile(r"&(?:#([0-9]{1,8})|#x([0-9a-fA-F]{1,7})|([a-zA-Z_][\w.\-]*));|&")
-_ENTITIES = {"lt": "<", "gt": ">", "amp": "&", "apos": "'", "quot": '"'}
-_ILLEGAL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
-_PSEUDO_ATTRIBUTE = re.compile(r"([^\s=]+)=(\S*)")
+def parse(text: str) -> Document:
+    """Return the tree of a document or a fragment."""
+    declaration = _DECLARATION.match(text)
+    assert declaration is not None
+    body = _DIRECTIVE.sub(lambda found: found[1] or "", text[declaration.end() :])
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, huge_tree=False, load_dtd=False, strip_cdata=False
+    )
+    try:
+        content = etree.fromstring(f"<{_WRAPPER}>{body}</{_WRAPPER}>", parser)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise OttlRuntimeError(f"parse xml: {error}") from error
+    if next(elements(content), None) is None:
+        raise OttlRuntimeError("parse xml: invalid XML document: it has no element")
+    for count, element in enumerate(content.iter(etree.Element)):
+        if count > MAX_NODES:
+            raise OttlRuntimeError(f"parse xml: more than {MAX_NODES} elements")
+        if element.prefix is None and element.tag.startswith("{"):
+            # A path without prefixes selects the elements of a default namespace, as in the Collector.
+            element.tag = name_of(element)
+    return Document(declaration[1] or "", content)
 
 
-def fail(message: str) -> OttlRuntimeError:
-    """An error of an XML text."""
-    return OttlRuntimeError(f"parse xml: {message}")
+def elements(parent: Element) -> Iterator[Element]:
+    """Return the child elements, without comments and instructions."""
+    return parent.iterchildren(etree.Element)
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
-        illegal = _ILLEGAL.search(text)
-        if illegal:
-            raise fail(f"XML syntax error: illegal character code U+{ord(illegal[0]):04X}")
-        self.text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self.at = 0
-        self.document = Node("document")
-        self.open: list[Node] = [self.document]
-        self.namespaces: list[frozenset[str]] = [frozenset(("xml", "xmlns"))]
-        self.nodes = 0
-        # Until the first element or declaration, upstream's tree has no place for what it reads.
-        self.started = False
-        self.declared = False
-
-    def syntax(self, message: str) -> OttlRuntimeError:
-        return fail(f"XML syntax error on line {self.text.count(chr(10), 0, self.at) + 1}: {message}")
-
-    def add(self, node: Node) -> None:
-        self.nodes += 1
-        if self.nodes > MAX_NODES:
-            raise fail(f"more than {MAX_NODES} nodes")
-        if self.started:
-            self.open[-1].add(node)
-
-    def read(self) -> Node:
-        text = self.text
-        while self.at < len(text):
-            if text[self.at] != "<":
-                self.character_data()
-            elif text.startswith("<!--", self.at):
-                body = self.until("<!--", "-->", "unexpected EOF")
-                if "--" in body:
-                    raise self.syntax('invalid sequence "--" not allowed in comments')
-                self.add(Node("comment", body))
-            elif text.startswith("<![CDATA[", self.at):
-                self.add(Node("cdata", self.until("<![CDATA[", "]]>", "unexpected EOF in CDATA section")))
-            elif text.startswith("<!", self.at):
-                self.directive()
-            elif text.startswith("<?", self.at):
-                self.instruction()
-            elif text.startswith("</", self.at):
-                self.close_tag()
-            else:
-                self.open_tag()
-        if len(self.open) > 1:
-            raise self.syntax("unexpected EOF")
-        if not any(child.kind == "element" for child in self.document.children):
-            raise fail("xmlquery: invalid XML document")
-        return self.document
-
-    def until(self, head: str, tail: str, missing: str) -> str:
-        end = self.text.find(tail, self.at + len(head))
-        if end < 0:
-            raise self.syntax(missing)
-        body = self.text[self.at + len(head) : end]
-        self.at = end + len(tail)
-        return body
-
-    def character_data(self) -> None:
-        end = self.text.find("<", self.at)
-        raw = self.text[self.at : end if end >= 0 else len(self.text)]
-        if "]]>" in raw:
-            raise self.syntax("unescaped ]]> not in CDATA section")
-        self.add(Node("text", self.resolved(raw)))
-        self.at += len(raw)
-
-    def resolved(self, raw: str) -> str:
-        return _ENTITY.sub(self.entity, raw) if "&" in raw else raw
-
-    def entity(self, found: re.Match[str]) -> str:
-        decimal, hexadecimal, name = found.groups()
-        if name in _ENTITIES:
-            return _ENTITIES[name]
-        code = int(decimal) if decimal else int(hexadecimal, 16) if hexadecimal else -1
-        if 0 <= code <= 0x10FFFF and not _ILLEGAL.match(chr(code)):
-            return chr(code)
-        raise self.syntax(f"invalid character entity {found[0]}" + ("" if found[0] != "&" else " (no semicolon)"))
-
-    def directive(self) -> None:
-        # To the > that is not inside quotes, inner brackets or a comment.
-        text, depth, quote_char, at = self.text, 0, "", self.at + 2
-        while at < len(text):
-            char = text[at]
-            if quote_char:
-                quote_char = "" if char == quote_char else quote_char
-            elif char in "\"'":
-                quote_char = char
-            elif text.startswith("<!--", at):
-                end = text.find("-->", at)
-                at = len(text) if end < 0 else end + 2
-            elif char == "<":
-                depth += 1
-            elif char == ">":
-                if depth == 0:
-                    self.add(Node("directive", text[self.at + 2 : at]))
-                    self.at = at + 1
-                    return
-                depth -= 1
-            at += 1
-        raise self.syntax("unexpected EOF")
-
-    def instruction(self) -> None:
-        found = _INSTRUCTION.match(self.text, self.at)
-        if found is None:
-            raise self.syntax("expected target name after <?")
-        body = self.until(found[0], "?>", "unexpected EOF")
-        if found[1] == "xml":
-            node = Node("declaration", "xml")
-            pairs = {name: value.strip("\"'") for name, value in _PSEUDO_ATTRIBUTE.findall(body)}
-            if pairs.get("version", "1.0") != "1.0":
-                raise fail(f"xml: unsupported version {quote(pairs['version'])}; only version 1.0 is supported")
-            node.attributes = [Attribute("", name, value) for name, value in pairs.items()]
-        else:
-            node = Node("instruction", found[1], value=body.strip(SPACE))
-        if not self.started:
-            self.started = self.declared = True
-        self.add(node)
-
-    def close_tag(self) -> None:
-        found = _CLOSE.match(self.text, self.at)
-        if found is None:
-            raise self.syntax("expected element name after </")
-        node = self.open[-1]
-        if node is self.document:
-            raise self.syntax(f"unexpected end element </{found[1]}>")
-        name = f"{node.prefix}:{node.name}" if node.prefix else node.name
-        if name != found[1]:
-            raise self.syntax(f"element <{name}> closed by </{found[1]}>")
-        self.open.pop()
-        self.namespaces.pop()
-        self.at = found.end()
-
-    def open_tag(self) -> None:
-        found = _OPEN.match(self.text, self.at)
-        if found is None or found[1].count(":") > 1:
-            raise self.syntax("expected element name after <")
-        if len(self.open) > MAX_DEPTH:
-            raise fail(f"exceeded maximum XML nesting depth of {MAX_DEPTH}")
-        self.started = True
-        prefix, name = _split(found[1])
-        node = Node("element", name, prefix)
-        self.at = found.end()
-        while (end := _END_OF_TAG.match(self.text, self.at)) is None:
-            node.attributes.append(self.attribute(found[1]))
-        self.at = end.end()
-        bound = self.namespaces[-1] | {item.name for item in node.attributes if item.prefix == "xmlns"}
-        if prefix and prefix not in bound:
-            raise fail(f"xmlquery: invalid XML document, namespace {prefix} is missing")
-        self.add(node)
-        if not end[1]:
-            self.open.append(node)
-            self.namespaces.append(bound)
-
-    def attribute(self, element: str) -> Attribute:
-        found = _ATTRIBUTE.match(self.text, self.at)
-        if found is None:
-            if self.at >= len(self.text) or ">" not in self.text[self.at :]:
-                raise self.syntax("unexpected EOF")
-            raise self.syntax(f"expected attribute name in element, or a value without quotes, in <{element}>")
-        raw = found[2] if found[2] is not None else found[3]
-        if "<" in raw:
-            raise self.syntax("unescaped < inside quoted string")
-        self.at = found.end()
-        return Attribute(*_split(found[1]), self.resolved(raw))
+def name_of(node: Element) -> str:
+    """Return the local name of an element."""
+    return etree.QName(node).localname
 
 
-def _split(name: str) -> tuple[str, str]:
-    prefix, colon, local = name.partition(":")
-    return (prefix, local) if colon and prefix and local else ("", name)
+def texts(parent: Element) -> list[str]:
+    """Return the pieces of text directly inside an element."""
+    pieces = [parent.text, *(child.tail for child in parent)]
+    return [piece for piece in pieces if piece]
 
 
-def parse(text: str) -> Node:
-    """The tree of a document or a fragment."""
-    reader = _Reader(text)
-    document = reader.read()
-    # Upstream drops the first node of a text that begins with no declaration but with another instruction.
-    if reader.declared and not text.startswith("<?xml"):
-        document.children[0].removed = True
-    return document
+def append_text(parent: Element, text: str) -> None:
+    """Put text at the end of an element."""
+    if not text:
+        return  # assigning the text would turn CDATA into plain text
+    if len(parent):
+        parent[-1].tail = (parent[-1].tail or "") + text
+    else:
+        parent.text = (parent.text or "") + text
 
 
-_ESCAPES = str.maketrans({"&": "&amp;", "'": "&#39;", "<": "&lt;", ">": "&gt;", '"': "&#34;"})
+def remove(node: Element) -> None:
+    """Remove a node and keep the text behind it."""
+    parent, before = node.getparent(), node.getprevious()
+    assert parent is not None
+    if node.tail and before is not None:
+        before.tail = (before.tail or "") + node.tail
+    elif node.tail:
+        parent.text = (parent.text or "") + node.tail
+    parent.remove(node)
 
 
-def write(node: Node) -> str:
-    """The text of what is inside a node."""
+# XPath.
+
+_TOKEN = re.compile(r"(\s*)(\"[^\"]*\"|'[^']*'|[\w.\-]+|//|::|\S)")
+_OPERATORS = frozenset(("|", "+", "-", "=", "!", "<", ">", "(", "[", ","))
+_WORD_OPERATORS = frozenset(("*", "and", "or", "div", "mod"))
+
+
+def _inside_wrapper(path: str) -> str:
+    """Let the absolute paths of an XPath begin at the wrapper instead of the document."""
+    tokens = _TOKEN.findall(path)
+    following = [token for _, token in tokens[1:]] + [""]
     pieces: list[str] = []
-    keep = _keeps_space(node, True)
-    for child in node.live():
-        _write(child, keep, pieces)
+    operand_ended = False
+    for (space, token), after in zip(tokens, following, strict=True):
+        pieces.append(space)
+        if token in ("/", "//") and not operand_ended:
+            has_step = token == "//" or after[:1].isalpha() or after[:1] in ("_", "@", "*", ".")
+            token = f"/{_WRAPPER}{token if has_step else ''}"
+            operand_ended = not has_step
+        elif token in _WORD_OPERATORS:
+            # A name, unless an operand stands before it.
+            operand_ended = not operand_ended
+        else:
+            operand_ended = token not in _OPERATORS and token not in ("/", "//", "@", "::")
+        pieces.append(token)
     return "".join(pieces)
 
 
-def _keeps_space(node: Node, before: bool) -> bool:
-    for item in node.attributes:
-        if (item.prefix, item.name) == ("xml", "space") and item.value in ("preserve", "default"):
-            return item.value == "preserve"
-    return before
+def _string(value: Any) -> str:
+    if isinstance(value, list):
+        value = value[0] if value else ""
+    return "".join(map(str, value.itertext(etree.Element))) if isinstance(value, etree._Element) else str(value)
 
 
-def _write(node: Node, keep: bool, pieces: list[str]) -> None:
-    # Depth is bounded by the reader, so recursion is.
-    if node.kind == "text":
-        pieces.append((node.name if keep else node.name.strip(SPACE)).translate(_ESCAPES))
-    elif node.kind == "cdata":
-        pieces.append(f"<![CDATA[{node.name}]]>")
-    elif node.kind == "comment":
-        pieces.append(f"<!--{node.name}-->")
-    elif node.kind == "directive":
-        pieces.append(f"<!{node.name}>")
-    elif node.kind == "instruction":
-        pieces.append(f"<?{node.name} {node.value}?>" if node.value else f"<?{node.name}?>")
-    elif node.kind == "declaration":
-        pieces.append(f"<?{node.name}{_attributes(node)}?>")
-    else:
-        name = f"{node.prefix}:{node.name}" if node.prefix else node.name
-        pieces.append(f"<{name}{_attributes(node)}>")
-        keep = _keeps_space(node, keep)
-        for child in node.live():
-            _write(child, keep, pieces)
-        pieces.append(f"</{name}>")
+# The Collector's XPath has these functions of later versions.
+_LATER_FUNCTIONS: dict[tuple[None, str], Callable[..., Any]] = {
+    (None, "ends-with"): lambda _, text, part: _string(text).endswith(_string(part)),
+    (None, "matches"): lambda _, text, pattern: regex.compile_for("matches", _string(pattern)).matches(_string(text)),
+    (None, "replace"): lambda _, text, old, new: _string(text).replace(_string(old), _string(new)),
+    (None, "lower-case"): lambda _, text: _string(text).lower(),
+    (None, "upper-case"): lambda _, text: _string(text).upper(),
+    (None, "string-join"): lambda _, nodes, between: _string(between).join(map(_string, nodes)),
+    (None, "reverse"): lambda _, nodes: nodes[::-1],
+}
 
 
-def _attributes(node: Node) -> str:
-    return "".join(
-        f' {item.prefix}:{item.name}="{item.value.translate(_ESCAPES)}"'
-        if item.prefix
-        else f' {item.name}="{item.value.translate(_ESCAPES)}"'
-        for item in node.attributes
-    )
+@lru_cache(maxsize=256)
+def selector(path: str) -> Callable[[Document], list[Any]]:
+    """Compile an XPath to a function that returns the selected nodes of a document.
+
+    A node is an element, a comment, or a string of lxml that knows the element of its text or attribute.
+
+    Raises:
+        ValueError: the text is no XPath.
+    """
+    inside = _inside_wrapper(path)
+    try:
+        etree.XPath(inside, extensions=_LATER_FUNCTIONS)
+    except etree.XPathSyntaxError as error:
+        raise ValueError(str(error)) from error
+
+    def select(document: Document) -> list[Any]:
+        bound: dict[str, str] = {}
+        if ":" in path:
+            for element in document.content.iter(etree.Element):
+                bound.update((prefix, uri) for prefix, uri in element.nsmap.items() if prefix)
+        try:
+            found = document.content.xpath(inside, namespaces=bound, extensions=_LATER_FUNCTIONS)
+        except etree.XPathEvalError as error:
+            if "namespace prefix" in str(error):
+                return []  # the document does not have it
+            raise OttlRuntimeError(f"xpath: {error}") from error
+        return [node for node in found if not _between_nodes(node)] if isinstance(found, list) else []
+
+    return select
+
+
+def _between_nodes(node: Any) -> bool:
+    """Return whether a selected node is only the white space behind another node."""
+    return isinstance(node, str) and node.is_tail and not node.strip(SPACE)  # type: ignore[attr-defined]
+
+
+def write_content(parent: Element) -> str:
+    """Return the text of everything inside an element, with Go's escapes and both tags of empty elements."""
+    for element in parent.iter(etree.Element):
+        if not len(element) and element.text is None:
+            element.text = ""
+    text = etree.tostring(parent, encoding="unicode", with_tail=False)
+    return _QUOTED.sub(_escape_quotes, text[text.index(">") + 1 : text.rindex("<")])
+
+
+def _escape_quotes(found: re.Match[str]) -> str:
+    if found["verbatim"]:
+        return found[0]
+    text = found[0].replace("'", "&#39;")
+    # The serializer delimits attributes by " and writes a " in their values as &quot;.
+    return text.replace("&quot;", "&#34;") if found["tag"] else text.replace('"', "&#34;")

@@ -2,44 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.facts.collective import CollectiveEntry, GroupProgress, called, named
-from tracecore.facts.fact import order
+from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.nccl import GLOO, WatchdogReport
-from tracecore.facts.process import StackPrinted
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
-from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict
-from tracecore.patterns.nccl_hang.waiting import Calls, Culprit, Known, culprits_of, document_of, placed
+from tracecore.patterns.contract import Pattern
+from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
+from tracecore.patterns.nccl_hang.waiting import Calls, Known, culprits_of, is_pairwise, placed, seq_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Rest, Window
+    from tracecore.patterns.contract import Key, Verdict, Window
 
-#: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
-WHOLE_WORLD = frozenset({"default_pg", "0", "", GLOO})
-#: Watchdogs of one hang give up within this time of each other.
-_EPISODE: Final = HOUR
 #: Stands for a rank whose number is not known.
 _UNNAMED: Final = 1 << 30
-#: The watchdog prints point-to-point operations with a counter of their own.
-_PAIRWISE = ("SEND", "RECV", "COALESCED")
 #: Collectives of one group that get a verdict each; the rest wait for the same ranks and are counted.
 MOST = 64
-#: What to do about a rank that was busy with something of its own, by what that was.
-_FITTING: Final = {
-    "was in validation": "The other ranks wait for it meanwhile: let all ranks take part in validation, make it "
-    "shorter, or raise the timeout of the process group",
-    "was saving": "The other ranks wait until it has saved: look at the storage it writes to, or raise the timeout of "
-    "the process group",
-    "was downloading": "Look at the network and the storage that it reads from, and at how long it may try",
-    "was loading data": "Look at its input pipeline and at the storage that it reads from",
-    "was compiling": "Compiling takes longer than the timeout of the process group allows: raise it, or warm the cache",
-}
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -55,407 +38,6 @@ class Config(Settings, frozen=True, kw_only=True):
     memory: Duration = 24 * HOUR
 
 
-class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
-    """
-    Args:
-        pg, pg_desc, seq: the collective.
-        hanging: one fact for each rank that is stuck in it, by rank.
-        culprits: whom they wait for, by rank.
-        unmeasured: members of the group that left nothing to read.
-        quiet: their logs are here, and say nothing of a hang.
-        origin: (group as people call it, sequence) at which the chain of waits begins, where that is another one.
-        size: members of the group, where known.
-        further: how many later collectives of the group hang as well and have no verdict of their own.
-        ended: of those that left nothing, (rank, how it ended in words), where that is known.
-        stacks: where those that the others wait for stood, where that was printed.
-        earlier: an earlier call that differed between ranks and ended all the same.
-        reporter: who says so, where one process speaks for all.
-        over: those that are looked for and whose process has ended.
-        everybody: every rank of the job is in it, by their own reports.
-        others: ranks that left a log and do not complain.
-        last_lines: what the suspects wrote last.
-        transport: what was measured of the links and connections between the ranks; None where nobody asked.
-    """
-
-    pattern_id: ClassVar[str] = "8"
-    pattern_name: ClassVar[str] = "nccl_hang"
-    role: ClassVar[Role] = "symptom"
-
-    pg: str
-    seq: int
-    pg_desc: str | None = None
-    op: str | None = None
-    is_p2p: bool = False
-    hanging: tuple[CollectiveEntry | WatchdogReport, ...]
-    culprits: tuple[Culprit, ...] = ()
-    unmeasured: tuple[int, ...] = ()
-    quiet: bool = False
-    origin: tuple[str, int] | None = None
-    size: int | None = None
-    further: int = 0
-    ended: tuple[tuple[int, str], ...] = ()
-    stacks: tuple[StackPrinted, ...] = ()
-    earlier: str | None = None
-    reporter: str | None = None
-    over: tuple[int, ...] = ()
-    everybody: bool = False
-    others: tuple[int, ...] = ()
-    last_lines: tuple[LastLines, ...] = ()
-    transport: tuple[str, ...] | None = None
-
-    @property
-    def hanging_ranks(self) -> list[int]:
-        return [fact.rank for fact in self.hanging if fact.rank is not None]
-
-    @property
-    def looked_for(self) -> tuple[int, ...]:
-        """Ranks to look at first: the culprits; by elimination those that left nothing, where they are the few."""
-        if self.culprits:
-            return tuple(culprit.rank for culprit in self.culprits)
-        return self.unmeasured if len(self.unmeasured) <= len(self.hanging) else ()
-
-    @property
-    def stalled(self) -> bool:
-        """Whether all ranks entered the collective, and the culprits are those that do not leave it."""
-        return bool(self.culprits) and all(c.why in ("still_inside", "never_started") for c in self.culprits)
-
-    @property
-    def crossed(self) -> bool:
-        """Whether those who wait in sends and receives wait for nobody but themselves."""
-        return self.is_p2p and bool(self.culprits) and set(self.looked_for) == set(self.hanging_ranks)
-
-    @property
-    def _dumped(self) -> bool:
-        return any(isinstance(fact, CollectiveEntry) for fact in self.hanging)
-
-    def _what(self) -> str:
-        group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
-        if self.pg == GLOO:
-            return "a collective over gloo"
-        if not self.seq and not self._dumped:
-            return "the setting up of a communicator"
-        if self.is_p2p:
-            return f"point-to-point operations of {group}"
-        return f"{self.op or 'collective'} seq {self.seq} of {group}"
-
-    def headline(self) -> str:
-        if self.reporter is not None and self.culprits:
-            waits = named(self.hanging_ranks, capital=True) if self.hanging_ranks else "The other ranks"
-            wait = "waits" if len(self.hanging_ranks) == 1 else "wait"
-            late = "has" if len(self.culprits) == 1 else "have"
-            return f"{waits} {wait} for {named(self.looked_for)}, which {late} not come: {self.reporter} says so"
-        behind = any(
-            isinstance(fact, CollectiveEntry) and (fact.behind or (fact.seq != self.seq and not self.is_p2p))
-            for fact in self.hanging
-        )
-        hang = "hangs" if len(self.hanging) == 1 else "hang"
-        who = named(self.hanging_ranks, capital=True) if self.hanging_ranks else self._group_ranks()
-        head = f"{who} {hang} in {'or behind ' if behind else ''}{self._what()}"
-        if self.culprits:
-            different = [c.rank for c in self.culprits if c.why == "called_different"]
-            never = [c.rank for c in self.culprits if c.why == "never_entered"]
-            if self.stalled:
-                return f"{head}{self._everybody_came()}"
-            if different:
-                where = f", behind seq {self.origin[1]} of {self.origin[0]}, where" if self.origin else ":"
-                return f"{head}{where} {named(different)} called something else"
-            if self.crossed:
-                return f"{head}: they wait for each other"
-            if self.is_p2p:
-                return f"{head}: they wait for {named(never)}"
-            if self.origin:
-                return f"{head}, behind seq {self.origin[1]} of {self.origin[0]}, which {named(never)} never entered"
-            return f"{head}: {named(never)} never entered it"
-        if self.unmeasured:
-            one = len(self.unmeasured) == 1
-            left = f": it {self.ended[0][1]}" if one and len(self.ended) == 1 else ""
-            if self.quiet:
-                reports = "reports" if one else "report"
-                return f"{head} and wait for {named(self.unmeasured)}, which alone {reports} no hang{left}"
-            return f"{head}: every rank that left a record waits; {named(self.unmeasured)} left none{left}"
-        if self.origin:
-            where = f"seq {self.origin[1]} of {self.origin[0]}"
-            return f"{head}, behind {where}, which all its ranks entered and none has completed"
-        if not self._dumped and not self.everybody:
-            return f"{head}, and nothing here tells whom they wait for"
-        if self.size is None and not self.everybody:
-            return f"{head}: all ranks that can be seen entered it"
-        return f"{head}: all ranks entered it, and none has completed it"
-
-    def _group_ranks(self) -> str:
-        """Those that hang, by their numbers in the group: which ranks these are is not known."""
-        reports = [fact for fact in self.hanging if isinstance(fact, WatchdogReport)]
-        numbers = sorted({report.group_rank for report in reports if report.group_rank is not None})
-        return f"{named(numbers, capital=True)} of group {self.pg_desc or self.pg}"
-
-    def _everybody_came(self) -> str:
-        """What the culprits did not do although all ranks entered the collective."""
-        ranks = named(self.looked_for)
-        never = f"only the GPU of {ranks} never started"
-        if self.culprits[0].why == "still_inside":
-            never = f"only {ranks} {'has' if len(self.culprits) == 1 else 'have'} not completed"
-        if self.origin:
-            return f", behind seq {self.origin[1]} of {self.origin[0]}, which all ranks entered and {never}"
-        return f": all ranks entered it, and {never} it"
-
-    def remediation(self) -> str:
-        wrote = [lines for lines in self.last_lines if lines.rank in self.looked_for and not self.crossed]
-        # What a rank was doing comes before any advice; a step like any other tells little.
-        steps = [_wrote(lines) for lines in wrote if lines.doing is not None]
-        said = len(steps)
-        if self.crossed:
-            calls = [fact for fact in self.hanging if isinstance(fact, CollectiveEntry) and fact.is_p2p]
-            told = [f"rank {c.rank} {called(c)}{f' at {c.frame}' if c.frame else ''}" for c in calls[:3]]
-            what = f": {'; '.join(told)}" if told else ""
-            steps.append(f"Compare what each sends with what the other expects, in size, type and order{what}")
-        plain = [c.rank for c in self.culprits if c.why == "never_entered" and not c.frame]
-        alike = len(plain) == len(self.culprits) > 1 and not said and not self.stacks and not self.ended
-        if alike and not self.crossed:
-            steps.append(
-                f"Look at {named(plain)}: `py-spy dump --pid PID` on their hosts shows where they are, while they run; "
-                f"their logs, `dmesg` and the storage they read from show why they do not come"
-            )
-        for culprit in self.culprits[:3] if not self.crossed and not alike else ():
-            where = f"; its last call was {culprit.what or 'a collective'} at {culprit.frame}" if culprit.frame else ""
-            stack = next((stack for stack in self.stacks if stack.rank == culprit.rank), None)
-            if stack is not None and culprit.why == "never_entered":
-                steps.append(_stood(stack))
-            elif culprit.why == "called_different":
-                both = f"{where} (`tracecore fr PATH` over the dumps shows both)"
-                if not self._dumped:
-                    others = next((frame for frame in _frames(self.hanging) if frame != culprit.frame), "")
-                    both = f": it waits at {culprit.frame}, they at {others}" if culprit.frame and others else ""
-                steps.append(f"Compare what rank {culprit.rank} called with the others{both}")
-            elif self.stalled:
-                begun = "completed" if culprit.why == "still_inside" else "started"
-                steps.append(
-                    f"Look at the GPU of rank {culprit.rank}: its program called the collective as the others did, but "
-                    f"its GPU has not {begun} it, so the GPU, or a kernel before the collective, has stopped. "
-                    f"`nvidia-smi` and `dmesg` (Xid) of its host and `py-spy dump --native --pid PID` show why"
-                )
-            else:
-                steps.append(self._look_at(culprit.rank, where))
-        if len(steps) == said and self.ended:
-            ended = " and ".join(f"rank {rank} {how}" for rank, how in self.ended)
-            steps.append(
-                f"Find out why {ended} while the others went on: the last lines of its log, `dmesg` of its host, and "
-                f"who may have sent a signal"
-            )
-        if len(steps) == said:
-            steps += map(_stood, self.stacks)
-        if len(steps) == said and self.looked_for:
-            steps.append(
-                f"Look at {named(self.looked_for)} first: whether the process is alive (`ps`, exit status), its log "
-                f"and `dmesg` of its host"
-            )
-        if not steps and self.unmeasured:
-            steps.append(
-                f"Whom they wait for is not among the ranks that left a record: find out which of "
-                f"{named(self.unmeasured)} still run, and collect what they left (dumps, logs, exit status)"
-            )
-        if not steps and not self._dumped and not self.everybody:
-            whose = f"{named(self.others)}, which do not complain," if self.others else "the other ranks"
-            steps.append(
-                f"Compare the logs of {whose} with those of {named(self.hanging_ranks)}: who ends first, or makes no "
-                f"step and says nothing, is the one. `py-spy dump --pid PID` shows where it is"
-            )
-        if not steps:
-            steps.append(self._transport())
-        steps += [_wrote(lines) for lines in wrote if lines.doing is None]
-        if self.further:
-            steps.append(f"Another {self.further:,} later collectives of this group hang, too, and are not listed")
-        if self.earlier:
-            steps.append(f"Check an earlier call of this group, too: {self.earlier}, and all completed")
-        return (
-            ". ".join(steps)
-            + ". Then restart the job from its last checkpoint: these ranks will not go on by themselves."
-        )
-
-    def _look_at(self, rank: int, where: str) -> str:
-        ended = dict(self.ended).get(rank)
-        doing = next((lines.doing for lines in self.last_lines if lines.rank == rank), None) or ""
-        fits = next((advice for start, advice in _FITTING.items() if doing.startswith(start)), None)
-        if fits is not None:
-            return fits
-        if ended is not None:
-            return f"Look at rank {rank}{where}. Its process {ended}; `dmesg` and the storage of its host may say more"
-        if rank in self.over:
-            return (
-                f"Look at rank {rank}{where}: its log, `dmesg` and the storage it reads from show why it did not come"
-            )
-        return (
-            f"Look at rank {rank}{where}. If its process still runs, `py-spy dump --pid PID` on its host shows where "
-            f"it is; its log, `dmesg` and the storage it reads from show why"
-        )
-
-    def _transport(self) -> str:
-        """Where to look when every rank came and none is late."""
-        known = self.size is not None or self.everybody
-        nobody = "No rank is missing or late" if known else "No rank that can be seen is missing"
-        measured = ""
-        if self.transport is not None:
-            told = "; ".join(self.transport)
-            measured = f". Measured about it: {told}" if told else ". Nothing that was read measures it"
-        return (
-            f"{nobody}, so look at the transport between {named(self.hanging_ranks)}: link state (`ibstat`, "
-            f"`nvidia-smi nvlink -s`, `ip -s link`), NICs, firewall and network namespace of their hosts, and "
-            f"NCCL_DEBUG=INFO output{measured}"
-        )
-
-    def evidence(self) -> Sequence[Fact]:
-        stuck = set(map(id, self.hanging))
-        proof = [c.fact for c in self.culprits if c.fact is not None and id(c.fact) not in stuck]
-        return sorted((*self.hanging, *proof, *self.stacks), key=order)
-
-    def missing_layers(self) -> tuple[str, ...]:
-        return ("flight_recorder",) if self.confidence == "partial" else ()
-
-    def suspects(self) -> Suspects:
-        ranks = self.looked_for
-        facts = [c.fact for c in self.culprits if c.fact is not None]
-        return Suspects(
-            ranks=ranks,
-            nodes=tuple(sorted({f.node for f in facts if f.node})),
-            gpus=tuple(sorted({f.gpu for f in facts if f.gpu})),
-            pods=tuple(sorted({f.pod for f in facts if f.pod})),
-        )
-
-    def beside(self, rest: Rest) -> NcclHangVerdict:
-        # A log may hold several runs: what was said hours before or after is about another hang.
-        near = {
-            rank: [r for r in reports if r.approximate or abs(r.time - self.time) <= _EPISODE]
-            for rank, reports in rest.reports.items()
-        }
-        rest = msgspec.structs.replace(rest, reports=near)
-        said = self._blamed(rest)
-        ranks = said.looked_for[:3]
-        waits = set(said.hanging_ranks)
-        # Their watchdogs end all of them in the same way, which says nothing.
-        usual = {rest.ended.get(rank) for rank in waits}
-        return msgspec.structs.replace(
-            said,
-            op=said.op or _printed(said, rest),
-            stacks=said.stacks or tuple(rest.stacks[rank] for rank in ranks if rank in rest.stacks),
-            ended=tuple((rank, how) for rank in ranks if (how := rest.ended.get(rank)) and how not in usual),
-            over=tuple(rank for rank in ranks if rank in rest.ended),
-            everybody=not ranks and not self._dumped and len(waits) > 1 and waits == rest.ranks and not self.is_p2p,
-            others=tuple(sorted(rest.ranks - waits)),
-            last_lines=tuple(lines for rank in ranks if (lines := rest.last_lines(rank)) is not None),
-            transport=rest.transport,
-        )
-
-    def _blamed(self, rest: Rest) -> NcclHangVerdict:
-        """Without dumps, the watchdogs of the ranks that wait are all that a hang shows. A rank whose log is here and
-        says nothing of a hang of all of them is the one they wait for: its own watchdog has nothing to time. Where all
-        of them wait, the few that wait at another line of the program called something else, and those that are in an
-        earlier collective, which the others completed, are still inside.
-        """
-        if self.culprits:
-            return self
-        missing = self.looked_for
-        if not missing and rest.ranks == frozenset(self.hanging_ranks) and (elsewhere := self._elsewhere()):
-            return msgspec.structs.replace(self, culprits=elsewhere)
-        # Who lost a connection waited, too, until another that waited gave up; and who waits elsewhere says so.
-        waiting = {rank for rank, reports in rest.reports.items() if reports}
-        quiet = tuple(sorted(rest.ranks - set(self.hanging_ranks) - rest.lost - waiting))
-        if not missing and not quiet and (inside := self._inside(rest)):
-            origin = self.pg_desc or f"group {self.pg}", min(_seq(c.fact) for c in inside if c.fact is not None)
-            return msgspec.structs.replace(self, culprits=inside, confidence="full", origin=origin)
-        if not missing and not self.is_p2p and self.hanging_ranks:
-            # Who is in another group than that of all is not known: but nearly everybody waits in few others.
-            most = len(self.hanging) if (self.pg_desc or self.pg) in WHOLE_WORLD else len(self.hanging) // 3
-            missing = quiet if len(quiet) <= most else ()
-        if not missing:
-            return self
-        return msgspec.structs.replace(self, unmeasured=missing, quiet=missing == quiet)
-
-    def _inside(self, rest: Rest) -> tuple[Culprit, ...]:
-        """Of ranks that wait in an earlier collective of this group, those of one that all of these have completed."""
-        found = []
-        for rank, reports in sorted(rest.reports.items()):
-            mine = [r for r in reports if r.pg == self.pg and r.seq is not None and r.seq < self.seq]
-            if rank in self.hanging_ranks or not mine or any(_is_pairwise(r) for r in reports):
-                continue
-            first = min(mine, key=_seq)
-            done = [fact.last_completed for fact in self.hanging if isinstance(fact, WatchdogReport)]
-            if len(done) == len(self.hanging) and all(last is not None and last >= _seq(first) for last in done):
-                what = next((r.op for r in reports if r.op and r.seq == first.seq), None)
-                found.append(Culprit(rank, "still_inside", first.last_enqueued, first.frame, what, first))
-        return tuple(found)
-
-    def _elsewhere(self) -> tuple[Culprit, ...]:
-        """Of ranks that wait and say where, those that do not stand where most of them do."""
-        places: dict[str, list[WatchdogReport]] = {}
-        for fact in self.hanging:
-            if not isinstance(fact, WatchdogReport) or fact.frame is None:
-                return ()
-            places.setdefault(fact.frame, []).append(fact)
-        most = max(places.values(), key=len)
-        few = [fact for stand in places.values() if stand is not most for fact in stand]
-        if len(most) <= 2 * len(few):
-            return ()
-        return tuple(
-            Culprit(fact.rank, "called_different", frame=fact.frame, fact=fact) for fact in few if fact.rank is not None
-        )
-
-    def fields(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {
-            "nccl.fr.pg_id": self.pg,
-            "nccl.fr.collective_seq_id": self.seq,
-            "nccl.fr.hanging_ranks_count": len(self.hanging),
-            "hanging_ranks": self.hanging_ranks,
-            "culprit_ranks": [culprit.rank for culprit in self.culprits],
-        }
-        if self.pg_desc:
-            fields["pg_desc"] = self.pg_desc
-        if self.op:
-            fields["operation"] = self.op
-        if self.size is not None:
-            fields["group_size"] = self.size
-        if self.further:
-            fields["further_hanging_collectives"] = self.further
-        if self.unmeasured:
-            fields["not_measured_ranks"] = list(self.unmeasured)
-        if self.origin:
-            fields["origin"] = {"group": self.origin[0], "nccl.fr.collective_seq_id": self.origin[1]}
-        if self.culprits:
-            fields["culprits"] = [document_of(culprit) for culprit in self.culprits]
-        frames = _frames(self.hanging)
-        if frames:
-            fields["waiting_frames"] = frames
-        if job := next((fact.job for fact in self.hanging if fact.job), None):
-            fields["gen_ai.training.job_id"] = job
-        return fields
-
-    def promoted(self) -> dict[str, Any]:
-        return {
-            "nccl.fr.pg_id": self.pg,
-            "nccl.fr.collective_seq_id": self.seq,
-            "nccl.fr.hanging_ranks_count": len(self.hanging),
-        }
-
-
-def _wrote(lines: LastLines) -> str:
-    """What a rank was doing, in its own last words."""
-    words = lines.lines[-1][1]
-    words = words if len(words) <= 160 else f"{words[:157]}…"
-    return (
-        f"Rank {lines.rank} {lines.doing}: it wrote “{words}”"
-        if lines.doing
-        else f"Rank {lines.rank} wrote “{words}” last"
-    )
-
-
-def _printed(verdict: NcclHangVerdict, rest: Rest) -> str | None:
-    """The operation as one of the ranks' watchdogs printed it, in a line that does not name the group."""
-    said = (report for rank in verdict.hanging_ranks for report in rest.reports.get(rank, ()))
-    return next((report.op for report in said if report.op and report.seq == verdict.seq and not report.pg), None)
-
-
-def _stood(stack: StackPrinted) -> str:
-    return f"Look at rank {stack.rank}: when its stack was last printed, it stood at {stack.frame}"
-
-
 class NcclHang(Pattern[Config]):
     """Two or more ranks of a group in one collective that does not end.
 
@@ -469,7 +51,6 @@ class NcclHang(Pattern[Config]):
     maturity = "stable"
     needs = (CollectiveEntry, GroupProgress, WatchdogReport)
     triggers = (CollectiveEntry, WatchdogReport)
-    asides = (CollectiveEntry, GroupProgress)
     Config = Config
 
     @property
@@ -497,12 +78,6 @@ class NcclHang(Pattern[Config]):
             return ((job, fact.pg), (job, "")) if fact.pg else ((job, ""),)
         return ()
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """While nobody is known to wait in a collective and nothing is said, only one that has not ended does."""
-        if isinstance(fact, GroupProgress):
-            return not window.kept or fact.stalled
-        return not window.kept or (isinstance(fact, CollectiveEntry) and not fact.done)
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         reports = placed(window)
         if not window.key[1]:
@@ -511,24 +86,20 @@ class NcclHang(Pattern[Config]):
             if self._named(reports):
                 # The groups speak for themselves, but for sends and receives: only a report without its group says
                 # that it was one.
-                reports = [report for report in reports if _is_pairwise(report)]
-        calls = window.digest(CollectiveEntry, Calls)
-        idle = not calls.open and not calls.pairs
-        if idle and not reports:
-            window.keep(True)
+                reports = [report for report in reports if is_pairwise(report)]
+        entries = window.of(CollectiveEntry)
+        if not reports and all(entry.done for entry in entries):
             return []
+        calls = Calls(entries)
         cohorts, pairwise = self._hanging(calls, reports, now)
         enough = self.config.min_ranks
         stalled = any(fact.stalled for fact in window.of(GroupProgress))
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
         spokesman = _spokesman(cohorts)
         if few and spokesman is not None:
-            window.keep(None)
             return [_verdict(window, 0, cohorts[0], Known.of(window), False, spokesman.reporter)]
         if few and not stalled:
-            window.keep(idle or None)
             return []
-        window.keep(None)
         known = Known.of(window)
         found: list[NcclHangVerdict] = []
         if pairwise:
@@ -539,7 +110,7 @@ class NcclHang(Pattern[Config]):
             for seq in (*(seq for seq in entered if seq in cohorts and seq in calls.open), *told):
                 pairwise.update({rank: fact for rank, fact in cohorts[seq].items() if rank not in pairwise})
             if len(pairwise) >= enough:
-                found.append(_verdict(window, min(_seq(f) for f in pairwise.values()), pairwise, known, True))
+                found.append(_verdict(window, min(seq_of(f) for f in pairwise.values()), pairwise, known, True))
         else:
             if known.stalled is not None:
                 # Who waits further on waits for those that are still inside: one hang.
@@ -567,7 +138,10 @@ class NcclHang(Pattern[Config]):
         wait = self.config.threshold + 1
         after = now - wait
         soonest: int | None = None
-        calls = window.digest(CollectiveEntry, Calls)
+        entries = window.of(CollectiveEntry)
+        if all(entry.done for entry in entries):
+            return None
+        calls = Calls(entries)
         for ranks in (*(calls.latest[seq] for seq in calls.open), calls.pairs):
             for entry in ranks.values():
                 if entry.final or entry.state == "completed" or entry.completed is not None:
@@ -608,18 +182,18 @@ class NcclHang(Pattern[Config]):
                 continue
             if report.rank is None:
                 # Its number in the group stands for it, below all ranks.
-                if report.group_rank is not None and report.seq is not None and not _is_pairwise(report):
+                if report.group_rank is not None and report.seq is not None and not is_pairwise(report):
                     cohorts.setdefault(report.seq, {}).setdefault(-1 - report.group_rank, report)
                 continue
-            if report.pg == GLOO or (report.seq is None and report.missing):
+            if report.pg == GLOO or (report.seq is None and report.awaits):
                 said = cohorts.setdefault(0, {})
                 before = said.setdefault(report.rank, report)
-                if report.missing and not getattr(before, "missing", ()):
+                if report.awaits and not getattr(before, "awaits", False):
                     said[report.rank] = report  # who is missing says more than that one waited
                 continue
             if report.seq is None:
                 continue
-            if _is_pairwise(report):
+            if is_pairwise(report):
                 pairwise.setdefault(report.rank, report)
             elif report.rank not in pairwise and not calls.ended(report.rank, report.seq):
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
@@ -643,8 +217,11 @@ def _verdict(
     hanging = tuple([cohort[rank] for rank in sorted(cohort)])
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
     unmeasured: tuple[int, ...] = ()
+    exchanging = tuple(sorted(known.unseen)) if pairwise and not culprits else ()
     if known.absent or known.unseen:
         missing = known.absent if culprits else known.absent | known.unseen
+        if pairwise:
+            missing = set() if culprits else known.unseen  # only its peers take part in a send or receive
         unmeasured = tuple(sorted(missing - cohort.keys() - {c.rank for c in culprits}))
     first: CollectiveEntry | None = None
     time = hanging[0].time
@@ -674,25 +251,9 @@ def _verdict(
         hanging=hanging,
         culprits=culprits,
         unmeasured=unmeasured,
+        exchanging=exchanging,
         origin=origin,
         size=known.size,
         earlier=known.earlier,
         reporter=reporter,
     )
-
-
-def _is_pairwise(report: WatchdogReport) -> bool:
-    return (report.op or "").upper().startswith(_PAIRWISE)
-
-
-def _seq(fact: Fact) -> int:
-    return getattr(fact, "seq", None) or 0
-
-
-def _frames(facts: Sequence[CollectiveEntry | WatchdogReport]) -> list[str]:
-    """Where the waiting ranks are, in user code; each place once, the commonest first."""
-    counts: dict[str, int] = {}
-    for fact in facts:
-        if frame := fact.frame:
-            counts[frame] = counts.get(frame, 0) + 1
-    return sorted(counts, key=lambda frame: (-counts[frame], frame))[:4]

@@ -13,11 +13,26 @@ from tracecore.facts.nccl import WatchdogReport
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
 
 Why: TypeAlias = Literal["never_entered", "called_different", "still_inside", "never_started"]
 #: Of what dumps say about the ranks at the end of a chain of waits.
 _WHY: Mapping[str, Why] = {"different": "called_different", "inside": "still_inside", "unstarted": "never_started"}
+
+
+#: The watchdog prints point-to-point operations with a counter of their own.
+_PAIRWISE = ("SEND", "RECV", "COALESCED")
+
+
+def is_pairwise(report: WatchdogReport) -> bool:
+    """Return whether a watchdog's report is about a send, a receive or a batch of them."""
+    return (report.op or "").upper().startswith(_PAIRWISE)
+
+
+def seq_of(fact: Fact) -> int:
+    """Return the sequence number of an entry or report; 0 where it has none."""
+    return getattr(fact, "seq", None) or 0
 
 
 class Culprit(msgspec.Struct, frozen=True):
@@ -47,12 +62,10 @@ class Calls:
     there are any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
         self.open: dict[int, int] = {}
         self.pairs: dict[int, CollectiveEntry] = {}
-
-    def add(self, entries: Sequence[CollectiveEntry]) -> None:
         latest, open_, pairs = self.latest, self.open, self.pairs
         # No calls in here but where an entry takes the place of another: this runs for every entry.
         for entry in entries:
@@ -135,7 +148,7 @@ class Known:
             known.absent = _silent(window)
         known.entered = _entered(window, known.progress)
         known.stuck_at = _stuck_at(window)
-        known.odd = _odd(window.digest(CollectiveEntry, Calls).latest) if _differ(window.of(CollectiveEntry)) else []
+        known.odd = _odd(Calls(window.of(CollectiveEntry)).latest) if _differ(window.of(CollectiveEntry)) else []
         return known
 
     def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracecore.signals.flight_recorder.dump import Entry
-    from tracecore.signals.flight_recorder.state import GroupState, Why
+    from tracecore.signals.flight_recorder.state import GroupState, Member, Why
 
 _MAX_CHAIN: Final = 64
 _ARROW: Final = re.compile(r"^(send|recv) ([0-9]{1,8})(?:->|<-)([0-9]{1,8})")
@@ -90,7 +90,7 @@ def _first_waits(groups: list[GroupState]) -> dict[int, _Wait]:
     first: dict[int, _Wait] = {}
     for group in groups:
         for member in group.present.values():
-            waits = [wait for entry in member.pending if (wait := _pair_wait(group, entry)) is not None]
+            waits = _pair_waits(group, member)
             if member.first_waiting is not None:
                 entry = member.entry
                 created, record_id = (entry.created, entry.record_id) if entry else (0, 0)
@@ -192,11 +192,31 @@ def peer_of(group: GroupState, entry: Entry) -> int | None:
     return group.members[peer] if not group.inferred and peer < len(group.members) else peer
 
 
-def _pair_wait(group: GroupState, entry: Entry) -> _Wait | None:
-    peer = peer_of(group, entry)
-    if peer is None:
+def other_half_of(name: str) -> str | None:
+    """Return what the peer of a send or receive records: `nccl:recv 3<-2` for `nccl:send 2->3`."""
+    operation = operation_of(name)
+    found = _ARROW.match(operation)
+    if found is None:
         return None
-    return _Wait(group.label, entry.p2p_seq, entry.created, entry.record_id, (peer,), pairwise=True)
+    backend = name.removesuffix(operation)
+    mine, peer = found.group(2), found.group(3)
+    return f"{backend}recv {peer}<-{mine}" if found.group(1) == "send" else f"{backend}send {peer}->{mine}"
+
+
+def _pair_waits(group: GroupState, member: Member) -> list[_Wait]:
+    """Return the wait in the first open send or receive.
+
+    The operations of one batch run together: the batch waits for the peers that never posted their half, and where
+    all have, for all of its peers.
+    """
+    pairs = [(entry, peer) for entry in member.pending if (peer := peer_of(group, entry)) is not None]
+    if not pairs:
+        return []
+    first = pairs[0][0]
+    batch = [(entry, peer) for entry, peer in pairs if entry.p2p_seq == first.p2p_seq]
+    awaited = [peer for entry, peer in batch if entry.record_id in member.unmatched] or [peer for _, peer in batch]
+    peers = tuple(sorted(set(awaited)))
+    return [_Wait(group.label, first.p2p_seq, first.created, first.record_id, peers, pairwise=True)]
 
 
 def _roots(begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]], present: set[int]) -> _End:

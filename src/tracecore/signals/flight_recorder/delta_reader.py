@@ -22,6 +22,7 @@ from tracecore.signals.flight_recorder.dump import (
     Entry,
     GroupTable,
     assemble,
+    batches_of,
     columns_of,
     dump_of,
     entry_p2p,
@@ -322,11 +323,12 @@ class _Delta:
         else:
             positions, entries = notable_positions(columns), {}
         notable = []
+        ended = batches_of(columns)[1]
         for position in positions:
             offset = int(self.starts[position])
             if position in read or position not in entries:
                 raw = read.get(position) or self._interpreted(position)
-                notable.append(make_entry(raw, int(columns.group[position]), offset))
+                notable.append(make_entry(raw, int(columns.group[position]), offset, ended=bool(ended[position])))
             else:
                 entry = entries[position]
                 created, started, completed = (int(column[position]) for column in times)

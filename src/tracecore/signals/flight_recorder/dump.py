@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.signals.arrays import np
-from tracecore.signals.flight_recorder.matching import digest, dtypes_of, operation_of, signature, sizes_of
+from tracecore.signals.flight_recorder.matching import COALESCED, digest, dtypes_of, operation_of, signature, sizes_of
 from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ STARTED: Final = 4
 _MAX_GROUPS: Final = 4096
 _MAX_TEXT: Final = 512
 _INT_MAX: Final = (1 << 63) - 1
+#: The signature of the row that closes a batch.
+_BATCH: Final = digest(COALESCED)
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
@@ -221,8 +223,8 @@ def frames_of(value: Any) -> tuple[Frame, ...]:
     )
 
 
-def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0) -> Entry:
-    """The full entry of a raw one."""
+def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bool = False) -> Entry:
+    """Return the full entry of a raw one; `ended` where the batch that it belongs to has ended."""
     return Entry(
         group=group,
         seq=entry_seq(raw),
@@ -230,7 +232,7 @@ def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0) -> Entry:
         record_id=integer(raw.get("record_id")) or 0,
         name=text(raw.get("profiling_name")),
         state=text(raw.get("state")),
-        done=entry_done(raw),
+        done=ended or entry_done(raw),
         retired=raw["retired"] if isinstance(raw.get("retired"), bool) else None,
         is_p2p=entry_p2p(raw),
         created=instant(raw.get("time_created_ns")) or 0,
@@ -342,13 +344,38 @@ def columns_of(entries: Sequence[Any], table: GroupTable) -> tuple[Columns, dict
     return columns, texts, kept
 
 
+def batches_of(columns: Columns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return two masks: rows that close a batch of sends and receives, and rows that have ended.
+
+    `batch_isend_irecv` records each operation of a batch and then one row for the whole batch. Only that closing row
+    is ever marked as completed, and its collective sequence number belongs to an earlier collective.
+    """
+    flags = columns.flags
+    done = (flags & DONE) != 0
+    closing = np.zeros(len(flags), dtype=np.bool_)
+    pairwise = (flags & P2P) != 0
+    if not bool(pairwise.any()):
+        return closing, done
+    same = (columns.group[1:] == columns.group[:-1]) & pairwise[:-1]
+    closing[1:] = same & ~pairwise[1:] & (columns.sig[1:] == _BATCH)
+    # Operations of one batch stand next to each other and share their number.
+    begins = np.append(True, ~(same & pairwise[1:] & (columns.seq[1:] == columns.seq[:-1])))
+    batch = np.cumsum(begins) - 1
+    closers = np.flatnonzero(closing)
+    ended = np.zeros(int(batch[-1]) + 1, dtype=np.bool_)
+    ended[batch[closers - 1]] = done[closers]
+    return closing, done | (pairwise & ended[batch])
+
+
 def notable_positions(columns: Columns, p2p_limit: int = 64) -> list[int]:
     """Where the first unfinished and the last of each group are, and the unfinished p2p operations."""
     positions: set[int] = set()
-    collective = (columns.flags & P2P) == 0
-    done = (columns.flags & DONE) != 0
+    closing, done = batches_of(columns)
+    collective = ((columns.flags & P2P) == 0) & ~closing
     for number in sorted(set(columns.group.tolist())):  # not `np.unique`, which loads masked arrays for nothing
-        every = np.flatnonzero(columns.group == number)
+        every = np.flatnonzero((columns.group == number) & ~closing)
+        if not len(every):
+            continue
         positions.add(int(every[-1]))
         mine = every[collective[every]]
         if len(mine):
@@ -356,7 +383,7 @@ def notable_positions(columns: Columns, p2p_limit: int = 64) -> list[int]:
             waiting = mine[~done[mine]]
             if len(waiting):
                 positions.add(int(waiting[np.argmin(columns.seq[waiting])]))
-    pending = np.flatnonzero(~collective & ~done)
+    pending = np.flatnonzero(((columns.flags & P2P) != 0) & ~done)
     positions.update(int(p) for p in pending[:p2p_limit])
     return sorted(positions)
 
@@ -435,8 +462,9 @@ def dump_of(path: str, rank: int, root: Mapping[str, Any]) -> Dump:
     entries.sort(key=lambda raw: integer(raw.get("record_id")) or 0)
     table = GroupTable()
     columns, signatures, kept = columns_of(entries, table)
+    ended = batches_of(columns)[1]
     notable = [
-        make_entry(entries[kept[position]], int(columns.group[position]), position)
+        make_entry(entries[kept[position]], int(columns.group[position]), position, ended=bool(ended[position]))
         for position in notable_positions(columns)
     ]
     first = integer(entries[0].get("record_id")) if entries else 0

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.signals.arrays import np
-from tracecore.signals.flight_recorder.chains import follow_chains
-from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, Dump, Entry, Group
-from tracecore.signals.flight_recorder.matching import operation_of
+from tracecore.signals.flight_recorder.chains import follow_chains, other_half_of, peer_of
+from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, Dump, Entry, Group, batches_of
+from tracecore.signals.flight_recorder.matching import digest, operation_of
 from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Late, Member, Side
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def _rings(parts: list[_Part]) -> dict[int, _Ring]:
 
 def _ring(part: _Part) -> _Ring:
     columns = part.dump.columns
-    mine = (columns.group == part.number) & ((columns.flags & P2P) == 0) & (columns.seq > 0)
+    closing = batches_of(columns)[0]
+    mine = (columns.group == part.number) & ((columns.flags & P2P) == 0) & (columns.seq > 0) & ~closing
     rows = np.flatnonzero(mine)
     seq, sig, done = columns.seq[rows], columns.sig[rows], (columns.flags[rows] & DONE) != 0
     if len(seq) > 1 and not bool((np.diff(seq) > 0).all()):
@@ -168,6 +169,7 @@ def _state(label: str, parts: list[_Part], ranks: tuple[int, ...]) -> GroupState
         absent=absent,
     )
     _undo_aborted(state, rings, parts)
+    _match_pairs(state, parts)
     _find_stuck(state)
     _compare(state, rings, parts)
     return state
@@ -251,6 +253,37 @@ def _undo_aborted(state: GroupState, rings: dict[int, _Ring], parts: list[_Part]
 
 def _unretired(part: _Part) -> set[int]:
     return {entry.record_id for entry in part.dump.notable if entry.retired is False}
+
+
+def _match_pairs(state: GroupState, parts: list[_Part]) -> None:
+    """Find the open sends and receives whose other half was never posted.
+
+    The n-th send from one rank to another belongs to the n-th receive there. Only dumps that hold everything since
+    their first operation can be counted.
+    """
+    whole = {part.dump.rank: part for part in parts if not part.dump.wrapped}
+    for rank, member in state.present.items():
+        if rank not in whole:
+            continue
+        open_names: dict[str, int] = {}
+        for entry in member.pending:
+            open_names[entry.name] = open_names.get(entry.name, 0) + 1
+        seen: dict[str, int] = {}
+        unmatched = set()
+        for entry in member.pending:
+            peer, other_half = peer_of(state, entry), other_half_of(entry.name)
+            if peer is None or other_half is None or peer not in whole:
+                continue
+            before = _count(whole[rank], entry.name) - open_names[entry.name]
+            seen[entry.name] = seen.get(entry.name, 0) + 1
+            if _count(whole[peer], other_half) < before + seen[entry.name]:
+                unmatched.add(entry.record_id)
+        member.unmatched = frozenset(unmatched)
+
+
+def _count(part: _Part, name: str) -> int:
+    columns = part.dump.columns
+    return int(((columns.group == part.number) & (columns.sig == digest(name))).sum())
 
 
 def _find_stuck(state: GroupState) -> None:

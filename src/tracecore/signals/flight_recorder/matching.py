@@ -17,7 +17,7 @@ _ROOTED: Final = ("gather", "scatter", "broadcast", "reduce", "_broadcast_oop", 
 #: The type that the recorder writes for a tensor that a rank does not have.
 _NO_TENSOR: Final = ("UNKNOWN_SCALAR", "Undefined")
 #: The record that closes a coalesced group; what it covers is recorded before it.
-_COALESCED: Final = "coalesced"
+COALESCED: Final = "coalesced"
 
 #: Bounds for hostile sizes: tensors in an entry, dimensions of a tensor.
 _MAX_TENSORS: Final = 65_536
@@ -79,7 +79,7 @@ def signature(
     output_dtypes: tuple[str, ...],
 ) -> str:
     """What must be equal on all ranks of the group at one sequence number."""
-    if operation == _COALESCED or operation.endswith("_coalesced"):
+    if operation == COALESCED or operation.endswith("_coalesced"):
         # The members of a coalesced group are recorded (and compared) on their own; the closing record repeats
         # whatever tensors this rank happened to pass.
         return operation

@@ -28,6 +28,7 @@ class Member(msgspec.Struct, kw_only=True):
             unfinished collective.
         roots: the ranks at the end of the chain it waits for, or of which one waits for the other in a circle; empty
             where it waits for nobody that is known.
+        unmatched: record numbers of pending sends and receives whose other half was never posted.
         why: what is wrong with those ranks.
         origin: (group label, sequence) where those ranks are missed, or in which they are.
         unseen: ranks without a dump for which it may wait, where there are no roots.
@@ -46,6 +47,7 @@ class Member(msgspec.Struct, kw_only=True):
     latest: Entry | None = None
     final: Entry | None = None
     pending: list[Entry] = msgspec.field(default_factory=list)
+    unmatched: frozenset[int] = frozenset()
     waits_in: tuple[str, int] | None = None
     roots: tuple[int, ...] = ()
     why: Why = "absent"

@@ -30,11 +30,15 @@ _JOB_LABELS = (
     "jobset.sigs.k8s.io/jobset-name",
     "volcano.sh/job-name",
     "ray.io/job-name",
+    "ray.io/originated-from-cr-name",
     "ray.io/cluster",
     "leaderworkerset.sigs.k8s.io/name",
+    "kueue.x-k8s.io/pod-group-name",
     "batch.kubernetes.io/job-name",
     "job-name",
 )
+#: Which start of the job a pod is part of.
+_ATTEMPT_LABELS = ("jobset.sigs.k8s.io/restart-attempt", "volcano.sh/job-version")
 _RANK_LABELS = ("gen-ai.training.io/rank", "gen_ai.training.io/rank")
 _OWNERS = {
     "Job": "k8s.job.name",
@@ -50,6 +54,8 @@ _CUDA_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 _INDEX_LABELS = (
     ("batch.kubernetes.io/job-completion-index", "jobset.sigs.k8s.io/job-index"),
     ("leaderworkerset.sigs.k8s.io/worker-index", "leaderworkerset.sigs.k8s.io/group-index"),
+    ("apps.kubernetes.io/pod-index", ""),
+    ("kueue.x-k8s.io/pod-group-pod-index", ""),
 )
 #: Exit codes of a container that was stopped: by SIGTERM, and by SIGKILL when its grace period was over.
 _ASKED = (143, 137)
@@ -147,7 +153,7 @@ def _items(documents: Iterator[object]) -> Iterator[Json]:
 
 
 def records(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSignal]:
-    """What one object says has happened."""
+    """Yield what one object says has happened."""
     kind = item.get("kind")
     if kind == "Event":
         yield _event(item, stream, clock, index)
@@ -213,12 +219,18 @@ def pod_identity(item: Json) -> Attributes:
         if value := _text(labels.get(label)):
             identity["gen_ai.training.job_id"] = value
             break
-    rank = _environment(spec).get("RANK", "")
+    if "gen_ai.training.job_id" not in identity and _gpus(spec) and "k8s.statefulset.name" in identity:
+        identity["gen_ai.training.job_id"] = identity["k8s.statefulset.name"]
+    rank = _environment_rank(spec)
     for label in _RANK_LABELS:
         rank = rank or _text(labels.get(label))
     rank = rank or _index(labels, spec)
     if _RANK.match(rank):
         identity["gen_ai.training.rank"] = int(rank)
+    for label in _ATTEMPT_LABELS:
+        if _RANK.match(attempt := _text(labels.get(label))) and int(attempt):
+            identity["tracecore.attempt"] = int(attempt)
+            break
     gpu = _text(labels.get(_GPU_ANNOTATION)).strip()
     if gpu:
         identity["gpu.id" if "," not in gpu else "tracecore.pod.gpus"] = gpu.lower()
@@ -232,6 +244,13 @@ def _gpu_containers(spec: Json) -> Json:
     """The one container that asks for GPUs, alone; nothing where there are several."""
     asking = [one for one in _list(spec.get("containers")) if _gpus({"containers": [one]})]
     return {"containers": asking} if len(asking) == 1 else {}
+
+
+def _environment_rank(spec: Json) -> str:
+    """Return RANK of the pod's environment; of a pod that starts several processes it is the number of the pod."""
+    environment = _environment(spec)
+    several = environment.get("PET_NPROC_PER_NODE", "1") != "1" or _gpus(spec) > 1
+    return "" if several else environment.get("RANK", "")
 
 
 def _index(labels: Json, spec: Json) -> str:
@@ -296,7 +315,7 @@ def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSi
 
 
 def _deleted(meta: Json) -> int | None:
-    """When somebody asked for the pod to go: what is left of its life then is its grace period."""
+    """Return when somebody asked for the pod to go: what is left of its life then is its grace period."""
     when, grace = _time(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
     if when is None:
         return None
@@ -304,7 +323,7 @@ def _deleted(meta: Json) -> int | None:
 
 
 def _stopped(status: Json) -> int | None:
-    """When a pod was ended: as its conditions, else its containers say; of one that never ran, when it came."""
+    """Return when a pod was ended: as its conditions, else its containers say; of one that never ran, when it came."""
     conditions = [_dict(c) for c in _list(status.get("conditions"))]
     ends = [
         _time(c.get("lastTransitionTime")) or 0

@@ -67,6 +67,8 @@ _MESSAGE = (
     b"RPC: /",  # the call that failed, of JAX's coordination service
     b"Additional GRPC error information",
     b"/job:",  # the tasks that JAX's coordination service misses
+    b"# of tasks that reached",
+    b"The first task at the barrier",
     b"Missing ranks:",  # Horovod's, one line for each below
     b"Stalled ranks:",
     b"Stalled ops:",
@@ -102,7 +104,9 @@ def is_exception(text: bytes) -> bool:
     return bool(package) or name[:1].isupper() or name[:1] == b"_"
 
 
-_CONTINUES = rb"#\d|nccl[A-Z]|\d: \[|^\s*$|" + b"|".join(map(re2.escape, (*_MESSAGE, *_CHAINED)))
+_CONTINUES = rb"#\d|nccl[A-Z]|\d: \[|^\s*$|(?:^|[]:>] )\d{1,7}\s*$|" + b"|".join(
+    map(re2.escape, (*_MESSAGE, *_CHAINED))
+)
 #: What a line has, whatever stands around its text, that `continues_message`.
 CONTINUES = re2.compile(_CONTINUES)
 #: The same of a line as it is, in which codes and escapes may hide anything.
@@ -111,7 +115,7 @@ MAY_CONTINUE = re2.compile(rb"[\x00\x1b\\]|" + _CONTINUES)
 
 def continues_message(text: bytes) -> bool:
     """A line that frameworks print as part of the error message before it."""
-    if text[:1] == b"#":
+    if text[:1] == b"#" and text[1:2].isdigit():
         return bool(_PYTHON_FRAME.match(text))
     if text[:4] == b"nccl":
         return bool(_NCCL_ERROR.match(text))
@@ -143,6 +147,7 @@ class Traceback:
         self._state = "chain" if chained else "frames"
         self._last_error = False
         self._announced = False  # the message says that another exception follows
+        self._numbers = False
         self._words = 0
         self._blank = False
 
@@ -202,6 +207,9 @@ class Traceback:
         if self._last_error or self._announced:
             self._last_error = self._announced = False
             return TAKE
+        if self._numbers and body.isdigit():
+            return TAKE
+        self._numbers = body.endswith(b"task names:")  # newer versions of JAX put a number for each task below
         if (body[:2] == b"  " and b"%|" not in body) or body[:1] == b"\t" or continues_message(body):
             self._last_error = body.startswith(b"Last error:")
             return TAKE

@@ -123,6 +123,13 @@ class _Open:
             self.lines.append(text)
             self.size += len(text) + 1
             return
+        room = MAX_BODY * 3 // 4 - self.size
+        if not self.tail and room > 0 and len(text) > MAX_BODY // 4:
+            # The last line of a traceback may be a megabyte: its beginning says what was raised.
+            self.lines.append(text[:room])
+            self.size += room + 1
+            text = text[room:]
+        self.left_out += max(0, len(text) - MAX_BODY // 4)
         self.tail.append(text[-MAX_BODY // 4 :])
         self.tail_size += len(self.tail[-1]) + 1
         while self.tail_size > MAX_BODY // 4 and len(self.tail) > 1:

@@ -1,14 +1,13 @@
-"""What a live target answers: Prometheus' text format and OpenMetrics, read strictly, as Prometheus does.
+"""Parse one line of Prometheus' text format or of OpenMetrics, strictly, as Prometheus does.
 
-`tracecore.signals.metrics.prometheus` reads saved scrapes and takes what it can; here a line that is none makes the
-whole answer worthless, because what else would be missing cannot be told.
+The receiver rejects a whole answer for one bad line, because it cannot know what else is missing. The reader of saved
+scrapes counts the line and goes on.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
-
-from tracecore.signals.metrics.prometheus import is_name, read_label
 
 #: Labels of one series, and characters of one value, whatever a configuration allows.
 MOST_LABELS: Final = 256
@@ -18,6 +17,8 @@ SHOWN: Final = 120
 #: Milliseconds since the epoch after which a time is not believed: the year 2200.
 LATEST: Final = 7_258_118_400_000
 
+_LABEL: Final = re.compile(r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"([^"\\]*(?:\\.[^"\\]*)*)"[ \t]*(?:,|(?=}))', re.ASCII)
+_CLOSING: Final = re.compile(r"[ \t]*}")
 _KINDS: Final = frozenset(
     {"counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset", "unknown", "untyped"}
 )
@@ -72,29 +73,42 @@ def written(line: str) -> Written:
     brace = line.find("{")
     space = _blank(line, 0)
     if brace < 0 or (0 <= space < brace and line[space:brace].strip(" \t")):
-        if space <= 0 or not is_name(line[:space].replace(":", "_")):
+        if space <= 0 or not _is_name(line[:space].replace(":", "_")):
             raise ExpositionError(f"no series: {line[:SHOWN]!r}")
         return Written(line[:space], {}, space)
     name = line[:brace].rstrip(" \t")
-    if not is_name(name.replace(":", "_")):
+    if not _is_name(name.replace(":", "_")):
         raise ExpositionError(f"no name of a metric: {line[:SHOWN]!r}")
     labels, at = _labels(line, brace + 1)
     return Written(name, labels, at)
 
 
+def _is_name(name: str) -> bool:
+    """Return whether it may be the name of a label."""
+    return name.isascii() and name.isidentifier()
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return text.replace("\\\\", "\x00").replace('\\"', '"').replace("\\n", "\n").replace("\x00", "\\")
+
+
 def _labels(line: str, at: int) -> tuple[dict[str, str], int]:
+    """Return the labels that begin here, and where the line goes on behind the closing brace."""
     labels: dict[str, str] = {}
-    count = 0
-    while True:
-        end = read_label(line, at, labels, MOST_LABELS, LONGEST_LABEL)
-        if end is None:
-            raise ExpositionError(f"no labels: {line[:SHOWN]!r}")
-        if end < 0:
-            return labels, -end
-        count += 1
-        if len(labels) != count:
+    while (found := _LABEL.match(line, at)) is not None:
+        name, value = found.groups()
+        if name in labels:
             raise ExpositionError(f"a label stands twice: {line[:SHOWN]!r}")
-        at = end
+        if len(labels) >= MOST_LABELS or len(value) > LONGEST_LABEL:
+            break
+        labels[name] = _unescape(value)
+        at = found.end()
+    end = _CLOSING.match(line, at)
+    if end is None:
+        raise ExpositionError(f"no labels: {line[:SHOWN]!r}")
+    return labels, end.end()
 
 
 def _blank(text: str, at: int) -> int:
@@ -154,7 +168,7 @@ def _exemplar(behind: str) -> Exemplar:
 
 
 def about(line: str) -> About | None:
-    """What a comment says about a metric; None for any other comment.
+    """Return what a comment says about a metric; None for any other comment.
 
     Raises:
         ExpositionError: a type that is none.
@@ -168,6 +182,6 @@ def about(line: str) -> About | None:
         if kind not in _KINDS:
             raise ExpositionError(f"no type of a metric: {line[:SHOWN]!r}")
         return About(what, name, "unknown" if kind == "untyped" else kind)
-    if what == "HELP" and "\\" in text:
-        text = text.replace("\\\\", "\x00").replace("\\n", "\n").replace('\\"', '"').replace("\x00", "\\")
+    if what == "HELP":
+        text = _unescape(text)
     return About(what, name, text)

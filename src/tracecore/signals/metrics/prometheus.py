@@ -14,23 +14,19 @@ import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.logs.blocks import blocks
+from tracecore.signals.metrics.exposition import ExpositionError, number, written
 from tracecore.signals.metrics.point import Point
 from tracecore.signals.record import Source
 from tracecore.signals.stamps import SECOND
 from tracecore.signals.stream import Clock, Counters, Stream
 
 INTERVAL = 15 * SECOND
-MAX_LABELS = 64
-MAX_LABEL = 4096
 MAX_TYPES = 65_536
 #: Points of one scrape: a whole cluster's, federated.
 MAX_POINTS = 2_000_000
 #: Seconds since the epoch after which a time is not believed: the year 2100.
 LATEST = 4_102_444_800
 
-_VALUE = re2.compile(
-    r"^\s*([-+]?(?:[0-9.]+(?:[eE][-+]?\d+)?|Inf|inf|NaN|nan|0x[0-9a-fA-F]+))(?:\s+(-?[0-9.]+))?\s*(?:#.*)?$"
-)
 _COMMENT = re2.compile(rb"^#.*?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|\b1\d{9}(?:\d{3})?(?:\.\d+)?\b)")
 _IN_NAME = re2.compile(
     r"(20\d\d)-?(\d\d)-?(\d\d)[T_.-]?(\d\d)[-:.]?(\d\d)[-:.]?(\d\d)|(?:^|\D)(1\d{9})(?:\d{3})?(?:\D|$)"
@@ -202,100 +198,29 @@ _KNOWN = Families()
 
 
 def parse(text: str) -> tuple[str, dict[str, str], float, int | None] | None:
-    """One sample line: name, labels, value, its own time if it has one. None where it is no sample."""
-    brace = text.find("{")
-    space = text.find(" ", 0, brace) if brace >= 0 else text.find(" ")
-    if brace >= 0 and (space < 0 or not text[space:brace].strip()):
-        name, at = text[:brace].rstrip(), brace + 1
-    else:
-        words = text.split(None, 1)
-        name, at = words[0] if words else "", 0
-    if not is_name(name.replace(":", "_")):
+    """Return name, labels, value and, where it has one, the time of a sample line. None where it is no sample."""
+    try:
+        name, labels, end = written(text)
+    except ExpositionError:
         return None
-    labels: dict[str, str] = {}
-    if at == 0:
-        amount = _amount(text[len(name) :])
-        return None if amount is None else (name, labels, *amount)
-    while True:
-        end = read_label(text, at, labels)
-        if end is None:
-            return None
-        if end < 0:
-            break
-        at = end
-    amount = _amount(text[-end:])
+    amount = _amount(text[end:])
     return None if amount is None else (name, labels, *amount)
 
 
-def is_name(name: str) -> bool:
-    """Whether it may be the name of a label."""
-    return name.isascii() and name.isidentifier()
-
-
-def read_label(
-    text: str, at: int, labels: dict[str, str], most: int = MAX_LABELS, longest: int = MAX_LABEL
-) -> int | None:
-    """Read the label that begins here.
-
-    Gives where the next one begins; where the line goes on behind the closing brace, negated; None for no label.
-    """
-    size = len(text)
-    while at < size and text[at] in " \t":
-        at += 1
-    if at < size and text[at] == "}":
-        return -at - 1
-    equals = text.find("=", at, at + longest)
-    if equals < 0 or len(labels) >= most:
-        return None
-    name, begin = text[at:equals].strip(), equals + 1
-    while begin < size and text[begin] in " \t":
-        begin += 1
-    if not is_name(name) or begin >= size or text[begin] != '"':
-        return None
-    begin += 1
-    quote = begin - 1
-    while True:
-        quote = text.find('"', quote + 1)
-        if quote < 0 or quote - begin > longest:
-            return None
-        slash = quote - 1
-        while text[slash] == "\\":
-            slash -= 1
-        if (quote - slash) % 2:
-            break
-    labels[name] = _unescape(text[begin:quote])
-    at = quote + 1
-    while at < size and text[at] in " \t":
-        at += 1
-    if at < size and text[at] == ",":
-        return at + 1
-    return at if at < size and text[at] == "}" else None
-
-
 def _amount(rest: str) -> tuple[float, int | None] | None:
-    """The value behind a series, and its time where it has one."""
+    """Return the value behind a series, and its time where it has one. None where nothing was measured."""
+    parts = rest.partition("#")[0].split()
+    if not 1 <= len(parts) <= 2:
+        return None
     time: int | None = None
     try:
-        value = float("" if "_" in rest else rest)
-    except ValueError:
-        match = _VALUE.match(rest)
-        if match is None:
-            return None
-        written, stamp = match.groups()
-        try:
-            value = float(int(written, 16)) if written[:2] == "0x" else float(written)
-            if stamp is not None:
-                # Prometheus writes milliseconds, OpenMetrics seconds with a fraction.
-                number = float(stamp)
-                time = int(number * SECOND) if number < 1e11 else int(number) * 1_000_000
-                if not 0 < time < LATEST * SECOND:
-                    return None
-        except (ValueError, OverflowError):
-            return None
-    return None if value != value else (value, time)  # NaN: not measured
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    return text.replace("\\\\", "\x00").replace('\\"', '"').replace("\\n", "\n").replace("\x00", "\\")
+        value = number(parts[0])
+        if len(parts) == 2:
+            # Prometheus writes milliseconds, OpenMetrics seconds with a fraction.
+            stamp = number(parts[1])
+            time = int(stamp * SECOND) if stamp < 1e11 else int(stamp) * 1_000_000
+            if not 0 < time < LATEST * SECOND:
+                return None
+    except (ExpositionError, ValueError, OverflowError):
+        return None
+    return None if value != value else (value, time)

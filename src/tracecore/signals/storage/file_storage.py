@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import contextlib
 import os
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -23,17 +21,17 @@ _MIB: Final = 1 << 20
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """When files are rewritten without what is no longer current.
+    """Options for giving unused room back to the file system.
 
     Args:
-        directory: where the new file is made before it replaces the old one; must be of the same file system.
+        directory: accepted for the Collector's sake; nothing is copied here.
         on_start: when the agent starts.
         on_rebound: when much was held and little is left.
         rebound_needed_threshold_mib: how large a file has to have been.
         rebound_trigger_threshold_mib: how little has to be left in it.
         check_interval: how often this is looked at.
-        max_transaction_size: accepted for the Collector's sake; a rewrite needs no transactions here.
-        cleanup_on_start: remove what a rewrite left behind that was killed.
+        max_transaction_size: accepted for the Collector's sake.
+        cleanup_on_start: accepted for the Collector's sake; nothing is left behind here.
     """
 
     directory: str = ""
@@ -68,7 +66,7 @@ class FileStorageConfig(msgspec.Struct, frozen=True, kw_only=True):
     recreate: bool = False
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What is wrong with it, and where."""
+        """Yield what is wrong with it, and where."""
         try:
             if not 0 <= int(self.directory_permissions, 8) <= 0o777:
                 raise ValueError
@@ -110,9 +108,6 @@ class FileStorage:
             raise StorageError(f"{self._directory} does not exist; create it or set create_directory")
         if (mode := self._directory.stat().st_mode) & 0o022 and not mode & stat.S_ISVTX:
             self._report(f"{self._directory} can be written by others (mode {mode & 0o7777:04o}); make it 0700")
-        if self._config.compaction.cleanup_on_start:
-            for left in self._compaction_directory().glob(".*.new"):
-                left.unlink(missing_ok=True)
 
     def client(self, name: str) -> Journal:
         """The journal of a component; the same one for the same name.
@@ -131,25 +126,28 @@ class FileStorage:
         path = self._directory / quote(name, safe="")
         try:
             try:
-                journal = self._locked(path)
+                journal = self._journal(path)
             except Corrupt as damage:
-                aside = _free_name(path)
-                os.rename(path, aside)
+                aside = _set_aside(path)
                 self.set_aside.append(aside)
                 self._report(f"{path} cannot be trusted ({damage}); it is kept as {aside.name} and begun anew")
-                journal = self._locked(path)
+                journal = self._journal(path)
         except OSError as error:
-            link = error.errno == errno.ELOOP
-            raise StorageError(f"{path}: {'a symbolic link is not followed' if link else error.strerror}") from error
-        if journal.torn:
-            self._report(f"{path}: the last change was cut off ({journal.torn} bytes) and never happened")
-        if self._config.compaction.on_start and journal.size > journal.live + len(name) + 4096:
-            try:
-                journal.compact(self._compaction_directory())
-            except StorageError as error:
-                self._report(f"not rewritten: {error}")
+            raise StorageError(f"{path}: {error.strerror}") from error
+        if self._config.compaction.on_start:
+            self._compact(journal)
         self._open[name] = journal
         return journal
+
+    def _journal(self, path: Path) -> Journal:
+        return Journal(path, self._config.fsync, self._config.timeout / _SECOND)
+
+    def _compact(self, journal: Journal) -> None:
+        try:
+            journal.compact()
+        except StorageError as error:
+            journal.failed_compactions += 1
+            self._report(f"not compacted: {error}")
 
     def tick(self) -> None:
         """Rewrites files of which much is no longer current; to be called every `compaction.check_interval`."""
@@ -161,15 +159,11 @@ class FileStorage:
                 journal.size > options.rebound_needed_threshold_mib * _MIB
                 and journal.live < options.rebound_trigger_threshold_mib * _MIB
             ):
-                try:
-                    journal.compact(self._compaction_directory())
-                except StorageError as error:
-                    journal.failed_compactions += 1
-                    self._report(f"not rewritten: {error}")
+                self._compact(journal)
 
     @property
     def failed_compactions(self) -> int:
-        """How often a file could not be rewritten, all files together."""
+        """Return how often a file could not be rewritten, all files together."""
         return sum(journal.failed_compactions for journal in self._open.values())
 
     def stop(self) -> None:
@@ -177,44 +171,13 @@ class FileStorage:
             journal.close()
         self._open.clear()
 
-    def _compaction_directory(self) -> Path:
-        return Path(self._config.compaction.directory or self._directory)
 
-    def _locked(self, path: Path) -> Journal:
-        """Opens a journal that no other process has."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        lock = os.open(path.with_name(f".{path.name}.lock"), flags, 0o600)
-        deadline = time.monotonic() + self._config.timeout / _SECOND
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    os.close(lock)
-                    raise StorageError(f"another process is using {path}") from None
-                time.sleep(0.01)
-        try:
-            return _Locked(path, self._config.fsync, lock)
-        except BaseException:
-            os.close(lock)
-            raise
-
-
-class _Locked(Journal):
-    """A journal that holds a lock on a file of its own: its data is replaced when it is rewritten."""
-
-    def __init__(self, path: Path, fsync: bool, lock: int) -> None:
-        super().__init__(path, fsync)
-        self._lock = lock
-
-    def close(self) -> None:
-        super().close()
-        os.close(self._lock)
-
-
-def _free_name(path: Path) -> Path:
+def _set_aside(path: Path) -> Path:
+    """Rename a damaged file and its write-ahead log, and return the new name."""
     number = 1
     while (aside := path.with_name(f"{path.name}.corrupt-{number}")).exists():
         number += 1
+    os.rename(path, aside)
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(f"{path}-wal", f"{aside}-wal")
     return aside

@@ -13,7 +13,7 @@ from functools import partial
 from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.processors.patterndetector import verdicts
-from tracecore.agent.processors.patterndetector.detection import Detection
+from tracecore.agent.processors.patterndetector.detection import TOLD_REFUSED, Detection
 from tracecore.agent.processors.patterndetector.options import Options, check
 from tracecore.facts import wire
 from tracecore.signals.redaction import redacted
@@ -29,6 +29,7 @@ class PatternDetector:
         self._forwards = options.forward == "all"
         self._sends_facts = options.forward == "facts"
         self._clock = setting.clock
+        self._meter = setting.meter
         self.detection: Detection = setting.share(partial(Detection, options, setting))
         #: Only one of those that share it tells what it finds.
         self._tells = not setting.meter.pipeline.startswith(("metrics", "traces")) and self.detection.claim()
@@ -39,15 +40,29 @@ class PatternDetector:
             if batch.signal == "metrics":
                 self.detection.metrics(batch.view(), now)
             else:
-                self.detection.logs(batch.view(), now, batch.pause, selected=batch.selected)
+                self.detection.logs(batch.view(), now, batch.pause, batch.peer, selected=batch.selected)
+            passed = batch if self._forwards else self._told(batch)
             # What came has arrived when it was judged, and what it led to has arrived.
-            if self._forwards:
+            if passed is not None:
                 batch.hold(1)
             self.detection.await_judgement(batch.acks, now)
-        if self._forwards:
-            yield batch
+        if passed is not None:
+            yield passed
         if self._tells and now >= self.detection.next:
             yield from self._evaluate(now)
+
+    def _told(self, batch: Batch) -> Batch | None:
+        """Return the verdicts and incidents of other detectors, which are passed on; None where there are none."""
+        if batch.signal != "logs":
+            return None
+        found = verdicts.told_elsewhere(batch.view())
+        if not found["resource_logs"]:
+            return None
+        passed = Batch("logs", found, acks=batch.acks, peer=batch.peer)
+        if self.detection.accepts:
+            return passed
+        self._meter.note(TOLD_REFUSED, passed.count)
+        return None
 
     def start(self) -> None:
         if self._tells:

@@ -10,6 +10,7 @@ import msgspec
 from tracecore.agent.document import Node, Report
 from tracecore.agent.options import MILLISECOND, SECOND, Count, Duration, Interval, StorageId
 from tracecore.agent.processors.patterndetector.grouping import Grouping
+from tracecore.agent.processors.patterndetector.senders import FactsIn
 from tracecore.facts.ordinals import Ordinals
 from tracecore.patterns import types
 from tracecore.patterns.config import ConfigError, load
@@ -91,6 +92,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             all jobs run with CUDA_DEVICE_ORDER=PCI_BUS_ID.
         grouping: how many verdicts leave, so that a storm does not drown those who read them.
         storage: the extension that keeps facts and delivered verdicts over a restart.
+        facts: whether facts of other agents are taken, and how many of each of them.
     """
 
     patterns: dict[str, Any] = {}
@@ -108,6 +110,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     gpu_by_ordinal: Ordinals = "never"
     grouping: Grouping = Grouping()
     storage: StorageId | None = None
+    facts: FactsIn = FactsIn()
 
 
 def check(options: Options, node: Node, report: Report) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tracecore.agent.options import SECOND
 from tracecore.facts.host import Heartbeat
+from tracecore.facts.tenants import qualified
 from tracecore.signals.record import Source
 
 INTERVAL: Final = 15 * SECOND
@@ -30,6 +31,9 @@ class Pulse:
         job = resource.get("gen_ai.training.job_id")
         if not isinstance(node, str) or not isinstance(job, str):
             return
+        namespace = resource.get("k8s.namespace.name")
+        if isinstance(namespace, str) and resource.get("k8s.pod.name"):
+            job = qualified(job, namespace)
         self._heard[node, job] = now
         self._heard.move_to_end((node, job))
         if len(self._heard) > MOST:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from tracecore.agent.batch import Batch
 from tracecore.engine.emission import Emission
+from tracecore.incidents import wire
 from tracecore.incidents.live import Update
-from tracecore.patterns.contract import Suspects
 
 if TYPE_CHECKING:
     from tracecore.agent.processors.patterndetector.grouping import Summary
@@ -18,6 +16,8 @@ if TYPE_CHECKING:
 #: The name under which what was held back is told.
 HELD_BACK: Final = "verdicts_held_back"
 SCOPE: Final = "tracecore.patterndetector"
+#: The scopes of what a detector says.
+SCOPES: Final = frozenset({SCOPE, wire.SCOPE})
 
 
 def batch(
@@ -27,20 +27,34 @@ def batch(
     told = [(entities_of(emission), _record(emission, now)) for emission in emissions]
     if held_back is not None:
         told.append(({"service.name": "tracecore"}, _summary(held_back)))
-    told += [(_entities(update.incident.suspects, update.incident.job), _incident(update)) for update in updates]
-    entries = [
+    entries: list[dict[str, Any]] = [
         {
             "resource": {"attributes": entities},
             "scope_logs": [{"scope": {"name": SCOPE}, "log_records": [record]}],
         }
         for entities, record in told
     ]
+    for update in updates:
+        signal = wire.to_record(update.document())
+        scope_logs = [{"scope": signal["scope"], "log_records": [signal["log"]]}]
+        entries.append({"resource": signal["resource"], "scope_logs": scope_logs})
     return Batch("logs", {"resource_logs": entries}, count=len(entries))
 
 
-def entities_of(emission: Emission) -> dict[str, Any]:
-    """Whom a verdict is about, where it is one."""
-    return _entities(emission.verdict.suspects(), _job(emission))
+def told_elsewhere(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the verdicts and incidents among these records, which another detector made."""
+    return {
+        "resource_logs": [
+            {**entry, "scope_logs": told}
+            for entry in payload.get("resource_logs") or ()
+            if (told := [held for held in entry.get("scope_logs") or () if is_told(held)])
+        ]
+    }
+
+
+def is_told(held: Mapping[str, Any]) -> bool:
+    """Tell whether the records of a scope are verdicts or incidents."""
+    return (held.get("scope") or {}).get("name") in SCOPES
 
 
 def _summary(held_back: Summary) -> dict[str, Any]:
@@ -71,8 +85,9 @@ def _job(emission: Emission) -> str:
     return jobs.pop() if len(jobs) == 1 else ""
 
 
-def _entities(suspects: Suspects, job: str) -> dict[str, Any]:
-    """Whom it is about, where it is one."""
+def entities_of(emission: Emission) -> dict[str, Any]:
+    """Name the node, pod and job of a verdict, where there is only one of each."""
+    suspects, job = emission.verdict.suspects(), _job(emission)
     found: dict[str, Any] = {"service.name": "tracecore"}
     if len(suspects.nodes) == 1:
         found["k8s.node.name" if suspects.pods else "host.name"] = suspects.nodes[0]
@@ -82,34 +97,6 @@ def _entities(suspects: Suspects, job: str) -> dict[str, Any]:
     if job:
         found["gen_ai.training.job_id"] = job
     return found
-
-
-def _incident(update: Update) -> dict[str, Any]:
-    incident = update.incident
-    document = update.document()
-    attributes: dict[str, Any] = {
-        "incident.id": update.id,
-        "incident.revision": update.revision,
-        "incident.state": update.state,
-        "incident.fingerprint": incident.fingerprint,
-        "incident.headline": incident.headline,
-        "incident.remediation": incident.advice,
-        "incident.class": document["failure"]["class"],
-        "incident.patterns": list(dict.fromkeys(held.verdict.pattern_name for held in update.verdicts)),
-        "incident.json": msgspec.json.encode(document).decode(),
-    }
-    if incident.root is not None:
-        attributes["pattern.name"] = incident.root.verdict.pattern_name
-    over = update.state == "resolved"
-    return {
-        "body": incident.headline,
-        "attributes": attributes,
-        "time_unix_nano": incident.first,
-        "observed_time_unix_nano": update.at,
-        "severity_number": 9 if over else 17,
-        "severity_text": "INFO" if over else "ERROR",
-        "event_name": "tracecore.incident",
-    }
 
 
 def _record(emission: Emission, now: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 import re2
@@ -24,6 +24,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         ca_file: who signs the target's certificate; the system's authorities when not given.
+        ca: the same, written here.
         cert_file: our own certificate, for targets that ask for one.
         key_file: its key.
         server_name: the name that the target's certificate must have.
@@ -32,13 +33,29 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     ca_file: str | None = None
+    ca: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
     server_name: str | None = None
     insecure_skip_verify: bool = False
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
 
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """Return what to do about a setting that is not here on purpose."""
+        return (
+            f'"{name}" is not supported here; write it to a file and name that: {name}_file'
+            if name
+            in (
+                "cert",
+                "key",
+            )
+            else ""
+        )
+
     def check(self) -> Problems:
+        if self.ca is not None and self.ca_file is not None:
+            yield ("ca",), "give ca_file or ca, not both"
         if (self.cert_file is None) != (self.key_file is None):
             yield ("cert_file" if self.key_file is None else "key_file",), "cert_file and key_file belong together"
 
@@ -47,7 +64,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def context(self) -> ssl.SSLContext:
         """For a client of this kind; files are read anew, so that renewed ones are used."""
-        made = ssl.create_default_context(cafile=self.ca_file)
+        made = ssl.create_default_context(cafile=self.ca_file, cadata=self.ca or None)
         made.minimum_version = _VERSIONS[self.min_version]
         if self.insecure_skip_verify:
             made.check_hostname = False
@@ -116,34 +133,31 @@ class StaticConfig(msgspec.Struct, frozen=True, kw_only=True):
                 yield ("labels", name), f'"{name}" is no label'
 
 
-class FileSd(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        files: of lists of `{targets, labels}`, JSON or YAML; the last part of a path may have a `*`.
-        refresh_interval: how often they are read again.
-    """
-
-    files: list[str]
-    refresh_interval: Interval = 300 * SECOND
-
-    def check(self) -> Problems:
-        for number, path in enumerate(self.files):
-            if not path.endswith((".json", ".yml", ".yaml")) or "*" in path.rpartition("/")[0]:
-                yield (
-                    ("files", number),
-                    "expected a path that ends in .json, .yml or .yaml, with a * at most in its name",
-                )
-
-
 class Namespaces(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
         names: which; all when none is given.
-        own_namespace: the one that this runs in.
+        own_namespace: the one this runs in as well.
     """
 
     names: list[str] = []
     own_namespace: bool = False
+
+
+class AttachMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        node: labels and annotations of the node; not supported here.
+        namespace: those of the namespace; not supported here.
+    """
+
+    node: bool = False
+    namespace: bool = False
+
+    def check(self) -> Problems:
+        for name in ("node", "namespace"):
+            if getattr(self, name):
+                yield (name,), f'"attach_metadata: {{{name}: true}}" {elsewhere.HERE}'
 
 
 class Selector(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,33 +173,42 @@ class Selector(msgspec.Struct, frozen=True, kw_only=True):
     field: str = ""
 
 
+#: Settings for a cluster that is not the one the agent runs in.
+_OTHER_CLUSTER: Final = (
+    *("api_server", "kubeconfig_file", "authorization", "basic_auth", "bearer_token", "bearer_token_file"),
+    *("oauth2", "tls_config"),
+)
+_PROXY: Final = ("proxy_url", "no_proxy", "proxy_from_environment", "proxy_connect_header")
+
+
 class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
-        role: what is a target: each port of a pod, each node's kubelet, each service, each address of endpoints.
+        role: `pod`: each port of each pod is a target.
         namespaces: where.
         selectors: which. An agent that scrapes its own node wants `field: spec.nodeName=${env:K8S_NODE_NAME}`.
-        api_server: the URL of the API server; that of the cluster this runs in, as its service account, when not given.
-        authorization: who we are at `api_server`.
-        tls_config: for `api_server`.
-        follow_redirects: accepted and without effect: the API server sends nobody elsewhere.
+        attach_metadata: accepted where it asks for nothing.
+        follow_redirects: accepted and without effect.
         enable_http2: accepted and without effect.
     """
 
-    role: Literal["pod", "node", "service", "endpoints", "endpointslice"]
+    role: str
     namespaces: Namespaces = Namespaces()
     selectors: list[Selector] = []
-    api_server: str | None = None
-    authorization: Authorization | None = None
-    tls_config: TlsConfig = TlsConfig()
+    attach_metadata: AttachMetadata = AttachMetadata()
     follow_redirects: bool = True
     enable_http2: bool = True
 
     def check(self) -> Problems:
-        if self.api_server is not None and not self.api_server.startswith(("http://", "https://")):
-            yield ("api_server",), "begins with http:// or https://"
-        if self.api_server is None and self.authorization is not None:
-            yield ("authorization",), "without api_server the service account is used"
+        if self.role != "pod":
+            yield ("role",), f'the role "{self.role}" {elsewhere.HERE}'
+        if len(self.selectors) > 1:
+            yield ("selectors", 1), "one selector is enough: its label and field are both applied"
+
+    @staticmethod
+    def elsewhere(name: str) -> str:
+        """Return what to do about a setting that is not here on purpose."""
+        return f'"{name}" {elsewhere.HERE}' if name in _OTHER_CLUSTER or name in _PROXY else ""
 
 
 class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,8 +229,7 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
         enable_compression: ask for gzip.
         enable_http2: accepted and without effect.
         static_configs: targets by name.
-        file_sd_configs: targets in files.
-        kubernetes_sd_configs: targets the Kubernetes API knows.
+        kubernetes_sd_configs: pods the Kubernetes API knows.
         relabel_configs: rules for targets.
         metric_relabel_configs: rules for series.
         tls_config: for https.
@@ -251,7 +273,6 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_compression: bool = True
     enable_http2: bool = True
     static_configs: list[StaticConfig] = []
-    file_sd_configs: list[FileSd] = []
     kubernetes_sd_configs: list[KubernetesSd] = []
     relabel_configs: list[Relabel] = []
     metric_relabel_configs: list[Relabel] = []
@@ -280,8 +301,10 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
-        return f'the discovery "{name}" {elsewhere.HERE}' if name.endswith("_sd_configs") else ""
+        """Return what to do about a setting that is not here on purpose."""
+        if name.endswith("_sd_configs"):
+            return f'the discovery "{name}" {elsewhere.HERE}'
+        return f'"{name}" {elsewhere.HERE}' if name in (*_PROXY, "oauth2", "http_headers") else ""
 
 
 class Global(msgspec.Struct, frozen=True, kw_only=True):
@@ -350,7 +373,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
+        """Return what to do about a setting that is not here on purpose."""
         return f"a target allocator {elsewhere.HERE}" if name == "target_allocator" else ""
 
     def jobs(self) -> list[Any]:

@@ -33,7 +33,7 @@ class Prometheus:
         self._told: dict[str, str] = {}
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
-        found = {job.job_name: discoveries(job, self._setting) for job in self._jobs}
+        found = {job.job_name: discoveries(job) for job in self._jobs}
         everything = [one for many in found.values() for one in many]
         try:
             for one in everything:
@@ -131,7 +131,7 @@ class Prometheus:
 FACTORY = Factory(
     kind="receiver",
     type="prometheus",
-    summary="Scrapes targets in Prometheus' text format and OpenMetrics; static, file and Kubernetes discovery.",
+    summary="Scrapes targets in Prometheus' text format and OpenMetrics; static targets and pods of Kubernetes.",
     options=Options,
     create=Prometheus,
     signals=("metrics",),

@@ -13,13 +13,13 @@ import msgspec
 
 from tracecore.agent.batch import Batch, Refused
 from tracecore.agent.component import Consumer
-from tracecore.agent.options import parse_duration
 from tracecore.agent.receivers.prometheus.families import Family, Metadata, Place
 from tracecore.agent.receivers.prometheus.fetching import Answer, Fetcher, ScrapeError, target_url
 from tracecore.agent.receivers.prometheus.options import ScrapeConfig
 from tracecore.agent.receivers.prometheus.relabel import rules
 from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, Limits, SeriesMemory, Tally, payload
 from tracecore.agent.telemetry import Meter
+from tracecore.durations import parse_duration
 from tracecore.signals.metrics.exposition import ExpositionError
 
 log = logging.getLogger("tracecore.agent.prometheus")
@@ -49,7 +49,7 @@ _EXTRA: Final = ("scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_s
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is scraped.
+    """A target: address, labels and job.
 
     Args:
         config: its job.
@@ -305,7 +305,7 @@ class Scraper:
         self.wrong = wrong
 
     def _place(self, labels: dict[str, str]) -> Place:
-        """Where series with these labels belong."""
+        """Return where series with these labels belong."""
         own = self.target.labels
         job, instance = labels.get("job") or own["job"], labels.get("instance") or own["instance"]
         prefix = "otel_scope_"

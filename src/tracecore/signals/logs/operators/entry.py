@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 from tracecore.signals.record import Attributes, Log
 
@@ -195,7 +194,3 @@ def _split(text: str) -> list[str]:
     if not keys:
         raise ValueError("a field has to be named")
     return keys
-
-
-#: Takes entries that are done with an operator.
-Emit: TypeAlias = Callable[[Iterable[Entry]], None]

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import re2
 
+from tracecore.durations import parse_duration
 from tracecore.signals.logs.operators.entry import Field
 from tracecore.signals.logs.operators.expression import Expression, ExpressionError
 from tracecore.signals.logs.operators.linear import Searcher
@@ -16,9 +17,6 @@ Path: TypeAlias = tuple[str | int, ...]
 Problem: TypeAlias = tuple[Path, str]
 T = TypeVar("T")
 
-_UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
-_DURATION = re2.compile(r"^(?:(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h))+$")
-_PART = re2.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)")
 _SIZES = {
     "": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 10**6, "mb": 10**6, "mib": 1 << 20, "g": 10**9,
     "gb": 10**9, "gib": 1 << 30,
@@ -91,10 +89,11 @@ class Options:
         found = self.raw(name)
         if found is None:
             return default
-        if isinstance(found, str) and _DURATION.match(found):
-            return int(sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(found)))
-        self.wrong(name, "expected a duration such as 5s")
-        return default
+        try:
+            return parse_duration(str(found))
+        except ValueError:
+            self.wrong(name, "expected a duration such as 5s")
+            return default
 
     def size(self, name: str, default: int) -> int:
         found = self.raw(name)
@@ -146,7 +145,7 @@ class Options:
         return Options(found, (*self.path, name), self._problems)
 
     def made(self, name: str, make: Callable[[], T]) -> T | None:
-        """What a function makes; None, and a mistake noted, where it cannot."""
+        """Return what a function makes; None, and a mistake noted, where it cannot."""
         return self._made(name, make)
 
     def finish(self) -> None:

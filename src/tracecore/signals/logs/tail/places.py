@@ -1,4 +1,4 @@
-"""Which file is at which path now: files are found, known again wherever they were moved to, and let go.
+"""Match files with paths: find them, recognise them wherever they were moved to, and let them go.
 
 A file is known by its first bytes. One that has no path any more is held open and read to its end.
 
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tracecore.signals.logs.tail import fingerprint
-from tracecore.signals.logs.tail.adrift import Adrift
 from tracecore.signals.logs.tail.arrivals import Arrivals
 from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
 from tracecore.signals.logs.tail.counters import Counters
@@ -24,6 +23,7 @@ from tracecore.signals.logs.tail.globs import Finder
 from tracecore.signals.logs.tail.known import Known, differ
 from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.logs.tail.ordering import arranged
+from tracecore.signals.logs.tail.unlinked_files import UnlinkedFiles
 from tracecore.signals.logs.tail.watched import Watched, file_attributes
 from tracecore.signals.logs.tail.watches import Watches
 
@@ -114,7 +114,7 @@ class Places:
         self._grew: dict[str, Place] = {}  # at the last look
         self._unasked: dict[str, Place] = {}  # looked at although nothing was announced
         self._suspects: dict[str, Place] = {}  # and there was something
-        self._adrift = Adrift(config)
+        self._unlinked = UnlinkedFiles(config)
         self._unread: dict[str, Place] = {}  # cannot be read
         self._rotated_above = config.rotated_above
         self._large: dict[int, Watched] = {}  # larger than rotation would let them become
@@ -141,7 +141,7 @@ class Places:
         self._from_beginning = config.start_at == "beginning" or bool(loaded)
         for file in loaded:
             known.add(file)
-            self._adrift.add(file)
+            self._unlinked.add(file)
             self._next_ident = max(self._next_ident, file.ident + 1)
 
     def stalled(self, now: int) -> list[str]:
@@ -168,7 +168,7 @@ class Places:
 
     def out_of_reach(self) -> dict[str, int]:
         """Bytes that have not arrived, of files that are gone: with the last handle they are lost."""
-        return self._adrift.out_of_reach()
+        return self._unlinked.out_of_reach()
 
     @property
     def open_files(self) -> int:
@@ -177,8 +177,8 @@ class Places:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing has to be looked at before something is announced."""
-        if self._idle or self._adrift.open or self._fickle or self._finder.stale:
+        """Return whether nothing has to be looked at before something is announced."""
+        if self._idle or self._unlinked.open or self._fickle or self._finder.stale:
             return False
         return all(map(self._announced, self._busy.values()))
 
@@ -326,7 +326,7 @@ class Places:
         return found
 
     def _announced(self, place: Place) -> bool:
-        """Whether it is enough to look at a place when something happens there."""
+        """Return whether it is enough to look at a place when something happens there."""
         if self._watches is None or place.silent or place.links != 1 or not place.status:
             return False
         # What begins like another file waits for that one to go, and a last line without an end is given out some time.
@@ -338,10 +338,10 @@ class Places:
         return sum(place.file is None for place in due) > 1
 
     def _leave(self, place: Place) -> None:
-        """What was at a place is not there any more."""
+        """Note that the file of a place is not there any more."""
         if place.file is not None:
             place.file.placed = False
-            self._adrift.add(place.file)
+            self._unlinked.add(place.file)
             place.file = None
 
     def _vanish(self, place: Place) -> None:
@@ -407,7 +407,7 @@ class Places:
         self._claim(file, place, status, now, reads)
 
     def _same(self, file: Watched, place: Place) -> bool:
-        """Whether a file that changed still begins as it did."""
+        """Return whether a file that changed still begins as it did."""
         if file.fd is None:
             fd = self._open(place)
             if fd is None:
@@ -424,7 +424,7 @@ class Places:
         return True
 
     def _identify(self, place: Place, now: int, reads: list[Watched]) -> None:
-        """Which file is at a place where another one was, or none."""
+        """Decide which file is at a place where another one was, or none."""
         fd = self._open(place)
         if fd is None:
             return
@@ -464,7 +464,7 @@ class Places:
         file.device, file.inode = status.st_dev, status.st_ino
         file.placed = self._opened = True
         place.copy = False
-        self._adrift.remove(file)
+        self._unlinked.remove(file)
         place.file = file
         if self._watches is not None:
             self._watches.follow(place.path)
@@ -526,7 +526,7 @@ class Places:
 
     def lost(self, now: int) -> list[Watched]:
         """Files that are open and have no path any more, moved or deleted: what is left in them is read."""
-        return self._adrift.growing(now)
+        return self._unlinked.growing(now)
 
     def close_some(self) -> None:
         """Keeps the number of open files within bounds: those that have been quiet for longest are closed first."""
@@ -544,10 +544,10 @@ class Places:
                     file.close()
 
     def _forget(self) -> None:
-        gone = self._adrift.gone()
+        gone = self._unlinked.gone()
         for file in gone:
             self._known.remove(file)
-            self._adrift.remove(file)
+            self._unlinked.remove(file)
             self._large.pop(file.ident, None)
         if gone:
             self._arrivals.forget(gone)
@@ -598,7 +598,7 @@ class Places:
 
 
 def _unchanged(place: Place) -> bool:
-    """Whether a place is as it was, and nothing of what is there waits to be read."""
+    """Return whether a place is as it was, and nothing of what is there waits to be read."""
     try:
         status = os.stat(place.path)
     except OSError:

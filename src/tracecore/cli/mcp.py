@@ -1,0 +1,42 @@
+"""`tracecore mcp`: incidents and diagnoses for AI assistants, on standard input and output."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+
+@click.command(
+    "mcp",
+    help="""Speak the Model Context Protocol on standard input and output.
+
+An assistant that starts it can diagnose paths of this machine and ask the local store about incidents.
+
+Example: tracecore mcp --database ~/.local/state/tracecore/store.db
+""",
+)
+@click.option(
+    "--database",
+    metavar="FILE|URL",
+    help="An SQLite file or postgresql://user@host/database; TRACECORE_DATABASE, else a file in the state directory.",
+)
+def command(database: str | None) -> int:
+    """Open the store and serve until the input ends."""
+    try:
+        from tracecore.server.mcp.tools import make_mcp
+        from tracecore.store.database import StoreError, default_url
+        from tracecore.store.store import Store
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server,mcp]'"
+        ) from None
+    try:
+        store = Store.open(database or default_url())
+    except StoreError as error:
+        raise click.ClickException(str(error)) from None
+    try:
+        make_mcp(store, time.time_ns, local=True).run("stdio")
+    finally:
+        store.close()
+    return 0

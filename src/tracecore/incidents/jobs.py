@@ -1,0 +1,326 @@
+"""The jobs of a fleet, and what facts and verdicts say about each of them.
+
+A fact belongs to the job that it names, else to the jobs that run where it was seen, else to the only job there is. A
+fact or verdict about a node on which no job is known is kept under the node, and moves to the first job seen there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from tracecore.engine.emission import Emission
+from tracecore.facts.fact import Fact
+from tracecore.facts.training import Progress
+from tracecore.incidents.incident import Incident
+from tracecore.incidents.lifecycle import Life
+from tracecore.incidents.precedence import CONDITIONS
+
+#: Before the name of a node on which no job is known.
+_LONE: Final = "\x00node "
+
+
+class LiveLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of what is kept.
+
+    Args:
+        jobs: jobs and lone nodes; beyond it, the one heard least recently that has nothing open is forgotten.
+        facts: facts of one job beside its progress, of which the last report of each rank is kept.
+        ranks: ranks of one job whose last report is kept, over all attempts.
+        verdicts: standing verdicts of one job.
+        places: nodes and pods of one job.
+        attempts: starts of one job.
+    """
+
+    jobs: int = 16_384
+    facts: int = 20_000
+    ranks: int = 262_144
+    verdicts: int = 1_000
+    places: int = 131_072
+    attempts: int = 1_000
+
+
+class JobState(msgspec.Struct):
+    """One job, or a node on which no job is known, with all that was learned of it.
+
+    Args:
+        progress: the last report of each attempt and rank.
+        first: the first fact of each attempt, which dates it.
+        places: nodes and pods it was seen on.
+        incidents: by id.
+        found: ids of those that arbitration found when it looked last.
+        past: number of incidents that were forgotten, by attempt and condition; the next ones are numbered after them.
+        closed: time of the last evidence of forgotten incidents, by condition; "" for failures. Evidence up to then is
+            not judged again.
+        steps: time of the last step of each attempt.
+        changed: whether something new is not judged yet.
+        moved_on: whether steps were made since its incidents were judged, which may say more about them.
+        judged: when it was judged last.
+    """
+
+    name: str
+    facts: OrderedDict[tuple[type[Fact], int, str], Fact] = msgspec.field(default_factory=OrderedDict)
+    progress: OrderedDict[tuple[int, int], Progress] = msgspec.field(default_factory=OrderedDict)
+    first: dict[int, Fact] = msgspec.field(default_factory=dict)
+    verdicts: OrderedDict[str, Emission] = msgspec.field(default_factory=OrderedDict)
+    places: set[str] = msgspec.field(default_factory=set)
+    incidents: dict[str, Life] = msgspec.field(default_factory=dict)
+    found: set[str] = msgspec.field(default_factory=set)
+    past: dict[tuple[int, str], int] = msgspec.field(default_factory=dict)
+    closed: dict[str, int] = msgspec.field(default_factory=dict)
+    steps: dict[int, int] = msgspec.field(default_factory=dict)
+    changed: bool = False
+    moved_on: bool = False
+    judged: int = 0
+
+    def take(self, fact: Fact) -> bool:
+        """Learn a fact; return whether it says something that is to be judged."""
+        before = self.first.get(fact.attempt)
+        earlier = fact.layer == "stdout" and not fact.approximate and (before is None or fact.time < before.time)
+        if earlier:
+            self.first[fact.attempt] = fact
+        if isinstance(fact, Progress):
+            key = fact.attempt, -1 if fact.rank is None else fact.rank
+            known = self.progress.get(key)
+            if known is None or (known.end, known.source.offset) <= (fact.end, fact.source.offset):
+                self.progress[key] = fact
+            self.steps[fact.attempt] = max(self.steps.get(fact.attempt, 0), fact.end)
+            self.moved_on = bool(self.incidents)
+            # A run without a name is known by when it began.
+            return earlier and not self.name
+        if fact.end <= self.closed.get("", 0):
+            return False
+        self.facts[_key(fact)] = fact
+        return True
+
+    def known(self) -> list[Fact]:
+        """Return every fact that says how the run goes."""
+        held = {_key(fact): fact for fact in self.first.values()}
+        held.update({_key(fact): fact for fact in self.progress.values()})
+        held.update(self.facts)
+        return [*held.values()]
+
+    def last_step(self, since_attempt: int = 0) -> int:
+        """Return the time of the last step of this attempt or a later one."""
+        return max((time for attempt, time in self.steps.items() if attempt >= since_attempt), default=0)
+
+    def forget(self, id: str) -> None:
+        """Drop a resolved incident with the verdicts and facts it was made of."""
+        life = self.incidents.pop(id)
+        condition, number = _split(life.slot)
+        self.closed[condition] = max(self.closed.get(condition, 0), life.last)
+        before = self.past.get((life.attempt, condition), 0)
+        self.past[life.attempt, condition] = max(before, number + 1)
+        if not condition:
+            for key in [key for key, fact in self.facts.items() if fact.end <= life.last]:
+                del self.facts[key]
+        for name in [name for name, emission in self.verdicts.items() if self.is_closed(emission)]:
+            del self.verdicts[name]
+
+    def slot(self, incident: Incident) -> str:
+        """Return the slot of an incident as arbitration found it, counted on from those that were forgotten."""
+        condition, number = _split(incident.slot)
+        number += self.past.get((incident.attempt, condition), 0)
+        return str(number) if not condition else f"{condition}/{number}" if number else condition
+
+    def origin(self, incident: Incident) -> str:
+        """Return the origin of an incident; of a run without a name the one under which it was told already.
+
+        An earlier fact that arrives late must not give an episode a second id.
+        """
+        if incident.job:
+            return incident.origin
+        told = (life for life in self.incidents.values() if life.revision and not life.is_settled)
+        same = (life.origin for life in told if (life.attempt, life.slot) == (incident.attempt, incident.slot))
+        return next(same, incident.origin)
+
+    def is_closed(self, emission: Emission) -> bool:
+        """Tell whether a verdict rests on nothing that is newer than what was forgotten."""
+        name = emission.verdict.pattern_name
+        closed = self.closed.get(name if name in CONDITIONS else "", 0)
+        return bool(closed) and max((fact.end for fact in emission.verdict.evidence()), default=0) <= closed
+
+    @property
+    def is_lone_node(self) -> bool:
+        """Whether it stands for a node on which no job is known."""
+        return self.name.startswith(_LONE)
+
+    @property
+    def has_open_incident(self) -> bool:
+        return any(life.is_open for life in self.incidents.values())
+
+
+class JobTable:
+    """All jobs, by name and by place.
+
+    Args:
+        limits: see `LiveLimits`.
+    """
+
+    def __init__(self, limits: LiveLimits) -> None:
+        self.limits = limits
+        #: Facts, verdicts, jobs, ranks and places that were forgotten because a limit was reached.
+        self.dropped: Counter[str] = Counter()
+        #: Incidents of a group whose verdicts moved to this job.
+        self.moved: list[tuple[JobState, Life, JobState]] = []
+        self._jobs: OrderedDict[str, JobState] = OrderedDict()
+        #: Jobs that have a name.
+        self._named: set[str] = set()
+        #: The jobs seen at each node and pod.
+        self._where: dict[str, set[str]] = {}
+
+    def __iter__(self) -> Iterator[JobState]:
+        return iter(self._jobs.values())
+
+    def take(self, fact: Fact) -> None:
+        """Give a fact to the jobs it is about."""
+        for job in self._owners(fact):
+            if not job.is_lone_node:
+                self._meet(job, fact)
+            if job.take(fact):
+                job.changed = True
+            self._bound_job(job)
+
+    def meet(self, fact: Fact) -> None:
+        """Learn from a fact where its job runs, and nothing else."""
+        if fact.job is not None:
+            self._meet(self.get(fact.job), fact)
+
+    def _meet(self, job: JobState, fact: Fact) -> None:
+        for place in (fact.node, fact.pod):
+            if place and place not in job.places:
+                self._seen_at(job, place)
+
+    def hear(self, emission: Emission) -> None:
+        """Give a verdict to the jobs it is about."""
+        evidence = emission.verdict.evidence()
+        names = sorted({fact.job for fact in evidence if fact.job})
+        suspects = emission.verdict.suspects()
+        places = [place for place in (*suspects.pods, *suspects.nodes, *(fact.node for fact in evidence)) if place]
+        if names:
+            owners = [self.get(names[0])]
+        elif not (owners := self._running_at(places)):
+            only = None if places else self._only_job()
+            owners = [only if only is not None else self.get(_LONE + places[0] if places else "")]
+        for job in owners:
+            self._stand(job, emission)
+
+    def get(self, name: str) -> JobState:
+        """Return the job of this name, a new one where it is not known."""
+        job = self._jobs.get(name)
+        if job is None:
+            job = self._jobs[name] = JobState(name)
+            if name and not name.startswith(_LONE):
+                self._named.add(name)
+                if len(self._named) == 1:
+                    self._adopt_unnamed(job)
+            self._bound()
+        else:
+            self._jobs.move_to_end(name)
+        return job
+
+    def _owners(self, fact: Fact) -> list[JobState]:
+        """Return the jobs a fact is about: the one it names, else those that run where it was seen."""
+        if fact.job is not None:
+            return [self.get(fact.job)]
+        if here := self._running_at((fact.pod, fact.node)):
+            return here
+        if (only := self._only_job()) is not None:
+            return [only]
+        if fact.layer in ("stdout", "flight_recorder", "scheduler") or not fact.node:
+            return [self.get("")]
+        return [self.get(_LONE + fact.node)]
+
+    def _only_job(self) -> JobState | None:
+        """Return the one job that has a name: facts that name no job are about it."""
+        return self._jobs[next(iter(self._named))] if len(self._named) == 1 else None
+
+    def _running_at(self, places: Iterable[str | None]) -> list[JobState]:
+        """Return the jobs at the first of these places where any runs."""
+        for place in places:
+            if place and (names := self._where.get(place)):
+                return [self._jobs[name] for name in sorted(names)]
+        return []
+
+    def _seen_at(self, job: JobState, place: str) -> None:
+        """Note that a job runs there; verdicts about the node alone belong to the job from now on."""
+        if len(job.places) >= self.limits.places:
+            self.dropped["places"] += 1
+            return
+        job.places.add(place)
+        self._where.setdefault(place, set()).add(job.name)
+        if (lone := self._jobs.pop(_LONE + place, None)) is not None:
+            for fact in lone.facts.values():
+                job.changed = job.take(fact) or job.changed
+            for emission in lone.verdicts.values():
+                self._stand(job, emission)
+            self._give_up(lone, job)
+
+    def _give_up(self, group: JobState, job: JobState) -> None:
+        self.moved += [(group, life, job) for life in group.incidents.values() if life.is_open]
+
+    def _stand(self, job: JobState, emission: Emission) -> None:
+        if emission.status == "cleared":
+            job.changed = job.verdicts.pop(emission.id, None) is not None or job.changed
+            return
+        if job.is_closed(emission):
+            return
+        job.changed = True
+        job.verdicts[emission.id] = emission
+        while len(job.verdicts) > self.limits.verdicts:
+            job.verdicts.popitem(last=False)
+            self.dropped["verdicts"] += 1
+
+    def _adopt_unnamed(self, job: JobState) -> None:
+        """Give the first job that has a name all facts and verdicts that named none so far."""
+        unnamed = self._jobs.pop("", None)
+        if unnamed is None:
+            return
+        for fact in unnamed.known():
+            job.take(fact)
+        for place in unnamed.places:
+            self._where[place].discard("")
+            self._where[place].add(job.name)
+        job.places |= unnamed.places
+        job.verdicts.update(unnamed.verdicts)
+        job.changed = unnamed.changed or bool(unnamed.verdicts)
+        self._give_up(unnamed, job)
+
+    def _bound_job(self, job: JobState) -> None:
+        limits = self.limits
+        while len(job.facts) > limits.facts:
+            job.facts.popitem(last=False)
+            self.dropped["facts"] += 1
+        while len(job.progress) > limits.ranks:
+            job.progress.popitem(last=False)
+            self.dropped["ranks"] += 1
+        if len(job.first) > limits.attempts or len(job.steps) > limits.attempts:
+            for held in (job.first, job.steps):
+                held.pop(min(held), None)
+            self.dropped["attempts"] += 1
+
+    def _bound(self) -> None:
+        if len(self._jobs) <= self.limits.jobs:
+            return
+        newest = next(reversed(self._jobs))
+        idle = (name for name, job in self._jobs.items() if name != newest and not job.has_open_incident)
+        gone = next(idle, next(iter(self._jobs)))
+        self._named.discard(gone)
+        for place in self._jobs.pop(gone).places:
+            self._where[place].discard(gone)
+            if not self._where[place]:
+                del self._where[place]
+        self.dropped["jobs"] += 1
+
+
+def _split(slot: str) -> tuple[str, int]:
+    """Return the condition of a slot ("" for a failure) and its number: `2`, `straggler`, `straggler/1`."""
+    condition, _, number = ("", "", slot) if slot.isdecimal() else slot.partition("/")
+    return condition, int(number or 0)
+
+
+def _key(fact: Fact) -> tuple[type[Fact], int, str]:
+    return type(fact), fact.time, fact.uid

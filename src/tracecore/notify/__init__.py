@@ -1,0 +1,1 @@
+"""Tell people about incidents: one page for each incident, updated in place, to the right receiver."""

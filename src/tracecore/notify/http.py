@@ -1,0 +1,77 @@
+"""Post JSON to a receiver, and say whether trying again can help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from functools import cache
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+
+from tracecore.notify.kinds.kind import Refused, TryAgain
+
+TIMEOUT_S: Final = 10.0
+#: Bytes of an answer that are read.
+MAX_ANSWER: Final = 1 << 20
+#: Seconds that a receiver can ask to wait.
+MAX_WAIT_S: Final = 3600.0
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeout: float = TIMEOUT_S) -> bytes:
+    """Post JSON and return the answer.
+
+    Raises:
+        TryAgain: no answer, or 408, 429 or 5xx.
+        Refused: any other answer that is not a success.
+    """
+    host = urlsplit(url).hostname or "?"
+    given = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tracecore", **(headers or {})}
+    try:
+        with _client().stream("POST", url, content=body, headers=given, timeout=timeout) as answer:
+            found = b""
+            for piece in answer.iter_bytes():
+                found += piece[: MAX_ANSWER - len(found)]
+                if len(found) >= MAX_ANSWER:
+                    break
+            status, wait = answer.status_code, answer.headers.get("retry-after", "")
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        # The error's own text can contain the URL, which can contain a secret.
+        raise TryAgain(f"{host}: {type(error).__name__}") from None
+    if status in (408, 429) or status >= 500:
+        raise TryAgain(f"{host} answered {status}", _seconds(wait))
+    if not 200 <= status < 300:
+        raise Refused(f"{host} answered {status} {_start(found)}".strip())
+    return found
+
+
+@cache
+def _client() -> httpx.Client:
+    """One client for all threads: to make one costs more than a request, and connections are used again."""
+    return httpx.Client(follow_redirects=False, limits=httpx.Limits(max_connections=100, keepalive_expiry=30))
+
+
+def _seconds(text: str) -> float:
+    """What `Retry-After` says, in seconds."""
+    try:
+        return min(max(float(text), 0.0), MAX_WAIT_S)
+    except ValueError:
+        pass
+    try:
+        from datetime import UTC, datetime
+
+        wait = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError):
+        return 0.0
+    return min(max(wait, 0.0), MAX_WAIT_S)
+
+
+def _start(answer: bytes) -> str:
+    text = answer[:200].decode("utf-8", "replace")
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+
+
+def parts(value: Any) -> dict[str, Any]:
+    """An answer's object; empty where it is none."""
+    return value if isinstance(value, dict) else {}

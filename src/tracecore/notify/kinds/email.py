@@ -1,0 +1,86 @@
+"""E-mail: one message when an incident opens, one when it is over, in one thread."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from collections.abc import Mapping
+from email.message import EmailMessage
+from email.utils import formatdate
+from typing import Any, ClassVar
+
+import msgspec
+
+from tracecore.notify.kinds.kind import Kind, Refused, TryAgain
+from tracecore.notify.message import Message
+
+TIMEOUT_S = 15.0
+
+
+class Email(Kind, kw_only=True):
+    """
+    Args:
+        to: addresses.
+        sender: the address it comes from, `from` in the file.
+        smarthost: `host:port` of the mail server.
+        require_tls: refuse to send without TLS.
+    """
+
+    to: list[str]
+    sender: str = msgspec.field(name="from")
+    smarthost: str
+    auth_username: str = ""
+    auth_password: str = ""
+    require_tls: bool = True
+
+    SECRETS: ClassVar = ("auth_password",)
+
+    def problem(self) -> str:
+        host, _, port = self.smarthost.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            return "smarthost is `host:port`"
+        if not self.to or not all(_is_address(address) for address in [*self.to, self.sender]):
+            return "`to` and `from` are mail addresses"
+        return "auth_username needs auth_password_file" if self.auth_username and not self.auth_password else ""
+
+    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+        mail = EmailMessage()
+        domain = self.sender.rpartition("@")[2]
+        # The same for every attempt: mail servers and readers drop the second one.
+        own = f"<{message.delivery}@{domain}>"
+        mail["Message-ID"], mail["Date"] = own, formatdate()
+        mail["From"], mail["To"] = self.sender, ", ".join(self.to)
+        mail["Subject"] = " ".join(message.title.split())[:300]
+        mail["Auto-Submitted"] = "auto-generated"
+        first = str(before.get("first", ""))
+        if first:
+            mail["In-Reply-To"] = mail["References"] = first
+        mail.set_content(f"{message.text}\n\n{message.url}\n" if message.url else f"{message.text}\n")
+        host, _, port = self.smarthost.rpartition(":")
+        try:
+            with smtplib.SMTP(host.strip("[]"), int(port), timeout=TIMEOUT_S) as server:
+                server.ehlo()
+                if server.has_extn("starttls"):
+                    server.starttls(context=ssl.create_default_context())
+                    server.ehlo()
+                elif self.require_tls:
+                    raise Refused(f"{host} offers no TLS; set require_tls: false to send without")
+                if self.auth_username:
+                    server.login(self.auth_username, self.auth_password)
+                server.send_message(mail)
+        except smtplib.SMTPRecipientsRefused as error:
+            codes = {code for code, _ in error.recipients.values()}
+            raise (TryAgain if all(400 <= code < 500 for code in codes) else Refused)(
+                f"{host}: recipients refused"
+            ) from None
+        except smtplib.SMTPResponseException as error:
+            text = f"{host} answered {error.smtp_code}"
+            raise (TryAgain if 400 <= error.smtp_code < 500 else Refused)(text) from None
+        except (smtplib.SMTPException, OSError) as error:
+            raise TryAgain(f"{host}: {type(error).__name__}") from None
+        return {"first": first or own}
+
+
+def _is_address(text: str) -> bool:
+    name, at, domain = text.rpartition("@")
+    return bool(at and name and domain) and text.isprintable() and not any(letter in text for letter in " ,;<>\n\r")

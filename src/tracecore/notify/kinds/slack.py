@@ -1,0 +1,148 @@
+"""Slack: with a bot token one message for each group, changed in place, with a thread; or an incoming webhook."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from tracecore.notify.http import parts, post
+from tracecore.notify.kinds.kind import Kind, Refused, TryAgain
+from tracecore.notify.message import Message
+
+#: Slack's own faults, which pass.
+_PASSING: Final = (
+    "ratelimited",
+    "rate_limited",
+    "internal_error",
+    "fatal_error",
+    "service_unavailable",
+    "request_timeout",
+)
+#: The message was deleted, or is too old to be changed.
+_GONE: Final = ("message_not_found", "cant_update_message", "edit_window_closed", "thread_not_found")
+#: Characters that Slack takes in one block.
+MAX_BLOCK: Final = 2_900
+_EVENT: Final = "tracecore_delivery"
+
+
+class Slack(Kind, kw_only=True):
+    """
+    Args:
+        bot_token: of an app with `chat:write`; with `channels:history` a crash cannot repeat a message either.
+        channel: for the bot: a name or an id.
+        webhook_url: an incoming webhook instead of a bot; its messages cannot be changed later.
+        api_url: of Slack's API.
+    """
+
+    bot_token: str = ""
+    webhook_url: str = ""
+    channel: str = ""
+    api_url: str = "https://slack.com/api"
+
+    SECRETS: ClassVar = ("bot_token", "webhook_url")
+
+    @property
+    def edits(self) -> bool:
+        return bool(self.bot_token)
+
+    def problem(self) -> str:
+        if bool(self.bot_token) == bool(self.webhook_url):
+            return "slack needs either bot_token_file or webhook_url_file"
+        if self.bot_token and not self.channel:
+            return "slack needs a channel beside bot_token_file"
+        address = self.webhook_url or self.api_url
+        return "" if urlsplit(address).scheme in ("http", "https") else "slack's address is not a URL"
+
+    def send(self, message: Message, before: Mapping[str, Any], uncertain: bool) -> dict[str, Any]:
+        if self.webhook_url:
+            post(self.webhook_url, msgspec.json.encode(_body(message)))
+            return {}
+        thread = str(before.get("ts", ""))
+        channel = str(before.get("channel", "")) or self.channel
+        if thread:
+            try:
+                return self._go_on(message, channel, thread, uncertain)
+            except _Gone:
+                thread = ""
+        found = self._find(channel, "", message.delivery) if uncertain else None
+        answer = found or self._call("chat.postMessage", _marked(_body(message), message) | {"channel": channel})
+        return {"ts": answer.get("ts", ""), "channel": answer.get("channel", "") or channel}
+
+    def _go_on(self, message: Message, channel: str, thread: str, uncertain: bool) -> dict[str, Any]:
+        """Change the first message; what people should notice is a reply in its thread as well."""
+        place = {"channel": channel, "thread_ts": thread}
+        if message.reason != "updated" and not (uncertain and self._find(channel, thread, message.delivery)):
+            wakes = message.reason in ("joined", "repeated")
+            self._call("chat.postMessage", _marked(_reply(message), message) | place | {"reply_broadcast": wakes})
+        self._call("chat.update", _body(message) | {"channel": channel, "ts": thread})
+        return {"ts": thread, "channel": channel}
+
+    def _find(self, channel: str, thread: str, delivery: str) -> dict[str, Any] | None:
+        """Look for a message that an earlier attempt may have sent."""
+        query: dict[str, Any] = {"channel": channel, "limit": 50, "include_all_metadata": True}
+        method = "conversations.replies" if thread else "conversations.history"
+        try:
+            answer = self._call(method, query | ({"ts": thread} if thread else {}))
+        except (Refused, _Gone):
+            return None  # The token may not read the channel.
+        for one in answer.get("messages") or ():
+            payload = parts(parts(parts(one).get("metadata")).get("event_payload"))
+            if payload.get("delivery") == delivery:
+                return {"ts": str(one.get("ts", "")), "channel": channel}
+        return None
+
+    def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self.bot_token}"}
+        raw = post(f"{self.api_url.rstrip('/')}/{method}", msgspec.json.encode(body), headers)
+        try:
+            answer = parts(msgspec.json.decode(raw))
+        except msgspec.DecodeError:
+            raise TryAgain(f"slack: {method} answered something that is not JSON") from None
+        if answer.get("ok") is True:
+            return answer
+        why = str(answer.get("error", "no reason"))[:100]
+        if why in _PASSING:
+            raise TryAgain(f"slack: {method}: {why}")
+        if why in _GONE:
+            raise _Gone(why)
+        raise Refused(f"slack: {method}: {why}")
+
+
+class _Gone(Exception):
+    pass
+
+
+def _body(message: Message) -> dict[str, Any]:
+    """The message as one text and blocks; text of logs is data, never markup."""
+    blocks: list[dict[str, Any]] = [
+        {"type": "section", "text": {"type": "mrkdwn", "text": f"*{_escaped(message.title, 900)}*"}},
+        {"type": "section", "text": {"type": "mrkdwn", "text": _escaped(message.text, MAX_BLOCK)}},
+    ]
+    return {"text": _escaped(message.title, 900), "blocks": blocks, "unfurl_links": False, "unfurl_media": False}
+
+
+def _reply(message: Message) -> dict[str, Any]:
+    new = [one for one in message.incidents if one.id in message.new]
+    if message.reason == "resolved" and not any(one.status == "firing" for one in message.incidents):
+        text = "Resolved."
+    elif message.reason == "resolved":
+        text = "Resolved: " + "; ".join(one.headline for one in new)
+    elif message.reason == "repeated":
+        text = f"Still open: {message.title}"
+    else:
+        text = "\n".join(f"{one.headline} ({one.job})" if one.job else one.headline for one in new) or message.title
+    return {"text": _escaped(text, MAX_BLOCK), "unfurl_links": False, "unfurl_media": False}
+
+
+def _marked(body: dict[str, Any], message: Message) -> dict[str, Any]:
+    payload = {"delivery": message.delivery, "key": message.key}
+    return body | {"metadata": {"event_type": _EVENT, "event_payload": payload}}
+
+
+def _escaped(text: str, most: int) -> str:
+    """Slack's three control characters as text, so that a log line cannot mention a channel or hide a link."""
+    text = text[:most].replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return text or " "

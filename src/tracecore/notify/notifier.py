@@ -1,0 +1,419 @@
+"""The notifier: follows the store's changes, decides whom to tell, and delivers.
+
+What changed is written to the store in the transaction that changes it, so nothing is lost between both. A delivery is
+written down before it is begun and after it has ended: after a crash it is known which one may have arrived, and the
+receiver is given the same key again. One process at a time does this (a lease); another takes over when it is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Row, and_, func, select, update
+
+from tracecore.notify import groups, incidents
+from tracecore.notify.config import Config
+from tracecore.notify.incidents import Known
+from tracecore.notify.inhibition import inhibitor
+from tracecore.notify.kinds import Kind, Refused, TryAgain
+from tracecore.notify.matchers import Labels, all_match
+from tracecore.notify.message import MOST, Message
+from tracecore.notify.planning import Member, Plan, Standing, plan
+from tracecore.notify.rendering import render
+from tracecore.notify.routes import SECOND, Route
+from tracecore.store.inbox import Leases, is_held
+from tracecore.store.records import Silence
+from tracecore.store.store import Store
+from tracecore.store.tables import (
+    changes,
+    detector_state,
+    notification_groups,
+    notification_members,
+    notifications,
+)
+from tracecore.store.tables import incidents as incident_table
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "notifier"
+LEASE: Final = 15 * SECOND
+#: Seconds between two looks at the store.
+POLL_S: Final = 0.2
+#: Changes and groups of one look.
+BATCH: Final = 500
+#: Deliveries at the same time: in all, and of one way, so that a slow receiver does not hold up the others.
+WORKERS: Final = 16
+WORKERS_OF_A_WAY: Final = 8
+#: Seconds of the longest pause between two attempts.
+LONGEST_S: Final = 300.0
+#: Incidents that can inhibit others.
+MAX_ACTIVE: Final = 5_000
+#: How often everything is looked at where several processes write.
+SWEEP: Final = 10 * SECOND
+_CURSOR: Final = "notify.changes"
+_GROUPS = notification_groups.c
+
+
+class _Delivery(msgspec.Struct, kw_only=True):
+    """A message that is about to be sent."""
+
+    group: int
+    way: Kind
+    message: Message
+    before: dict[str, Any]
+    uncertain: bool
+    tries: int
+    interval: int
+    told: list[tuple[int, str, str]]
+
+
+class Notifier:
+    """Tells people about the incidents of a store.
+
+    Args:
+        clock: the time in nanoseconds.
+    """
+
+    def __init__(self, store: Store, config: Config, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._leases = Leases(store.database)
+        self._config = config
+        self._clock = clock
+        self._owner = f"{socket.gethostname()[:40]}/{os.getpid()}/{secrets.token_hex(4)}"
+        self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="notify")
+        self._lock = threading.Lock()
+        self._busy: set[int] = set()
+        self._busy_ways: Counter[tuple[str, str]] = Counter()
+        self._swept = 0
+        self._stop = threading.Event()
+        self._free = threading.Event()
+        self._thread: threading.Thread | None = None
+        #: Deliveries by how they ended: sent, failed, retried.
+        self.counts: Counter[str] = Counter()
+
+    def start(self) -> None:
+        """Begin to work, in a thread of its own."""
+        self._thread = threading.Thread(target=self._run, name="notifier", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; deliveries under way are waited for, and whoever takes over need not wait."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._pool.shutdown()
+        self._leases.release(NAME, self._owner)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                while self.step() and not self._stop.is_set():
+                    pass
+            except Exception:
+                # The database may be away for a while.
+                log.exception("notifications wait: the store could not be read")
+                self._stop.wait(5 * POLL_S)
+            # Whoever waits for a free worker goes on when one is.
+            self._free.wait(POLL_S)
+            self._free.clear()
+
+    def step(self) -> bool:
+        """Do what is due now; whether there is more to do at once. False where another process has the lease."""
+        now = self._clock()
+        if not self._leases.hold(NAME, self._owner, now, now + LEASE):
+            return False
+        with self._store.database.write() as connection:
+            if not is_held(connection, NAME, self._owner):
+                return False
+            more = self._take(connection, now)
+            if not self._store.database.is_sqlite and now >= self._swept + SWEEP:
+                self._sweep(connection, now)
+        for delivery in self._due(now):
+            self._pool.submit(self._deliver, delivery)
+        return more
+
+    def wait(self) -> None:
+        """Wait until nothing is being delivered; for tests and for one-off runs."""
+        while True:
+            with self._lock:
+                if not self._busy:
+                    return
+            self._stop.wait(0.002)
+
+    def _take(self, connection: Connection, now: int) -> bool:
+        """Route what has changed; whether more has changed than was looked at."""
+        cursor = connection.execute(select(detector_state.c.value).where(detector_state.c.key == _CURSOR)).scalar()
+        if cursor is None:
+            # The first start: what is open is told, what is over is not.
+            position = connection.execute(select(func.max(changes.c.number))).scalar() or 0
+            found = incidents.load(connection, self._config, incident_table.c.active == 1)
+            more = False
+        else:
+            query = select(changes.c.number, changes.c.kind, changes.c.name).where(changes.c.number > int(cursor))
+            rows = connection.execute(query.order_by(changes.c.number).limit(BATCH)).all()
+            if not rows:
+                return False
+            position, more = rows[-1].number, len(rows) == BATCH
+            found = incidents.by_id(connection, self._config, {row.name for row in rows if row.kind == "incident"})
+            if any(row.kind == "silence" for row in rows):
+                groups.wake_all(connection, now)
+        groups.join(self._store.database, connection, self._config, found.values(), now)
+        statement = self._store.database.insert(detector_state).values(key=_CURSOR, value=str(position).encode())
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=["key"], set_={"value": statement.excluded.value})
+        )
+        return more
+
+    def _sweep(self, connection: Connection, now: int) -> None:
+        """Look at everything that is open: with several writers, changes can become visible out of their order."""
+        self._swept = now
+        recent = and_(incident_table.c.active == 1, incident_table.c.last_seen > now - groups.STALE)
+        found = incidents.load(connection, self._config, recent)
+        groups.join(self._store.database, connection, self._config, found.values(), now)
+        groups.wake_all(connection, now)
+
+    def _due(self, now: int) -> list[_Delivery]:
+        """Plan the groups that are due, and write down what is about to be sent."""
+        with self._store.database.read() as connection:
+            if not groups.due(connection, now, 1):
+                return []
+        found: list[_Delivery] = []
+        silences = self._store.silences.find(now)
+        with self._store.database.write() as connection:
+            if not is_held(connection, NAME, self._owner):
+                return []
+            suppression = _Suppression(connection, self._config, silences, now)
+            for group in groups.due(connection, now, BATCH):
+                with self._lock:
+                    way = (group.receiver, group.way)
+                    if group.number in self._busy or self._busy_ways[way] >= WORKERS_OF_A_WAY:
+                        continue
+                delivery = self._plan(connection, group, suppression, now)
+                if delivery is not None:
+                    with self._lock:
+                        self._busy.add(group.number)
+                        self._busy_ways[way] += 1
+                    found.append(delivery)
+        return found
+
+    def _plan(self, connection: Connection, group: Row[Any], suppression: _Suppression, now: int) -> _Delivery | None:
+        receiver = self._config.receivers.get(group.receiver)
+        way = next((each for each in receiver.ways if each.name == group.way), None) if receiver else None
+        if way is None:
+            _change(connection, group.number, active=0, error="the configuration no longer has this receiver")
+            return None
+        route = groups.route_of(self._config, group.route, group.receiver)
+        rows = groups.members(connection, group.number)
+        known = incidents.by_number(connection, self._config, [row.incident for row in rows])
+        standings = {number: suppression.standing(one, route) for number, one in known.items()}
+        held = [
+            Member(
+                id=known[row.incident].id, joined=row.joined_at, standing=standings[row.incident],
+                digest=known[row.incident].told.digest(), acknowledged=known[row.incident].acknowledged,
+                told=row.told, told_digest=row.told_digest,
+            )
+            for row in rows if row.incident in known
+        ]  # fmt: skip
+        planned = plan(
+            held, route, now, sent=group.sent_at, noticed=group.noticed_at, edits=way.edits,
+            send_resolved=way.send_resolved, refresh=int(way.REFRESH_S * SECOND),
+        )  # fmt: skip
+        if planned.reason is None:
+            self._rest(connection, group, known, planned, now)
+            return None
+        delivery = group.sending or f"{group.key}-{group.number}-{group.deliveries + 1}"
+        shown = [
+            one for one in known.values() if standings[one.number] != "suppressed" and _is_told(one, rows, planned)
+        ]
+        message = self._message(group, planned, shown, delivery)
+        told = [(one.number, "firing" if one.active else "resolved", one.told.digest()) for one in shown]
+        new = {one.number: one.told.revision for one in shown if one.id in planned.new}
+        _change(connection, group.number, sending=delivery, next_at=now + LEASE)
+        self._log(connection, group, new, message, "sending", now)
+        return _Delivery(
+            group=group.number, way=way, message=message, before=msgspec.json.decode(group.reference),
+            uncertain=bool(group.sending), tries=group.tries, interval=route.group_interval, told=told,
+        )  # fmt: skip
+
+    def _rest(self, connection: Connection, group: Row[Any], known: dict[int, Known], planned: Plan, now: int) -> None:
+        """Nothing to send: wait, or close a group that is over."""
+        if planned.next is not None or any(one.active for one in known.values()):
+            _change(connection, group.number, next_at=planned.next, sending="")
+            return
+        ends = (group.sent_at or 0) + self._config.thread_lifetime
+        if group.sent_at is None or ends <= now:
+            _change(connection, group.number, active=0, next_at=None, sending="")
+        else:
+            _change(connection, group.number, next_at=ends, sending="")
+
+    def _message(self, group: Row[Any], planned: Plan, shown: list[Known], delivery: str) -> Message:
+        assert planned.reason is not None
+        ordered = sorted(shown, key=lambda one: (not one.active, one.id not in planned.new, one.told.since, one.id))
+        firing = sum(one.active for one in ordered)
+        message = Message(
+            key=group.key,
+            delivery=delivery,
+            reason=planned.reason,
+            status="firing" if firing else "resolved",
+            receiver=group.receiver,
+            group=msgspec.json.decode(group.labels),
+            incidents=[one.told for one in ordered[:MOST]],
+            new=planned.new,
+            more=max(len(ordered) - MOST, 0),
+            firing=firing,
+            resolved=len(ordered) - firing,
+            url=ordered[0].told.url if len(ordered) == 1 else self._config.external_url,
+        )
+        render(message, self._config.templates)
+        return message
+
+    def _deliver(self, delivery: _Delivery) -> None:
+        try:
+            self._attempt(delivery)
+        except Exception:
+            # Not written down: it is tried again as one that may have arrived.
+            log.exception("the outcome of a delivery could not be stored")
+        finally:
+            with self._lock:
+                self._busy.discard(delivery.group)
+                self._busy_ways[delivery.message.receiver, delivery.way.name] -= 1
+            self._free.set()
+
+    def _attempt(self, delivery: _Delivery) -> None:
+        reference: dict[str, Any] | None = None
+        error, wait, refused = "", 0.0, False
+        try:
+            reference = delivery.way.send(delivery.message, delivery.before, delivery.uncertain)
+        except TryAgain as problem:
+            error, wait = str(problem), problem.after_s
+        except Refused as problem:
+            error, refused = str(problem), True
+        except Exception as problem:
+            log.exception("a delivery failed")
+            error = type(problem).__name__
+        self._finish(delivery, reference, error, wait, refused)
+
+    def _finish(
+        self, delivery: _Delivery, reference: dict[str, Any] | None, error: str, wait: float, refused: bool
+    ) -> None:
+        now = self._clock()
+        message = delivery.message
+        with self._store.database.write() as connection:
+            group = connection.execute(select(notification_groups).where(_GROUPS.number == delivery.group)).first()
+            if group is None or group.sending != message.delivery:
+                return
+            if reference is not None:
+                self.counts["sent"] += 1
+                noticed = now if message.reason != "updated" else group.noticed_at
+                _change(
+                    connection, delivery.group, sent_at=now, noticed_at=noticed, sending="", tries=0, error="",
+                    deliveries=group.deliveries + 1, next_at=now, reference=msgspec.json.encode(reference).decode(),
+                )  # fmt: skip
+                for number, told, digest in delivery.told:
+                    connection.execute(
+                        update(notification_members)
+                        .where(
+                            notification_members.c.notification_group == delivery.group,
+                            notification_members.c.incident == number,
+                        )
+                        .values(told=told, told_digest=digest)
+                    )
+                state = "sent"
+            elif refused:
+                self.counts["failed"] += 1
+                log.warning("%s %s does not take a message: %s", message.receiver, delivery.way.name, error)
+                # As in Alertmanager: again with the group's next message.
+                _change(connection, delivery.group, sending="", tries=0, error=error, next_at=now + delivery.interval)
+                state = "failed"
+            else:
+                self.counts["retried"] += 1
+                tries = delivery.tries + 1
+                pause = max(wait, min(2.0 ** min(tries - 1, 10), LONGEST_S))
+                _change(connection, delivery.group, tries=tries, error=error, next_at=now + int(pause * SECOND))
+                state = "pending"
+            numbers = [number for number, _, _ in delivery.told]
+            revisions = {
+                row.number: row.revision
+                for row in connection.execute(
+                    select(incident_table.c.number, incident_table.c.id, incident_table.c.revision).where(
+                        incident_table.c.number.in_(numbers), incident_table.c.id.in_(message.new)
+                    )
+                )
+            }
+            self._log(connection, group, revisions, message, state, now, error)
+
+    def _log(
+        self,
+        connection: Connection,
+        group: Row[Any],
+        revisions: dict[int, int],
+        message: Message,
+        state: str,
+        now: int,
+        error: str = "",
+    ) -> None:
+        """Keep for each incident who was told what and when."""
+        if not revisions:
+            return
+        statement = self._store.database.insert(notifications)
+        kept = {name: statement.excluded[name] for name in ("state", "tries", "due_at", "sent_at", "error", "payload")}
+        said = msgspec.json.encode({"reason": message.reason, "title": message.title}).decode()
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=["incident", "revision", "receiver"], set_=kept),
+            [
+                {
+                    "incident": number, "revision": revision, "receiver": f"{group.receiver} ({group.way})",
+                    "state": state, "tries": group.tries, "due_at": now, "created_at": now,
+                    "sent_at": now if state == "sent" else None, "lease_owner": "", "error": error, "payload": said,
+                }
+                for number, revision in sorted(revisions.items())
+            ],
+        )  # fmt: skip
+
+
+class _Suppression:
+    """What keeps incidents from being told at one time: silences, inhibition, mute times."""
+
+    def __init__(self, connection: Connection, config: Config, silences: list[Silence], now: int) -> None:
+        self._config, self._now = config, now
+        self._silences = [one for one in silences if one.starts_at <= now]
+        self._active: list[tuple[str, Labels]] = []
+        if config.inhibit_rules:
+            condition = incident_table.c.active == 1
+            found = incidents.load(connection, config, condition)
+            self._active = [(one.id, one.labels) for one in [*found.values()][:MAX_ACTIVE]]
+
+    def standing(self, one: Known, route: Route) -> Standing:
+        """How an incident stands for a group of a route."""
+        if not one.active:
+            return "resolved"
+        silenced = any(all_match(silence.matchers, one.labels) for silence in self._silences)
+        if silenced or self._muted(route) or inhibitor(one.id, one.labels, self._active, self._config.inhibit_rules):
+            return "suppressed"
+        return "firing"
+
+    def _muted(self, route: Route) -> bool:
+        def now_in(name: str) -> bool:
+            return any(interval.holds(self._now) for interval in self._config.time_intervals.get(name, ()))
+
+        if any(now_in(name) for name in route.mute_time_intervals):
+            return True
+        return bool(route.active_time_intervals) and not any(now_in(name) for name in route.active_time_intervals)
+
+
+def _is_told(one: Known, rows: list[Row[Any]], planned: Plan) -> bool:
+    """Whether a message names an incident: one that lasts, one it is about, or one it named before."""
+    return one.active or one.id in planned.new or any(row.told for row in rows if row.incident == one.number)
+
+
+def _change(connection: Connection, number: int, **values: Any) -> None:
+    connection.execute(update(notification_groups).where(_GROUPS.number == number).values(**values))

@@ -1,0 +1,42 @@
+"""A marked example, to see whether a receiver can be reached."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from tracecore.notify.config import Config, Receiver
+from tracecore.notify.kinds import Kind, Refused, TryAgain
+from tracecore.notify.message import Message, Told
+from tracecore.notify.rendering import example, render
+
+
+def trial(config: Config, receiver: Receiver, way: Kind) -> str:
+    """Send a test and its resolution; say why that failed, or nothing."""
+    name = f"tracecore-test-{secrets.token_hex(4)}"
+    before: dict[str, object] = {}
+    for number, status in enumerate(("firing", "resolved")):
+        told = msgspec.convert(example(config.external_url) | {"id": name, "status": status}, Told)
+        message = Message(
+            key=name,
+            delivery=f"{name}-{number}",
+            reason="opened" if status == "firing" else "resolved",
+            status=told.status,
+            receiver=receiver.name,
+            group={"job": told.job},
+            incidents=[told],
+            new=[name],
+            more=0,
+            firing=1 if status == "firing" else 0,
+            resolved=0 if status == "firing" else 1,
+            url=told.url,
+        )
+        render(message, config.templates)
+        try:
+            before = way.send(message, before, False)
+        except (TryAgain, Refused) as error:
+            return str(error)
+        if not way.send_resolved:
+            break
+    return ""

@@ -1,0 +1,149 @@
+"""Whom the ranks of a hang wait for, by what the watchdogs of all ranks reported.
+
+Dumps tell who waits for whom. Without them, or where one is missing, the reports of the watchdogs are all there is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.facts.nccl import GLOO, WatchdogReport
+from tracecore.patterns.nccl_hang.waiting import Culprit, is_pairwise, seq_of
+
+if TYPE_CHECKING:
+    from tracecore.patterns.contract import Rest
+    from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
+
+#: What torch calls the group of all ranks; empty where a report does not say, and gloo's never does.
+_WHOLE_WORLD: Final = frozenset({"default_pg", "0", "", GLOO})
+
+
+class Blame(msgspec.Struct, frozen=True):
+    """
+    Args:
+        culprits: whom the ranks wait for.
+        quiet: ranks whose logs are here and say nothing of a hang.
+        origin: (group as people call it, sequence) in which the culprits are still inside.
+    """
+
+    culprits: tuple[Culprit, ...] = ()
+    quiet: tuple[int, ...] = ()
+    origin: tuple[str, int] | None = None
+
+
+def blame(hang: NcclHangVerdict, rest: Rest) -> Blame:
+    """Say whom the ranks of a hang wait for that no dump explains.
+
+    A rank whose log is here and says nothing of a hang of all of them is the one they wait for: its own watchdog has
+    nothing to time. Where all of them wait, the few that wait at another line of the program called something else,
+    and those that are in an earlier collective, which the others completed, are still inside.
+    """
+    for judge in (_partner_without_dump, _numbered_in_group, _in_another_communicator):
+        if culprits := judge(hang, rest):
+            return Blame(culprits)
+    hanging = set(hang.hanging_ranks)
+    # Who lost a connection waited, too, until another that waited gave up; and who waits elsewhere says so.
+    waiting = {rank for rank, reports in rest.reports.items() if reports}
+    quiet = tuple(sorted(rest.ranks - hanging - rest.lost - waiting))
+    if hang.looked_for or hang.is_p2p:
+        return Blame(quiet=quiet if quiet == hang.looked_for else ())
+    if rest.ranks == hanging and (elsewhere := _elsewhere(hang)):
+        return Blame(elsewhere)
+    if not quiet and (inside := _inside(hang, rest)):
+        first = min(seq_of(c.fact) for c in inside if c.fact is not None)
+        return Blame(inside, origin=(hang.pg_desc or (f"group {hang.pg}" if hang.pg else "their group"), first))
+    if not hanging:
+        return Blame()
+    # Who is in another group than that of all is not known: but nearly everybody waits in few others.
+    most = len(hang.hanging) if (hang.pg_desc or hang.pg) in _WHOLE_WORLD else len(hang.hanging) // 3
+    return Blame(quiet=quiet if len(quiet) <= most else ())
+
+
+def _partner_without_dump(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+    """Judge ranks that others want to exchange with and that left no dump, by what their watchdog says.
+
+    One that waits in a collective went on without its part of the exchange. One that waits in a send or receive
+    exchanges with those that wait for it, and neither of them ends.
+    """
+    told = {rank: [r for r in rest.reports.get(rank, ()) if r.op] for rank in hang.exchanging}
+    went_on = {rank: said[0] for rank, said in told.items() if said and not any(map(is_pairwise, said))}
+    if went_on:
+        return tuple(Culprit(rank, "called_different", what=r.op, fact=r) for rank, r in went_on.items())
+    hanging = set(hang.hanging_ranks)
+    if told and set(told) <= hanging and len(hanging) == len(told) + 1 and all(told.values()):
+        return tuple(Culprit(rank, "never_entered") for rank in sorted(hanging))
+    return ()
+
+
+def _numbered_in_group(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+    """Find the rank behind a number in a group whose members nobody names.
+
+    Members of a group are numbered in ascending order, so the ranks that give their own number bound it. Ranks that
+    wait elsewhere are not the one.
+    """
+    said = [f for f in hang.hanging if isinstance(f, WatchdogReport) and f.missing_in_group and f.rank is not None]
+    if not said or len(said) != len(hang.hanging):
+        return ()
+    waiting = {rank for rank, reports in rest.reports.items() if reports}
+    found = []
+    for number in sorted({number for report in said for number in report.missing_in_group}):
+        known = [(report.group_rank, report.rank) for report in said]
+        below = [rank for place, rank in known if place is not None and rank is not None and place < number]
+        above = [rank for place, rank in known if place is not None and rank is not None and place > number]
+        between = range(max(below, default=-1) + 1, min(above, default=max(rest.ranks, default=-1) + 1))
+        free = [rank for rank in between if rank not in waiting]
+        if len(free) == 1:
+            found.append(Culprit(free[0], "never_entered", fact=said[0]))
+    return tuple(found)
+
+
+def _in_another_communicator(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+    """Find ranks that the others miss and that wait to set up a communicator with one of them."""
+    hanging = set(hang.hanging_ranks)
+    found = []
+    for rank, reports in sorted(rest.reports.items()):
+        setup = next((r for r in reports if r.missing and r.seq is None and r.pg is None), None)
+        if setup is not None and rank not in hanging and set(setup.missing) <= hanging:
+            others = ", ".join(map(str, setup.missing))
+            what = f"an operation with rank {others} that needs a communicator of its own"
+            found.append(Culprit(rank, "called_different", what=what, frame=setup.frame, fact=setup))
+    return tuple(found)
+
+
+def _inside(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
+    """Of ranks that wait in an earlier collective of this group, those of one that all of these have completed.
+
+    A watchdog reports the first operation that has not ended, so a report without counters says that the operation
+    before it has. Where no group is named, only the number just before can be taken for one of the same group.
+    """
+    found = []
+    for rank, reports in sorted(rest.reports.items()):
+        mine = [r for r in reports if (r.pg or "") == hang.pg and r.seq is not None and r.seq < hang.seq]
+        if rank in hang.hanging_ranks or not mine or any(is_pairwise(r) for r in reports):
+            continue
+        first = min(mine, key=seq_of)
+        done = [fact.last_completed for fact in hang.hanging if isinstance(fact, WatchdogReport)]
+        completed = len(done) == len(hang.hanging) and all(last is not None and last >= seq_of(first) for last in done)
+        just_before = not hang.pg and not any(done) and seq_of(first) == hang.seq - 1 and first.op == hang.op
+        if completed or just_before:
+            what = next((r.op for r in reports if r.op and r.seq == first.seq), None)
+            found.append(Culprit(rank, "still_inside", first.last_enqueued, first.frame, what, first))
+    return tuple(found)
+
+
+def _elsewhere(hang: NcclHangVerdict) -> tuple[Culprit, ...]:
+    """Of ranks that wait and say where, those that do not stand where most of them do."""
+    places: dict[str, list[WatchdogReport]] = {}
+    for fact in hang.hanging:
+        if not isinstance(fact, WatchdogReport) or fact.frame is None:
+            return ()
+        places.setdefault(fact.frame, []).append(fact)
+    most = max(places.values(), key=len)
+    few = [fact for stand in places.values() if stand is not most for fact in stand]
+    if len(most) <= 2 * len(few):
+        return ()
+    return tuple(
+        Culprit(fact.rank, "called_different", frame=fact.frame, fact=fact) for fact in few if fact.rank is not None
+    )

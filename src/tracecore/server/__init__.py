@@ -1,0 +1,1 @@
+"""`tracecore serve`: ingest, API and pages over one store."""

@@ -1,0 +1,1 @@
+"""The Model Context Protocol: incidents for AI assistants, on stdio and over HTTP."""

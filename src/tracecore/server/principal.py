@@ -1,0 +1,56 @@
+"""Who a request is from, and what they may do."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from fastapi import Depends, HTTPException, Request
+
+from tracecore.store.tokens import SCOPES
+
+#: What somebody with this scope may also do.
+IMPLIES: Final = {"admin": frozenset(SCOPES), "operate": frozenset({"operate", "read"})}
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks.
+
+    Args:
+        name: for notes and the audit log.
+        scopes: of `read`, `ingest`, `operate`, `admin`.
+        tenant: sees only this tenant's incidents and jobs; None for all.
+        how: `none` (no authentication), `token` or `session`.
+    """
+
+    name: str
+    scopes: frozenset[str]
+    tenant: str | None = None
+    how: str = "none"
+
+    def may(self, scope: str) -> bool:
+        return scope in self.scopes or any(scope in IMPLIES.get(own, ()) for own in self.scopes)
+
+
+#: Everybody, where the server asks nobody who they are.
+LOCAL: Final = Principal(name="local", scopes=frozenset(SCOPES))
+
+
+def principal(request: Request) -> Principal:
+    """Who asks; an error where nobody is known."""
+    found: Principal | None = getattr(request.state, "principal", None)
+    if found is None:
+        raise HTTPException(401, "sign in, or send an API token", headers={"WWW-Authenticate": "Bearer"})
+    return found
+
+
+def require(scope: str) -> Any:
+    """A dependency that gives who asks, where they have the scope."""
+
+    def check(request: Request) -> Principal:
+        found = principal(request)
+        if not found.may(scope):
+            raise HTTPException(403, f"this needs the scope {scope}")
+        return found
+
+    return Depends(check)

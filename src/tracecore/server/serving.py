@@ -1,0 +1,202 @@
+"""Run the server: open the store, listen, detect, diagnose uploads, clean up; stop in order."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+from fastapi import FastAPI
+
+from tracecore.agent.receivers.otlp import address
+from tracecore.agent.tls import ServerTls
+from tracecore.notify.config import Config, FileError, read
+from tracecore.notify.notifier import Notifier
+from tracecore.server import demo
+from tracecore.server.app import make_app
+from tracecore.server.detector import Detector
+from tracecore.server.diagnosing import Diagnoses
+from tracecore.server.otlp import grpc_server
+from tracecore.server.settings import DEFAULT_LISTEN, Oidc, Settings, is_loopback
+from tracecore.store.database import default_url
+from tracecore.store.retention import Retention
+from tracecore.store.store import Store
+
+log = logging.getLogger("tracecore.server")
+
+
+class ServeError(Exception):
+    """The server cannot run; the message says why and what to do."""
+
+
+class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """What the command line says; see `tracecore serve --help`."""
+
+    listen: str = DEFAULT_LISTEN
+    otlp_listen: str = ""
+    database: str | None = None
+    notify: str | None = None
+    demo: bool = False
+    quiet: bool = False
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    behind_proxy: bool = False
+    base_url: str = ""
+    auth: bool = False
+    oidc: Oidc | None = None
+    keep_days: int = 0
+    keep_mb: int = 0
+    data: str | None = None
+    max_upload_mb: int = 2048
+    rate: float = 50.0
+
+
+def settings_of(options: ServeOptions) -> Settings:
+    """The settings that options mean, where they are safe together.
+
+    Raises:
+        ServeError: they are not, or one of them is wrong.
+    """
+    places = [place for place in (options.listen, options.otlp_listen) if place]
+    hosts = []
+    for place in places:
+        found = address(place)
+        if found is None:
+            raise ServeError(f"{place!r} is not an address: write it like 127.0.0.1:8040")
+        hosts.append(found[0])
+    reachable = [host for host in hosts if not is_loopback(host)]
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise ServeError("TLS needs both --tls-cert and --tls-key")
+    for path in (options.tls_cert, options.tls_key):
+        if path is not None and not Path(path).is_file():
+            raise ServeError(f"{path}: there is no such file")
+    if reachable and options.tls_cert is None and not options.behind_proxy:
+        raise ServeError(
+            f"{reachable[0]} can be reached from other machines: give --tls-cert and --tls-key, "
+            "or --behind-proxy where a proxy in front ends TLS"
+        )
+    if options.base_url and not options.base_url.startswith(("https://", "http://")):
+        raise ServeError("--base-url begins with https:// or http://")
+    if options.oidc is not None and (reachable or options.behind_proxy) and not options.base_url:
+        raise ServeError("signing in needs --base-url: the address that the provider sends people back to")
+    return Settings(
+        listen=options.listen,
+        # Whoever is reachable, or stands behind a proxy that is, asks everybody who they are.
+        auth=options.auth or bool(reachable) or options.behind_proxy or options.oidc is not None,
+        base_url=options.base_url.rstrip("/"),
+        behind_proxy=options.behind_proxy,
+        tls=options.tls_cert is not None,
+        oidc=options.oidc,
+        keep_days=options.keep_days,
+        keep_bytes=options.keep_mb << 20,
+        max_upload=options.max_upload_mb << 20,
+        rate=options.rate,
+        demo=options.demo,
+    )
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve until a signal says to stop.
+
+    Raises:
+        ServeError: it cannot.
+        StoreError: the database cannot be used.
+    """
+    settings = settings_of(options)
+    with ExitStack() as stack:
+        place = options.database or default_url()
+        folder = Path(options.data) if options.data else Path(default_url()).parent / "uploads"
+        if "://" in str(folder):
+            folder = Path(tempfile.gettempdir()) / f"tracecore-uploads-{os.getuid()}"
+        if options.demo:
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tracecore-demo-"))
+            place = options.database or str(Path(temporary) / "demo.db")
+            folder = Path(temporary) / "uploads"
+        store = Store.open(place)
+        stack.callback(store.close)
+        settings = msgspec.structs.replace(settings, secret=store.secret(), uploads=folder)
+        if options.demo:
+            demo.fill(store, time.time_ns())
+            stack.enter_context(demo.running(store))
+        if settings.auth and settings.oidc is None and not store.tokens.find():
+            log.warning("nobody can sign in yet: make a token with `tracecore tokens create`")
+        app = make_app(store, settings)
+        _start_workers(stack, app, store, settings, options)
+        if not options.quiet:
+            scheme = "https" if settings.tls else "http"
+            print(f"tracecore serves {scheme}://{options.listen}/ (Ctrl-C stops it)", file=sys.stderr, flush=True)
+        server = uvicorn.Server(_config(app, settings, options))
+        server.run()
+        if not server.started:
+            raise ServeError(f"cannot listen on {options.listen}")
+    return 0
+
+
+def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.Config:
+    more: dict[str, Any] = {}
+    if options.tls_cert is not None:
+        more = {"ssl_certfile": options.tls_cert, "ssl_keyfile": options.tls_key}
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        # Only a proxy that was announced is believed about who asks.
+        proxy_headers=settings.behind_proxy,
+        forwarded_allow_ips="*" if settings.behind_proxy else None,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=5,
+        limit_concurrency=2_000,
+        h11_max_incomplete_event_size=64 << 10,
+        **more,
+    )
+
+
+def _start_workers(stack: ExitStack, app: FastAPI, store: Store, settings: Settings, options: ServeOptions) -> None:
+    """Everything that works beside the web application."""
+    ingest, clock = app.state.ingest, app.state.clock
+    detector = Detector(store, clock, counted=ingest.counted)
+    ingest.woken = detector.wake
+    app.state.detector = detector
+    detector.start()
+    stack.callback(detector.stop)
+    assert settings.uploads is not None
+    app.state.diagnoses = Diagnoses(store, settings, settings.uploads, clock)
+    app.state.diagnoses.start()
+    stack.callback(app.state.diagnoses.stop)
+    retention = Retention(store, clock, days=settings.keep_days, size=settings.keep_bytes)
+    retention.start()
+    stack.callback(retention.stop)
+    if options.otlp_listen:
+        tls = None
+        if options.tls_cert is not None and options.tls_key is not None:
+            tls = ServerTls(cert_file=options.tls_cert, key_file=options.tls_key)
+        server = grpc_server(store, ingest, settings, options.otlp_listen, clock, tls)
+        try:
+            server.start()
+        except OSError as error:
+            raise ServeError(str(error)) from None
+        stack.callback(server.stop, 2.0)
+    if options.notify:
+        notifier = Notifier(store, _notifications(options.notify), clock)
+        app.state.notifier = notifier
+        notifier.start()
+        stack.callback(notifier.stop)
+
+
+def _notifications(path: str) -> Config:
+    try:
+        return read(Path(path))
+    except FileError as error:
+        raise ServeError(str(error)) from None
+    except OSError as error:
+        raise ServeError(f"cannot read {path}: {error.strerror}") from None

@@ -1,0 +1,1 @@
+"""Incidents, jobs, nodes and what people did about them, kept in SQLite or PostgreSQL."""

@@ -1,0 +1,388 @@
+"""One incident, one page: told once, updated in place, through receivers that misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracecore.store.records import Matcher
+
+from .conftest import SECOND, Mailbox, Receiver, World
+
+Make = Callable[[str], World]
+
+
+@pytest.fixture
+def slack(world: Make, receiver: Receiver, tmp_path: Path) -> World:
+    (tmp_path / "token").write_text("xoxb-test\n")
+    return world(f"""
+external_url: https://tracecore.example.com
+receivers:
+  - name: oncall
+    slack_configs:
+      - channel: "#training"
+        bot_token_file: {tmp_path / "token"}
+        api_url: {receiver.url}/api
+route: {{receiver: oncall, group_by: [job], group_wait: 10s, group_interval: 1m, repeat_interval: 1h}}
+""")
+
+
+def test_nothing_is_said_before_the_group_wait_is_over(slack: World, receiver: Receiver) -> None:
+    slack.put()
+    slack.run(9)
+    assert receiver.requests == []
+    slack.run(2)
+    (posted,) = receiver.bodies("chat.postMessage")
+    assert posted["channel"] == "#training"
+    assert "Rank 2 never entered all_reduce" in posted["text"]
+    text = posted["blocks"][1]["text"]["text"]
+    for said in ("Where: node node-17; rank 2, job vision/train-1", "Do: Look at rank 2.", "Retry: retry 1 of 3",
+                 "https://tracecore.example.com/incidents/incident-1"):  # fmt: skip
+        assert said in text
+
+
+def test_a_better_diagnosis_changes_the_message_and_wakes_nobody(slack: World, receiver: Receiver) -> None:
+    slack.put(headline="Job stalled, cause not yet known", state="open", root_cause=None)
+    slack.run(12)
+    slack.put(revision=2, headline="GPU 3 of node-17 fell off the bus", root_cause={"pattern": "gpu_fault"})
+    slack.run(5)
+    assert len(receiver.bodies("chat.postMessage")) == 1
+    (edited,) = receiver.bodies("chat.update")
+    assert edited["ts"] == "1.0"
+    assert "fell off the bus" in edited["text"]
+    slack.run(600, step=10)
+    assert len(receiver.bodies()) == 2, "nothing new, nothing said"
+
+
+def test_resolution_edits_the_message_and_keeps_the_facts(slack: World, receiver: Receiver) -> None:
+    slack.put()
+    slack.run(12)
+    slack.put(revision=2, state="resolved")
+    slack.run(5)
+    edited = receiver.bodies("chat.update")[-1]
+    assert edited["text"].startswith("Resolved: Rank 2 never entered")
+    assert "Look at rank 2" in edited["blocks"][1]["text"]["text"]
+    reply = receiver.bodies("chat.postMessage")[1]
+    assert (reply["thread_ts"], reply["reply_broadcast"]) == ("1.0", False)
+
+
+def test_a_retry_that_fails_joins_the_thread(slack: World, receiver: Receiver) -> None:
+    slack.put("1")
+    slack.run(12)
+    slack.put("1", revision=2, state="resolved")
+    slack.run(5)
+    slack.clock.forward(3600)
+    slack.put("2", attempt=1)
+    slack.run(15)
+    reply = receiver.bodies("chat.postMessage")[-1]
+    assert (reply["thread_ts"], reply["reply_broadcast"]) == ("1.0", True)
+    assert "(2)" in reply["text"]
+    assert len({body.get("thread_ts") for body in receiver.bodies("chat.postMessage")}) == 2, "one page, one thread"
+
+
+def test_hours_after_its_resolution_a_thread_takes_no_more(slack: World, receiver: Receiver) -> None:
+    slack.put("1")
+    slack.run(12)
+    slack.put("1", revision=2, state="resolved")
+    slack.run(5)
+    slack.run(7 * 3600, step=600)
+    slack.put("2")
+    slack.run(15)
+    assert "thread_ts" not in receiver.bodies("chat.postMessage")[-1]
+
+
+def test_an_incident_nobody_acknowledged_is_said_again(slack: World, receiver: Receiver) -> None:
+    slack.put()
+    slack.run(12)
+    slack.run(3700, step=60)
+    assert "Still open" in receiver.bodies("chat.postMessage")[1]["text"]
+    slack.store.people.act("incident-1", "acknowledge", "ada", slack.clock.now)
+    slack.run(2 * 3600, step=60)
+    assert len(receiver.bodies("chat.postMessage")) == 2
+    assert "Acknowledged by ada" in receiver.bodies("chat.update")[-1]["blocks"][1]["text"]["text"]
+
+
+def test_text_of_logs_is_never_markup(slack: World, receiver: Receiver) -> None:
+    slack.put(headline="<!channel> *boom* <https://evil|click> & more")
+    slack.run(12)
+    text = receiver.bodies("chat.postMessage")[0]["blocks"][0]["text"]["text"]
+    assert "<" not in text
+    assert "&lt;!channel&gt;" in text
+
+
+def test_reclassification_before_and_after_telling_makes_no_second_page(world: Make, receiver: Receiver) -> None:
+    _set_hook(receiver)
+    made = world("""
+receivers:
+  - {name: infra, webhook_configs: [{url: "${env:NOTIFY_HOOK}"}]}
+  - {name: code, webhook_configs: [{url: "${env:NOTIFY_HOOK}"}]}
+route:
+  receiver: code
+  group_by: [pattern]
+  group_wait: 5s
+  routes:
+    - {receiver: infra, matchers: ['class="infrastructure"']}
+""")
+    made.put(failure={"class": "code"})
+    made.run(2)
+    made.put(revision=2)
+    made.run(10)
+    (first,) = receiver.bodies()
+    assert (first["receiver"], first["group"]) == ("infra", {"pattern": "nccl_hang"})
+    made.put(revision=3, root_cause={"pattern": "gpu_fault"})
+    made.run(5)
+    told = receiver.bodies()
+    assert [body["reason"] for body in told] == ["opened", "updated"]
+    assert {body["key"] for body in told} == {"incident-1"}
+
+
+def _set_hook(receiver: Receiver) -> None:
+    os.environ["NOTIFY_HOOK"] = receiver.url
+
+
+def hook(receiver: Receiver, more: str = "", secret: str = "") -> str:
+    _set_hook(receiver)
+    return f"""
+receivers:
+  - name: programs
+    webhook_configs: [{{url: "${{env:NOTIFY_HOOK}}"{secret}}}]
+route: {{receiver: programs, group_by: [job], group_wait: 0s, group_interval: 10s, repeat_interval: 1h}}
+{more}
+"""
+
+
+def test_a_receiver_that_fails_is_asked_again_with_the_same_key(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver))
+    receiver.faults = [500, 429, "drop", "deaf"]
+    receiver.headers = {"Retry-After": "7"}
+    made.put()
+    made.run(60)
+    keys = [headers["Idempotency-Key"] for _, headers, _ in receiver.requests]
+    # The deaf one was taken: whoever asks twice gives the key by which it is recognised.
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+    assert made.notifier.counts == {"retried": 4, "sent": 1}
+    detail = made.store.incidents.get("incident-1")
+    assert detail is not None
+    (told,) = detail.notifications
+    assert (told.receiver, told.state) == ("programs (webhook/0)", "sent")
+
+
+def test_retry_after_is_obeyed(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver))
+    receiver.faults, receiver.headers = [429], {"Retry-After": "30"}
+    made.put()
+    made.run(29)
+    assert receiver.requests == []
+    made.run(3)
+    assert len(receiver.requests) == 1
+
+
+def test_what_a_receiver_refuses_is_shown_and_tried_with_the_next_message(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver))
+    receiver.faults = [400]
+    made.put()
+    made.run(2)
+    detail = made.store.incidents.get("incident-1")
+    assert detail is not None
+    assert (detail.notifications[0].state, detail.notifications[0].error) == ("failed", "127.0.0.1 answered 400")
+    made.run(12)
+    assert len(receiver.requests) == 1
+
+
+def test_signatures_can_be_checked(world: Make, receiver: Receiver, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("s3cret")
+    made = world(hook(receiver, secret=f', secret_file: "{tmp_path / "secret"}"'))
+    made.put()
+    made.run(1)
+    ((_, headers, body),) = receiver.requests
+    stamp = headers["X-Tracecore-Timestamp"]
+    assert body["schema"] == "tracecore/notification/v1"
+    signed = f"{stamp}.".encode() + json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    assert headers["X-Tracecore-Signature"] == "sha256=" + hmac.new(b"s3cret", signed, hashlib.sha256).hexdigest()
+
+
+def test_a_crash_after_the_delivery_repeats_nothing_in_slack(slack: World, receiver: Receiver) -> None:
+    slack.put()
+    slack.run()
+    slack.clock.forward(11)
+    real = type(slack.config.receivers["oncall"].ways[0]).send
+
+    class Crash(BaseException):
+        pass
+
+    def crash(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        raise Crash
+
+    way = type(slack.config.receivers["oncall"].ways[0])
+    way.send = crash  # type: ignore[assignment,method-assign]
+    try:
+        slack.notifier.step()
+        slack.notifier._pool.shutdown()
+    finally:
+        way.send = real  # type: ignore[method-assign]
+    assert len(receiver.bodies("chat.postMessage")) == 1
+    slack.restart()
+    slack.run(30)
+    assert len(receiver.bodies("chat.postMessage")) == 1, "it was found in the channel"
+    slack.put(revision=2, headline="better")
+    slack.run(5)
+    assert receiver.bodies("chat.update")[-1]["ts"] == "1.0"
+
+
+def test_a_storm_leaves_as_one_message(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver).replace("group_by: [job]", "group_by: [namespace]").replace("wait: 0s", "wait: 5s"))
+    for number in range(150):
+        made.put(str(number), job=f"vision/job-{number}")
+    made.run(6)
+    (storm,) = receiver.bodies()
+    assert (storm["firing"], len(storm["incidents"]), storm["more"]) == (150, 20, 130)
+    assert storm["title"].startswith("150 incidents: ")
+
+
+def silence(made: World, matcher: Matcher, seconds: int) -> None:
+    now = made.clock.now
+    made.store.silences.create([matcher], who="ada", now=now, ends_at=now + seconds * SECOND)
+
+
+def test_silences_hold_back_and_let_go(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver))
+    now = made.clock.now
+    made.store.silences.create(
+        [Matcher(name="node", op="=", value="node-17")], who="ada", now=now, ends_at=now + 100 * SECOND
+    )
+    made.put()
+    made.run(90)
+    assert receiver.requests == []
+    made.run(60)
+    assert [body["reason"] for body in receiver.bodies()] == ["opened"]
+
+
+def test_a_resolved_incident_that_was_silenced_is_never_told(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver))
+    now = made.clock.now
+    made.store.silences.create(
+        [Matcher(name="job", op="=~", value="vision/.*")], who="ada", now=now, ends_at=now + 50 * SECOND
+    )
+    made.put()
+    made.run(10)
+    made.put(revision=2, state="resolved")
+    made.run(100)
+    assert receiver.requests == []
+
+
+def test_a_cause_inhibits_what_it_brings_about(world: Make, receiver: Receiver) -> None:
+    made = world(
+        hook(
+            receiver,
+            """
+inhibit_rules:
+  - source_matchers: ['pattern="gpu_fault"']
+    target_matchers: ['pattern="straggler"']
+    equal: [node]
+""",
+        ).replace("group_by: [job]", "group_by: ['...']")
+    )
+    made.put("cause", root_cause={"pattern": "gpu_fault"}, job="a")
+    made.put("effect", root_cause={"pattern": "straggler"}, job="b")
+    made.put("elsewhere", root_cause={"pattern": "straggler"}, job="c", suspects={"nodes": ["node-3"]})
+    made.run(30)
+    assert sorted(body["key"] for body in receiver.bodies()) == ["incident-cause", "incident-elsewhere"]
+    made.put("cause", root_cause={"pattern": "gpu_fault"}, job="a", revision=2, state="resolved")
+    made.run(60)
+    assert "incident-effect" in {body["key"] for body in receiver.bodies()}
+
+
+def test_nothing_is_sent_in_a_maintenance_window(world: Make, receiver: Receiver) -> None:
+    made = world(
+        hook(
+            receiver,
+            """
+time_intervals:
+  - name: maintenance
+    time_intervals: [{starts_at: "2026-11-14T00:00:00Z", ends_at: "2026-11-14T23:47:40Z"}]
+""",
+        ).replace("group_wait: 0s", "group_wait: 0s, mute_time_intervals: [maintenance]")
+    )
+    made.put()
+    made.run(50)
+    assert receiver.requests == []
+    made.run(60)
+    assert len(receiver.requests) == 1
+
+
+def test_old_incidents_are_not_told_by_a_cold_start(world: Make, receiver: Receiver) -> None:
+    made = world(hook(receiver))
+    made.put("old", last_seen="2026-11-10T00:00:00Z", first_seen="2026-11-10T00:00:00Z")
+    made.put("new")
+    made.run(5)
+    assert [body["key"] for body in receiver.bodies()] == ["incident-new"]
+
+
+def test_pagerduty_gets_one_page_by_its_key(world: Make, receiver: Receiver, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("R0UT1NG")
+    made = world(f"""
+receivers:
+  - name: pager
+    pagerduty_configs: [{{routing_key_file: "{tmp_path / "key"}", url: "{receiver.url}/v2/enqueue"}}]
+route: {{receiver: pager, group_wait: 0s}}
+""")
+    made.put()
+    made.run(1)
+    made.put(revision=2, headline="GPU 3 fell off the bus")
+    made.run(5)
+    made.store.people.act("incident-1", "acknowledge", "ada", made.clock.now)
+    made.run(5)
+    made.put(revision=3, state="resolved")
+    made.run(5)
+    events = receiver.bodies()
+    assert [event["event_action"] for event in events] == ["trigger", "trigger", "acknowledge", "resolve"]
+    assert {event["dedup_key"] for event in events} == {"incident-1"}
+    assert events[1]["payload"]["severity"] == "critical"
+
+
+def test_alertmanager_s_labels_stay_the_same(world: Make, receiver: Receiver) -> None:
+    made = world(f"""
+receivers: [{{name: am, alertmanager_configs: [{{url: "{receiver.url}"}}]}}]
+route: {{receiver: am, group_wait: 0s}}
+""")
+    made.put()
+    made.run(1)
+    made.put(revision=2, root_cause={"pattern": "gpu_fault"}, headline="better")
+    made.run(100)
+    made.put(revision=3, state="resolved")
+    made.run(5)
+    alerts = [alert for body in receiver.bodies("/api/v2/alerts") for alert in body]
+    assert len({json.dumps(alert["labels"], sort_keys=True) for alert in alerts}) == 1
+    assert len(alerts) >= 4, "a firing alert is said again before Alertmanager forgets it"
+    assert alerts[-1]["annotations"]["summary"] == "better" or "Rank 2" in alerts[-1]["annotations"]["summary"]
+
+
+def test_mail_is_sent_once_when_it_opens_and_once_when_it_is_over(world: Make, mailbox: Mailbox) -> None:
+    made = world(f"""
+receivers:
+  - name: mail
+    email_configs:
+      - {{to: [oncall@example.com], from: tracecore@example.com, smarthost: "{mailbox.place}", require_tls: false}}
+route: {{receiver: mail, group_wait: 0s, group_interval: 10s}}
+""")
+    mailbox.faults = ["451 try later"]
+    made.put()
+    made.run(5)
+    made.put(revision=2, headline="GPU 3 fell off the bus")
+    made.run(30)
+    made.put(revision=3, state="resolved", headline="GPU 3 fell off the bus")
+    made.run(30)
+    opened, over = mailbox.mails
+    assert "Subject: Rank 2 never entered all_reduce (1) (vision/train-1)" in opened
+    assert "Subject: Resolved: GPU 3 fell off the bus" in over
+    first = next(line for line in opened.splitlines() if line.startswith("Message-ID")).partition(": ")[2]
+    assert f"In-Reply-To: {first}" in over

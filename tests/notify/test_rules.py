@@ -1,0 +1,248 @@
+# ruff: noqa: E501  rows of a table stay on one line
+"""Routes, matchers, inhibition and times mean what they mean in Alertmanager."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracecore.notify.config import FileError, read
+from tracecore.notify.inhibition import InhibitRule, inhibitor
+from tracecore.notify.intervals import TimeInterval
+from tracecore.notify.labels import labels_of
+from tracecore.notify.matchers import Labels, all_match, parse
+from tracecore.notify.planning import Member, plan
+from tracecore.notify.rendering import BadTemplate, check
+from tracecore.notify.routes import SECOND, Route, matching
+from tracecore.store.people import BadMatcher
+
+RECEIVERS = "receivers: [{name: a}, {name: b}, {name: c}]\n"
+
+
+def config(tmp_path: Path, text: str) -> Any:
+    path = tmp_path / "notify.yaml"
+    path.write_text(text)
+    return read(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "holds"),
+    [
+        ('job="a"', {"job": ["a"]}, True),
+        ("job=a", {"job": ["a"]}, True),
+        ('job=~"a.*"', {"job": ["abc"]}, True),
+        ('job=~"b"', {"job": ["abc"]}, False),
+        ('job!="a"', {}, True),
+        ('job=""', {}, True),
+        ('node="n2"', {"node": ["n1", "n2"]}, True),
+        ('node!="n2"', {"node": ["n1", "n2"]}, False),
+        ('node!~"n[12]"', {"node": ["n3"]}, True),
+        ('headline="say \\"hi\\""', {"headline": ['say "hi"']}, True),
+    ],
+)
+def test_matchers(text: str, labels: Labels, holds: bool) -> None:
+    assert all_match([parse(text)], labels) is holds
+
+
+@pytest.mark.parametrize("text", ["", "job", "=a", 'job=~"("', 'job="a" b', 'job="\\x"', "a" * 2000])
+def test_what_is_no_matcher(text: str) -> None:
+    with pytest.raises(BadMatcher):
+        parse(text)
+
+
+TREE = (
+    RECEIVERS
+    + """
+route:
+  receiver: a
+  routes:
+    - {receiver: b, matchers: ['class="code"'], continue: true}
+    - receiver: c
+      matchers: ['job=~"vision.*"']
+      routes:
+        - {receiver: a, matchers: ['severity="critical"'], group_by: ['...']}
+    - {receiver: b, matchers: ['job="vision-2"']}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("labels", "paths"),
+    [
+        ({"job": ["x"]}, ["0"]),
+        ({"job": ["vision-1"]}, ["0.1"]),
+        ({"job": ["vision-2"]}, ["0.1"]),
+        ({"job": ["vision-1"], "severity": ["critical"]}, ["0.1.0"]),
+        ({"job": ["vision-1"], "class": ["code"]}, ["0.0", "0.1"]),
+        ({"job": ["x"], "class": ["code"]}, ["0.0"]),
+    ],
+)
+def test_the_first_child_that_matches_takes_it(tmp_path: Path, labels: Labels, paths: list[str]) -> None:
+    tree = config(tmp_path, TREE).route
+    assert [route.path for route in matching(tree, labels)] == paths
+
+
+def test_routes_inherit_what_they_do_not_say(tmp_path: Path) -> None:
+    tree = config(tmp_path, TREE.replace("receiver: a\n", "receiver: a\n  group_wait: 7s\n", 1)).route
+    child = tree.routes[1].routes[0]
+    assert (child.group_wait, tree.routes[1].group_by, child.group_by) == (7 * SECOND, ["job"], ["..."])
+
+
+def rule(equal: list[str]) -> InhibitRule:
+    return InhibitRule(
+        source_matchers=[parse('pattern="gpu_fault"')], target_matchers=[parse('severity="warning"')], equal=equal
+    )
+
+
+@pytest.mark.parametrize(
+    ("equal", "source", "target", "inhibits"),
+    [
+        (["node"], {"node": ["n1"]}, {"node": ["n1"]}, True),
+        (["node"], {"node": ["n1", "n2"]}, {"node": ["n2", "n3"]}, True),
+        (["node"], {"node": ["n1"]}, {"node": ["n2"]}, False),
+        (["node"], {"node": ["n1"]}, {}, False),
+        # Alertmanager's trap: nothing on both sides is not the same node.
+        (["node"], {}, {}, False),
+        (["node", "cluster"], {"node": ["n1"]}, {"node": ["n1"]}, True),
+        ([], {}, {}, True),
+    ],
+)
+def test_inhibition(equal: list[str], source: Labels, target: Labels, inhibits: bool) -> None:
+    active = [("source", source | {"pattern": ["gpu_fault"]}), ("target", target | {"severity": ["warning"]})]
+    found = inhibitor("target", active[1][1], active, [rule(equal)])
+    assert found == ("source" if inhibits else "")
+
+
+def test_two_that_are_source_and_target_do_not_inhibit_each_other() -> None:
+    both = {"pattern": ["gpu_fault"], "severity": ["warning"], "node": ["n1"]}
+    active = [("one", both), ("other", dict(both))]
+    assert not inhibitor("one", both, active, [rule(["node"])])
+    assert not inhibitor("other", both, active, [rule(["node"])])
+
+
+def at(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()) * SECOND
+
+
+@pytest.mark.parametrize(
+    ("interval", "time", "holds"),
+    [
+        (TimeInterval(times=[(480, 1020)]), "2026-11-16T08:00", True),
+        (TimeInterval(times=[(480, 1020)]), "2026-11-16T17:00", False),
+        (TimeInterval(times=[(480, 1020)], location="America/New_York"), "2026-11-16T08:00", False),
+        (TimeInterval(times=[(480, 1020)], location="America/New_York"), "2026-11-16T14:00", True),
+        (TimeInterval(weekdays=[(6, 6), (0, 0)]), "2026-11-15T12:00", True),
+        (TimeInterval(weekdays=[(6, 6), (0, 0)]), "2026-11-16T12:00", False),
+        (TimeInterval(days_of_month=[(-3, -1)]), "2026-02-26T12:00", True),
+        (TimeInterval(days_of_month=[(-3, -1)]), "2026-02-25T12:00", False),
+        (TimeInterval(days_of_month=[(31, 31)]), "2026-11-30T12:00", False),
+        (TimeInterval(months=[(11, 12)], years=[(2026, 2026)]), "2026-11-16T12:00", True),
+        (TimeInterval(months=[(11, 12)], years=[(2026, 2026)]), "2027-11-16T12:00", False),
+        (TimeInterval(starts_at=at("2026-11-16T08:00")), "2026-11-16T07:59", False),
+        (TimeInterval(ends_at=at("2026-11-16T08:00")), "2026-11-16T08:00", False),
+    ],
+)
+def test_time_intervals(interval: TimeInterval, time: str, holds: bool) -> None:
+    assert interval.holds(at(time)) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("route: {receiver: a}\n", "1:1: 'receivers' is missing"),
+        (RECEIVERS + "route: {receiver: z}\n", "2:19: there is no receiver 'z'"),
+        (RECEIVERS + "route: {receiver: a, matchers: ['job=\"x\"']}\n", "takes every incident"),
+        (RECEIVERS + "route: {receiver: a, group_by: [jobb]}\n", "2:33: 'jobb' is none of"),
+        (RECEIVERS + "route: {receiver: a, group_wait: soon}\n", "2:34: "),
+        (RECEIVERS + "route: {reciever: a}\n", "2:9: no such key 'reciever'; did you mean 'receiver'?"),
+        (RECEIVERS + "route: {receiver: a, mute_time_intervals: [night]}\n", "there is no time interval 'night'"),
+        ("receivers: [{name: a}, {name: a}]\nroute: {receiver: a}\n", "'a' is given twice"),
+        ("receivers: [{name: a, slack_configs: [{channel: x}]}]\nroute: {receiver: a}\n", "slack needs either"),
+        (
+            "receivers: [{name: a, pagerduty_configs: [{routing_key: abc}]}]\nroute: {receiver: a}\n",
+            "a secret does not",
+        ),
+        ("receivers: [{name: a, pagerduty_configs: [{}]}]\nroute: {receiver: a}\n", "(or routing_key_file) is missing"),
+        (
+            "receivers: [{name: a, webhook_configs: [{url_file: /nonexistent}]}]\nroute: {receiver: a}\n",
+            "cannot read it",
+        ),
+        (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ incidents[0].headline '}\n", "the template"),
+        (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ ().__class__.__mro__ }}'}\n", "the template"),
+        (
+            RECEIVERS + "route: {receiver: a}\ninhibit_rules: [{source_matchers: ['x']}]\n",
+            "'target_matchers' is missing",
+        ),
+    ],
+)
+def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(FileError) as caught:
+        config(tmp_path, text)
+    assert said in str(caught.value)
+    assert "notify.yaml:" in str(caught.value)
+
+
+def test_templates_of_one_s_own() -> None:
+    check("{{ firing }} open: {% for one in incidents %}{{ one.headline }} {% endfor %}")
+    for text in ("{{ incidents.clear() }}", "{% for x in range(10000000000) %}{% endfor %}", "{{ nothing.at.all }}"):
+        with pytest.raises(BadTemplate):
+            check(text)
+
+
+def test_labels(tmp_path: Path) -> None:
+    rules = config(
+        tmp_path,
+        RECEIVERS
+        + """
+route: {receiver: a}
+labels:
+  - set: {cluster: east}
+  - {set: {team: vision}, matchers: ['namespace="ml"']}
+""",
+    ).labels
+    found = labels_of(
+        id="i", job="ml/train", pattern="", failure_class="code", fingerprint="f", state="open", tenant="",
+        nodes=["n1"], document={}, rules=rules,
+    )  # fmt: skip
+    assert found["team"] == ["vision"]
+    assert (found["namespace"], found["cluster"], found["severity"]) == (["ml"], ["east"], ["critical"])
+    assert "pattern" not in found
+
+
+ROUTE = Route(path="0", receiver="a", group_by=["job"], group_wait=10, group_interval=100, repeat_interval=1000)
+
+
+def member(**more: Any) -> Member:
+    return Member(**{"id": "i", "joined": 0, "standing": "firing", "digest": "d", **more})
+
+
+@pytest.mark.parametrize(
+    ("members", "now", "more", "reason", "next"),
+    [
+        ([member()], 9, {}, None, 10),
+        ([member()], 10, {}, "opened", None),
+        ([member(standing="suppressed")], 10, {}, None, None),
+        ([member(standing="resolved")], 10, {}, None, None),
+        # A second incident of a group waits for the interval since the last message people noticed.
+        ([member(told="firing", told_digest="d"), member(id="j", joined=50)], 99, {"sent": 10, "noticed": 10}, None, 110),
+        ([member(told="firing", told_digest="d"), member(id="j", joined=50)], 110, {"sent": 10, "noticed": 10}, "joined", None),
+        # Nothing lasts: the group begins anew.
+        ([member(standing="resolved", told="resolved"), member(id="j", joined=50)], 60, {"sent": 40, "noticed": 40}, "joined", None),
+        ([member(told="firing", told_digest="d")], 1009, {"sent": 10, "noticed": 10}, None, 1010),
+        ([member(told="firing", told_digest="d")], 1010, {"sent": 10, "noticed": 10}, "repeated", None),
+        ([member(told="firing", told_digest="d", acknowledged=True)], 5000, {"sent": 10, "noticed": 10}, None, None),
+        # Who cannot be edited is not told of an improvement, and of a resolution after the interval.
+        ([member(told="firing", told_digest="old")], 60, {"sent": 10, "noticed": 10, "edits": False}, None, 1010),
+        ([member(standing="resolved", told="firing")], 60, {"sent": 10, "noticed": 10, "edits": False}, None, 110),
+        ([member(standing="resolved", told="firing")], 110, {"sent": 10, "noticed": 10, "edits": False}, "resolved", None),
+        ([member(standing="resolved", told="firing")], 10**10, {"sent": 10, "noticed": 10, "send_resolved": False}, None, None),
+    ],
+)  # fmt: skip
+def test_plans(members: list[Member], now: int, more: dict[str, Any], reason: str | None, next: int | None) -> None:
+    found = plan(members, ROUTE, now, **{"sent": None, "noticed": None, "edits": True, **more})
+    assert found.reason == reason
+    if reason is None and not any(one.standing == "suppressed" for one in members):
+        assert found.next == next
