@@ -27,21 +27,6 @@ _time = attrgetter("time")
 class PatternWindows:
     """One pattern and its windows by key."""
 
-    __slots__ = (
-        "due",
-        "horizon",
-        "index",
-        "keys",
-        "limit",
-        "needs",
-        "node_facts",
-        "pattern",
-        "pruned",
-        "read",
-        "triggers",
-        "windows",
-    )
-
     def __init__(self, index: int, pattern: Pattern[Any], limit: int, stats: Stats) -> None:
         self.index = index
         self.pattern = pattern
