@@ -172,12 +172,15 @@ class Detection:
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
-    def logs(self, payload: Mapping[str, Any], now: int, pause: int = 0, peer: str = "") -> None:
+    def logs(
+        self, payload: Mapping[str, Any], now: int, pause: int = 0, peer: str = "", *, selected: bool = False
+    ) -> None:
         """Take log records, which are not changed.
 
         Args:
             pause: nanoseconds after which at the latest their receiver has what follows; 0 where nobody knows.
             peer: the address they were sent from; empty where that is not known.
+            selected: their receiver has sampled steps already.
         """
         self._records.pause(pause)
         for entry in payload.get("resource_logs") or ():
@@ -196,7 +199,7 @@ class Detection:
                     self._recorded(resource, records, now)
                     continue
                 for place, whose, some in by_layer(layer, resource, records):
-                    self._records.take(place, whose, some, now)
+                    self._records.take(place, whose, some, now, selected=selected)
         self._clock.appoint(now, self._records.blocks.due)
 
     def _facts_of(self, entry: Mapping[str, Any], held: Mapping[str, Any], peer: str, now: int) -> None:
