@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -25,7 +24,6 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
 from tracecore.agent.telemetry import Meter
-from tracecore.signals.otlp.encoding import encode
 
 SECOND = 1_000_000_000
 _CRI = re.compile(r"^(\S+) (stdout|stderr) ([FP]) (.*)$")
@@ -65,8 +63,6 @@ class Node:
         )
         self.detector = PatternDetector(Options(forward="facts"), setting)
         self.sent = self.packed = self.facts = 0
-        self.kinds: Counter[str] = Counter()
-        self.kind_bytes: Counter[str] = Counter()
 
     def take(self, batch: Batch) -> None:
         for made in (*self.detector.process(batch), *self.detector.tick(self.clock.now)):
@@ -77,13 +73,6 @@ class Node:
         self.sent += len(raw)
         self.packed += len(zstandard.compress(raw))
         self.facts += made.count
-        for entry in made.view()["resource_logs"]:
-            for held in entry["scope_logs"]:
-                for record in held["log_records"]:
-                    kind = str(record["attributes"].get("tracecore.fact.kind"))
-                    self.kinds[kind] += 1
-                    one = {**entry, "scope_logs": [{**held, "log_records": [record]}]}
-                    self.kind_bytes[kind] += len(encode("logs", {"resource_logs": [one]}))
 
 
 def played(paths: list[Path]) -> tuple[Node, int, float]:
@@ -121,7 +110,8 @@ def played(paths: list[Path]) -> tuple[Node, int, float]:
     return node, size, (lines[-1][0] - lines[0][0]) / SECOND if lines else 0.0
 
 
-def measurements(megabytes: int = 4) -> list[Measurement]:
+def measure(megabytes: int = 14) -> list[Measurement]:
+    """Measure each mixture; the first minutes of a run send more than those after them."""
     rows = []
     for mixture in MIXTURES:
         with tempfile.TemporaryDirectory() as folder:
@@ -131,10 +121,9 @@ def measurements(megabytes: int = 4) -> list[Measurement]:
         how = f"{size / 1e6:.1f} MB of lines in {seconds:.0f} s, {node.facts} facts, {rate:.2f} a second and rank"
         rows.append(Measurement(f"wire.{mixture}", round(100 * node.sent / size, 2), "% of the lines", "≤ 2", how))
         rows.append(Measurement(f"wire.{mixture}.zstd", round(100 * node.packed / size, 2), "% of the lines", "", how))
-        print(mixture, [(k, n, node.kind_bytes[k]) for k, n in node.kinds.most_common(5)], file=sys.stderr)
     return rows
 
 
 if __name__ == "__main__":
-    for row in measurements(int(sys.argv[1]) if len(sys.argv) > 1 else 4):
+    for row in measure(int(sys.argv[1]) if len(sys.argv) > 1 else 14):
         print(row)
