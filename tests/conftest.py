@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import grp
 import os
 import shutil
 import signal
-import socket
 import subprocess
-import tempfile
-import time
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from bench.postgres import programs  # noqa: E402
+from bench.postgres import running as postgres_running  # noqa: E402
 
 # A shell that starts this in the background has SIGINT ignored, and every command a test starts would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -43,16 +43,8 @@ def shared_data() -> Path:
     pytest.skip("no shared test data: set TRACECORE_SHARED_DATA to a directory that has it")
 
 
-def _programs() -> Path | None:
-    """Where PostgreSQL's programs are."""
-    if (found := shutil.which("initdb")) and shutil.which("postgres"):
-        return Path(found).resolve().parent
-    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name.split(".")[0]))
-    return next((path for path in reversed(versions) if (path / "initdb").exists()), None)
-
-
 def _installed() -> Path:
-    if (found := _programs()) is not None:
+    if (found := programs()) is not None:
         return found
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         pytest.skip("no PostgreSQL here, and it cannot be installed without root and apt-get")
@@ -60,7 +52,7 @@ def _installed() -> Path:
     done = subprocess.run(
         command, capture_output=True, text=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     )
-    found = _programs()
+    found = programs()
     if found is None:
         pytest.skip(f"no PostgreSQL here, and installing it failed: {done.stderr.strip()[-200:]}")
     return found
@@ -69,48 +61,8 @@ def _installed() -> Path:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """A PostgreSQL server of our own; the address of its first database."""
-    programs = _installed()
-    # Not below pytest's own folder, which is closed to the user the server runs as.
-    folder = Path(tempfile.mkdtemp(prefix="tracecore-postgres-"))
-    data = folder / "data"
-    # The server refuses to run as root.
-    user: dict[str, str] = {}
-    if os.geteuid() == 0:
-        user = {"user": "nobody", "group": "nogroup" if _known("nogroup") else "nobody"}
-        shutil.chown(folder, **user)
-    subprocess.run(
-        [programs / "initdb", "-D", data, "-U", "tester", "-A", "trust", "-N", "-E", "UTF8", "--locale=C"],
-        check=True, capture_output=True, cwd=folder, **user,
-    )  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = (folder / "log").open("wb")
-    postgres = subprocess.Popen(
-        [programs / "postgres", "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", folder, "-F"],
-        stdout=log, stderr=log, cwd=folder, **user,
-    )  # fmt: skip
-    try:
-        for _ in range(300):
-            ready = subprocess.run([programs / "pg_isready", "-h", "127.0.0.1", "-p", str(port)], capture_output=True)
-            if ready.returncode == 0:
-                break
-            assert postgres.poll() is None, (folder / "log").read_text()
-            time.sleep(0.1)
-        yield f"postgresql://tester@127.0.0.1:{port}/postgres"
-    finally:
-        postgres.terminate()
-        postgres.wait(30)
-        log.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _known(group: str) -> bool:
-    try:
-        grp.getgrnam(group)
-    except KeyError:
-        return False
-    return True
+    with postgres_running(_installed()) as address:
+        yield address
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def test_people_act_by_the_api_and_the_audit_log_says_so(client: httpx.Client, f
         ("GET", "/api/v1/nothing", None, 404),
         ("DELETE", "/api/v1/incidents", None, 405),
         ("GET", "/api/v1/incidents?limit=0", None, 422),
-        ("GET", "/api/v1/incidents?cursor=x", None, 400),
+        ("GET", "/api/v1/incidents?cursor=x", None, 404),
         ("GET", "/api/v1/incidents?job=%00", None, 422),
         ("POST", "/api/v1/incidents/nope/resolve", {}, 404),
         ("POST", "/api/v1/incidents/nope/notes", {"text": ""}, 422),
@@ -63,7 +63,7 @@ def test_people_act_by_the_api_and_the_audit_log_says_so(client: httpx.Client, f
             "POST",
             "/api/v1/silences",
             {"matchers": [{"name": "job", "op": "!=", "value": "a"}], "ends_at": "2100-01-01T00:00:00Z"},
-            400,
+            409,
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What became of a job's attempts: how often each root was retried, and how far the job got in between.
+"""Ledger of a job's attempts: how often each root was retried, and how far the job got in between.
 
 The count of a root starts again when the job has got further than where that root last struck: a later step or a
 later checkpoint. A changed node name, rank or process id resets nothing: fingerprints do not have them.
@@ -36,7 +36,7 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 class Root(msgspec.Struct):
-    """What is known of one root.
+    """State of one root.
 
     Args:
         retries: since the job last got further than where it struck.
@@ -53,7 +53,7 @@ class Root(msgspec.Struct):
     same_step: int = 0
 
 
-class Ledger(msgspec.Struct):
+class FailureLedger(msgspec.Struct):
     """The attempts of one job.
 
     Args:
@@ -92,12 +92,12 @@ class Ledger(msgspec.Struct):
         return True
 
     def retries_of(self, fingerprint: str) -> int:
-        """How often this root was retried since the job last got further than where it struck."""
+        """Return how often this root was retried since the job last got further than where it struck."""
         root = self.roots.get(fingerprint)
         return 0 if root is None or self.mark > root.mark else root.retries
 
     def strikes_at(self, fingerprint: str, step: int | None) -> int:
-        """How often in a row this root struck at this very step, not counting now."""
+        """Return how often in a row this root struck at this very step, not counting now."""
         root = self.roots.get(fingerprint)
         if root is None or self.mark > root.mark or root.step != step:
             return 0
@@ -124,7 +124,7 @@ class Ledger(msgspec.Struct):
         del self.strikes[:-MAX_ATTEMPTS]
 
 
-def load(path: Path, job: str = "") -> Ledger:
+def load(path: Path, job: str = "") -> FailureLedger:
     """A ledger from its file; a new one where there is none.
 
     Raises:
@@ -133,14 +133,14 @@ def load(path: Path, job: str = "") -> Ledger:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return Ledger(job=job)
+        return FailureLedger(job=job)
     try:
-        return msgspec.json.decode(data, type=Ledger)
+        return msgspec.json.decode(data, type=FailureLedger)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a ledger: {error}") from None
 
 
-def save(path: Path, ledger: Ledger) -> None:
+def save(path: Path, ledger: FailureLedger) -> None:
     """Write a ledger so that a crash leaves the old one or the new one, never half of one."""
     private.make_folder(path.parent)
     private.write(path, msgspec.json.encode(ledger), durable=True)

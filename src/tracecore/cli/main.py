@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from tracecore.cli.output import Group
+from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "notify": ("tracecore.cli.notify", "Check who is told of incidents, and send a test."),
     "incidents": ("tracecore.cli.incidents", "List, show, acknowledge, resolve and note incidents."),
     "nodes": ("tracecore.cli.nodes", "List nodes, and show one with its history."),
+    "backup": ("tracecore.cli.backup", "Copy the server's SQLite database while it is used."),
     "tokens": ("tracecore.cli.tokens", "API tokens: make, list, revoke."),
     "validate": ("tracecore.cli.validate", "Check an agent configuration."),
     "completion": ("tracecore.cli.completion", "Print the completion script of bash, zsh or fish."),
@@ -67,8 +70,11 @@ def root() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and give its exit status: 0 it ran, 1 it failed, 2 bad usage."""
+    if sys.stdout is None:  # it was closed when we were started
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:
         result = root.main(args=None if argv is None else list(argv), prog_name="tracecore", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         return 130
     except click.ClickException as error:
@@ -77,4 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except OSError as error:
+        # A full disk, a file or folder that is gone: said in a line, as every other mistake.
+        where = "the output" if error.filename is None else printable(os.fsdecode(error.filename))
+        click.echo(f"Error: {where}: {(error.strerror or str(error)).lower()}", err=True)
+        # What is left in the buffer cannot be written either, and Python would try once more.
+        sys.stdout = None
+        return 1
     return result if isinstance(result, int) else 0

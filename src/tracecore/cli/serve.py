@@ -50,6 +50,13 @@ Example: tracecore serve --demo
 @click.option("--keep-mb", type=click.IntRange(0), default=0, help="Remove the oldest resolved ones beyond this size.")
 @click.option("--data", metavar="DIR", help="Where uploads wait; beside the default database.")
 @click.option("--max-upload-mb", type=click.IntRange(1), default=2048, show_default=True, help="The largest upload.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0),
+    default=50,
+    show_default=True,
+    help="Requests per second of a caller; 0: any.",
+)
 @quiet_option
 def command(**given: Any) -> int:
     """Open the store, listen, run until told to stop."""

@@ -6,6 +6,7 @@ A collection is a list of items, each a command to run or files to copy. What is
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import os
@@ -21,6 +22,7 @@ import msgspec
 
 from tracecore.signals import folders, programs
 from tracecore.signals.bundle.recognition import is_binary
+from tracecore.signals.naming import printable
 from tracecore.signals.redaction import Redactor
 
 #: Of one item; a longer one is cut, and the manifest says so.
@@ -180,6 +182,9 @@ def collect(
     Raises:
         OSError: the archive cannot be written.
     """
+    if output.exists() and not output.is_file():
+        # Replacing a device would take it away from everybody.
+        raise OSError(errno.EINVAL, "not a regular file", str(output))
     results: list[Got] = []
     partial = output.with_name(f".{output.name}.{os.getpid()}.partial")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -198,13 +203,19 @@ def collect(
 
 
 def summary(results: Sequence[Got], redact: bool) -> dict[str, Any]:
-    """What was collected and what is missing, as the archive's manifest says it."""
+    """Return what was collected and what is missing, as the archive's manifest says it."""
+    told = [
+        {key: printable(value) if isinstance(value, str) else value for key, value in msgspec.to_builtins(got).items()}
+        for got in results
+    ]
     return {
         "tracecore_bundle": 1,
         "host": socket.gethostname(),
         "redacted": redact,
-        "items": [msgspec.to_builtins(got) for got in results if not got.missing],
-        "missing": [{"name": got.name, "what": got.what, "reason": got.missing} for got in results if got.missing],
+        "items": [got for got in told if not got["missing"]],
+        "missing": [
+            {"name": got["name"], "what": got["what"], "reason": got["missing"]} for got in told if got["missing"]
+        ],
     }
 
 

@@ -9,14 +9,14 @@ import msgspec
 
 from tracecore.facts.fact import order
 from tracecore.incidents.fingerprint import fingerprint
-from tracecore.patterns.contract import LastLines, Suspects, rfc3339
+from tracecore.patterns.contract import LastLines, Suspects, Verdict, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
-    from tracecore.incidents.run import Attempt
+    from tracecore.incidents.run import JobAttempt
 
 Status: TypeAlias = Literal["diagnosed", "insufficient_evidence"]
 
@@ -62,6 +62,7 @@ class Incident(msgspec.Struct, kw_only=True):
         evidence: facts to show where there is no root.
         advice: what to do, in a sentence or two.
         last_lines: what the suspects of a hang wrote last.
+        judged: the root's verdict with what is known beside it; the root's own where nothing is.
         failure: class, suggestion and retry decision, filled in by whoever classifies.
     """
 
@@ -83,6 +84,7 @@ class Incident(msgspec.Struct, kw_only=True):
     timed: bool = True
     evidence: tuple[Fact, ...] = ()
     last_lines: tuple[LastLines, ...] = ()
+    judged: Verdict | None = None
     failure: dict[str, Any] | None = None
 
     @property
@@ -134,7 +136,7 @@ class Incident(msgspec.Struct, kw_only=True):
         return document
 
 
-def origin(attempt: Attempt | None, evidence: Sequence[Fact]) -> str:
+def origin(attempt: JobAttempt | None, evidence: Sequence[Fact]) -> str:
     """Name a run without a job id: by when it began, else by the first that speaks of it."""
     if attempt is not None and attempt.timed:
         return f"@{attempt.first}"

@@ -68,4 +68,12 @@ def says(kind: type, status: int = 200, description: str = "It worked.") -> dict
 def schemas(*kinds: type) -> dict[str, Any]:
     """JSON Schemas of structs, for OpenAPI's components."""
     _, components = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
-    return components
+    return {name: _times(schema) for name, schema in components.items()}
+
+
+def _times(schema: Any) -> Any:
+    """The schema with times as they are written: text, not the integers of the structs."""
+    if isinstance(schema, dict):
+        found = {name: _times(value) for name, value in schema.items()}
+        return found | {"type": "string"} if found.get("format") == "date-time" else found
+    return [_times(value) for value in schema] if isinstance(schema, list) else schema

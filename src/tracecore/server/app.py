@@ -117,5 +117,5 @@ def _say_problems(operation: dict[str, Any]) -> None:
     schema = {"$ref": "#/components/schemas/Problem"}
     said = {"description": "Why it failed.", "content": {problems.TYPE: {"schema": schema}}}
     operation["responses"].pop("422", None)
-    for status in ("400", "401", "403", "404", "413", "422", "429"):
+    for status in ("400", "401", "403", "404", "409", "413", "422", "429"):
         operation["responses"].setdefault(status, said)

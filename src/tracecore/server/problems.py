@@ -49,8 +49,9 @@ def install(app: FastAPI) -> None:
 
     app.add_exception_handler(HTTPException, _http)  # type: ignore[arg-type]
     app.add_exception_handler(RequestValidationError, _invalid)  # type: ignore[arg-type]
-    for kind in (BadCursor, BadIncident, BadMatcher):
-        app.add_exception_handler(kind, _refused)
+    app.add_exception_handler(BadCursor, _no_page)
+    app.add_exception_handler(BadIncident, _refused)
+    app.add_exception_handler(BadMatcher, _conflict)
 
 
 async def _http(request: Request, error: HTTPException) -> Response:
@@ -71,3 +72,11 @@ async def _invalid(request: Request, error: RequestValidationError) -> Response:
 
 async def _refused(request: Request, error: Exception) -> Response:
     return problem(400, str(error))
+
+
+async def _no_page(request: Request, error: Exception) -> Response:
+    return problem(404, str(error))
+
+
+async def _conflict(request: Request, error: Exception) -> Response:
+    return problem(409, str(error))

@@ -55,6 +55,7 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
     keep_mb: int = 0
     data: str | None = None
     max_upload_mb: int = 2048
+    rate: float = 50.0
 
 
 def settings_of(options: ServeOptions) -> Settings:
@@ -96,6 +97,7 @@ def settings_of(options: ServeOptions) -> Settings:
         keep_days=options.keep_days,
         keep_bytes=options.keep_mb << 20,
         max_upload=options.max_upload_mb << 20,
+        rate=options.rate,
         demo=options.demo,
     )
 

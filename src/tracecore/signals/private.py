@@ -41,6 +41,11 @@ def write(path: Path, data: bytes, *, durable: bool = False, mode: int = FILE) -
         durable: and so that a power cut leaves the old one or the new one.
         mode: who may read it.
     """
+    if path.exists() and not path.is_file():
+        # A device or a pipe takes what is written; to replace it would take it away from everybody.
+        with open(path, "wb", buffering=0) as device:
+            device.write(data)
+        return
     draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         with opened(draft) as file:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import secrets
+import sqlite3
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import select
 
+from tracecore.signals import private
 from tracecore.store import overview as overviews
 from tracecore.store import writing
 from tracecore.store.changes import Changes
-from tracecore.store.database import Database, connect
+from tracecore.store.database import Database, StoreError, connect
 from tracecore.store.decisions import Decisions
 from tracecore.store.incidents import IncidentQuery, Incidents
 from tracecore.store.jobs import Jobs
 from tracecore.store.nodes import Nodes
+from tracecore.store.outbox import Outbox
 from tracecore.store.people import People, Silences
 from tracecore.store.records import IncidentPage, JobRow, NodeRow, Overview
 from tracecore.store.schema import prepare
@@ -58,6 +62,7 @@ class Store:
         self.changes = Changes(database)
         self.uploads = Uploads(database)
         self.decisions = Decisions(database)
+        self.outbox = Outbox(database)
 
     @classmethod
     def open(cls, place: str, *, durable: bool = True, route: Router | None = None) -> Store:
@@ -103,9 +108,10 @@ class Store:
         Raises:
             BadIncident: one of them is not an incident.
         """
+        told = document.get("verdicts")
         held = {
             verdict["verdict.id"]: verdict
-            for verdict in document.get("verdicts") or ()
+            for verdict in (told if isinstance(told, list) else ())
             if isinstance(verdict, dict) and isinstance(verdict.get("verdict.id"), str)
         }
         updates = []
@@ -118,9 +124,11 @@ class Store:
             updates.append(read_update(incident, now=now, verdicts=own, origin=origin, tenant=tenant))
         return self.put(updates, now)
 
-    def overview(self, now: int, *, days: int = overviews.DAYS, tenant: str | None = None) -> Overview:
-        """What is open, how the fleet is, what interrupted it and what comes back."""
-        return overviews.overview(self.database, now, days=days, tenant=tenant)
+    def overview(
+        self, now: int, *, days: int = overviews.DAYS, tenant: str | None = None, before: Overview | None = None
+    ) -> Overview:
+        """What is open, how the fleet is, what interrupted it and what comes back; see `overview.overview`."""
+        return overviews.overview(self.database, now, days=days, tenant=tenant, before=before)
 
     def search(self, text: str, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Found:
         """Incidents by their words, newest first; jobs and nodes by the beginning of their names."""
@@ -140,6 +148,26 @@ class Store:
             )
             found = connection.execute(select(detector_state.c.value).where(detector_state.c.key == SECRET))
             return bytes(found.scalar_one())
+
+    def backup(self, path: Path) -> None:
+        """Copy an SQLite store while it is used; PostgreSQL has `pg_dump`.
+
+        Raises:
+            StoreError: it is not SQLite, or the file cannot be written.
+        """
+        if not self.database.is_sqlite:
+            raise StoreError("this is PostgreSQL: use pg_dump")
+        try:
+            private.opened(path).close()
+            connection = self.database.engine.raw_connection()
+            copy = sqlite3.connect(path)
+            try:
+                connection.driver_connection.backup(copy)  # type: ignore[union-attr]
+            finally:
+                copy.close()
+                connection.close()
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"cannot write {path}: {error}") from error
 
     def close(self) -> None:
         self.database.close()

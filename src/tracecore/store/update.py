@@ -8,9 +8,9 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from tracecore.facts.coerce import moment
 from tracecore.signals.redaction import redacted
 from tracecore.store.records import IncidentState
+from tracecore.store.times import moment
 
 STATES: Final = get_args(IncidentState)
 #: Bytes of one document.
@@ -110,6 +110,8 @@ def read_update(
         state = "diagnosed" if pattern else "open"
     if state not in STATES:
         raise BadIncident(f"state is {state!r}, not one of {', '.join(STATES)}")
+    if isinstance(told, float) and told.is_integer():
+        told = int(told)
     if told is not None and (type(told) is not int or not 0 < told < _I31):
         raise BadIncident("revision is not a positive integer")
     identity = own.get("id")
@@ -215,7 +217,8 @@ def excerpts(update: IncidentUpdate) -> Iterator[tuple[str, str, str, int, str, 
                 _text(piece.get("description"), MAX_TEXT),
                 quoted,
             )
-    for lines in update.document.get("last_lines") or ():
+    said = update.document.get("last_lines")
+    for lines in said if isinstance(said, list) else ():
         if isinstance(lines, dict) and isinstance(lines.get("text"), list) and count < MAX_EVIDENCE:
             count += 1
             place = f"{lines.get('file')}:{lines.get('line')}"

@@ -10,6 +10,7 @@ import lzma
 import os
 import pickle
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -192,12 +193,36 @@ def test_a_bomb_is_left_and_the_rest_is_read(tmp_path: Path) -> None:
 
 def test_archives_are_entered_so_deep_and_no_deeper(tmp_path: Path) -> None:
     data = LOG
-    for level in range(5):
+    for level in range(6):
         data = zipped({f"{level}.zip" if level else "a.log": data})
     (tmp_path / "deep.zip").write_bytes(data)
     bundle = discover([tmp_path])
     assert bundle.streams == []
-    assert [s.reason for s in bundle.skipped] == ["an archive more than 2 deep"]
+    assert [s.reason for s in bundle.skipped] == ["an archive more than 4 deep"]
+
+
+def test_a_log_in_a_tar_in_a_zip_is_read(tmp_path: Path) -> None:
+    packed = gzip.compress(LOG)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        info = tarfile.TarInfo("rank0.log.gz")
+        info.size = len(packed)
+        tar.addfile(info, io.BytesIO(packed))
+    (tmp_path / "a.zip").write_bytes(zipped({"logs.tar": archive.getvalue()}))
+    bundle = discover([tmp_path])
+    assert [stream.path for stream in bundle.streams] == [str(tmp_path / "a.zip!/logs.tar!/rank0.log.gz")]
+    assert bundle.skipped == []
+
+
+def test_a_tar_that_claims_a_terabyte_takes_no_time(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("rank0.log")
+    info.size = 1 << 40
+    (tmp_path / "a.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + LOG)
+    begin = time.process_time()
+    bundle = discover([tmp_path])
+    assert time.process_time() - begin < 5.0
+    assert len(bundle.streams) == 1
+    assert any("unexpected end of data" in skipped.reason for skipped in bundle.skipped)
 
 
 def test_what_cannot_be_read_is_listed_with_its_reason(tmp_path: Path) -> None:

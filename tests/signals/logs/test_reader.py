@@ -221,6 +221,18 @@ def test_the_end_of_a_line_that_is_too_long_is_read(over: int, size: int) -> Non
     assert counters.bytes_read == len(data)
 
 
+@pytest.mark.parametrize("size", [100, 150_000, 300_000, 900_000, 5 << 20])
+def test_what_was_raised_is_read_however_long_its_text_is(size: int) -> None:
+    counters = Counters()
+    head = b'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    data = head + b"ValueError: " + b"x" * size + b"\nafter\n"
+    first = next(iter(reader.read(stream(data), SelectAll(), Clock(), counters)))
+    body = str(first["log"]["body"])
+    assert body.startswith(head.decode() + "ValueError: xxx")
+    assert len(body) <= reader.MAX_BODY + 100
+    assert (counters.bytes_dropped > 0) == (size > 200_000)
+
+
 def test_lines_without_a_time_take_the_one_above() -> None:
     found = records(b"2026-11-15 11:00:00,250 start\nno time\n", SelectLiterals([b"no time"]))
     assert [r["log"]["time_unix_nano"] for r in found] == [NOON - 3600 * SECOND + 250_000_000]

@@ -1,4 +1,4 @@
-"""What a supervisor remembers when it is killed: one small file, written whole or not at all."""
+"""State of a supervisor that survives a kill: one small file, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from tracecore.actions.exclusion import Exclusions
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.signals import private
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class StateError(Exception):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """Where a supervised run stands.
+    """State of a supervised run.
 
     Args:
         run: names the run; every process of it carries it.
@@ -45,13 +45,13 @@ class State(msgspec.Struct, kw_only=True):
     outcome: Literal["", "completed", "failed", "stopped"] = ""
     status: int | None = None
     step: int | None = None
-    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    ledger: FailureLedger = msgspec.field(default_factory=FailureLedger)
     excluded: Exclusions = Exclusions()
     schema: str = SCHEMA
 
     @property
     def unfinished(self) -> bool:
-        """Whether the next start goes on with this run: its supervisor died, or was told to stop."""
+        """Return whether the next start goes on with this run: its supervisor died, or was told to stop."""
         return self.phase != "ended" or self.outcome == "stopped"
 
 

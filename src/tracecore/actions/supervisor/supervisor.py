@@ -26,7 +26,7 @@ from tracecore.actions.supervisor import dumps, evidence, process
 from tracecore.actions.supervisor import state as states
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.passing import Passing
-from tracecore.actions.supervisor.process import Exit, Process, Run, Whom
+from tracecore.actions.supervisor.process import Exit, Process, RunOptions, Whom
 from tracecore.actions.supervisor.progress import Tracker
 from tracecore.actions.supervisor.state import State, StateError
 from tracecore.facts.wording import counted
@@ -49,7 +49,7 @@ class OrphanFound(Exception):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to supervise.
+    """Settings of a supervisor.
 
     Args:
         folder: state, output, evidence; one for each job.
@@ -77,7 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Result(msgspec.Struct, frozen=True):
-    """How an attempt ended; `judged` where it was judged before its end, since it hung."""
+    """The end of an attempt; `judged` where it was judged before its end, since it hung."""
 
     exit: Exit
     judged: Judgement | None = None
@@ -208,7 +208,7 @@ class Supervisor:
         return self._orphan()
 
     def _left(self, known: State) -> bool:
-        """Whether anything of the attempt still runs."""
+        """Return whether anything of the attempt still runs."""
         return process.find(self._folder(known.attempt)) is not None or bool(process.marked(self._mark(known)))
 
     def _orphan(self) -> Process | Exit | None:
@@ -266,7 +266,7 @@ class Supervisor:
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) for path in self._new(place)
         ]
         try:
-            run = Run(command=self.command, grace_s=self.settings.grace_s)
+            run = RunOptions(command=self.command, grace_s=self.settings.grace_s)
             return process.start(
                 folder,
                 run,
@@ -355,7 +355,7 @@ class Supervisor:
         return started
 
     def _pass_rest(self, folder: Path) -> None:
-        """What an orphan wrote while nobody passed it on."""
+        """Pass on what an orphan wrote in the meantime."""
         for one in self._passing(folder):
             one.finish(_DRAIN_S)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracecore.cli.queue.group import as_duration, command, opened, task_of
+from tracecore.cli.queue.group import TASK, as_duration, command, opened, task_of
 from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @command.command(
     "retry", help="Queue tasks again that failed, died or were cancelled.\n\nExample: tracecore queue retry 12 13"
 )
-@click.argument("tasks", type=int, nargs=-1)
+@click.argument("tasks", type=TASK, nargs=-1)
 @click.option("--dead", "all_dead", is_flag=True, help="All dead letters.")
 @click.pass_obj
 def retry(place: str | None, tasks: tuple[int, ...], all_dead: bool) -> int:
@@ -42,7 +42,7 @@ def retry(place: str | None, tasks: tuple[int, ...], all_dead: bool) -> int:
 
 
 @command.command("cancel", help="Cancel tasks, running ones too.\n\nExample: tracecore queue cancel 12")
-@click.argument("tasks", type=int, nargs=-1, required=True)
+@click.argument("tasks", type=TASK, nargs=-1, required=True)
 @click.pass_obj
 def cancel(place: str | None, tasks: tuple[int, ...]) -> int:
     queue, _ = opened(place)
@@ -81,7 +81,10 @@ def metrics(place: str | None, output: str | None, mode: str) -> int:
     if output is None:
         sys.stdout.write(text)
     else:
-        numbers.write(Path(output), text, int(mode, 8))
+        try:
+            numbers.write(Path(output), text, int(mode, 8))
+        except OSError as error:
+            raise click.ClickException(f"cannot write {output}: {error.strerror}") from None
     return 0
 
 

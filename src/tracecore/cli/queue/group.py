@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tracecore.queue.task import Task
 
 __all__ = ["as_duration", "command", "duration", "harmless", "local", "opened", "print_json", "task_of", "utc"]
+
+#: The number of a task; a larger one is not a number for SQLite.
+TASK: Final = click.IntRange(max=(1 << 63) - 1)
 
 
 @click.group(
@@ -100,7 +103,7 @@ def local(nanoseconds: int) -> str:
 
 
 def harmless(text: str) -> str:
-    """What tasks and their logs say, for a terminal."""
+    """Return what tasks and their logs say, for a terminal."""
     from tracecore.incidents.excerpt import harmless as clean
 
     return clean(text)

@@ -11,7 +11,7 @@ import click
 
 from tracecore.cli.output import json_option
 from tracecore.cli.queue.documents import attempt_document, document, without_secrets
-from tracecore.cli.queue.group import as_duration, command, harmless, local, opened, print_json, task_of
+from tracecore.cli.queue.group import TASK, as_duration, command, harmless, local, opened, print_json, task_of
 from tracecore.durations import SECOND
 from tracecore.signals.redaction import redacted_command
 
@@ -129,7 +129,7 @@ def _age(nanoseconds: int) -> str:
 
 
 @command.command("show", help="Show one task with its attempts.\n\nExample: tracecore queue show 12")
-@click.argument("task", type=int)
+@click.argument("task", type=TASK)
 @json_option("Print JSON.")
 @click.pass_obj
 def show(place: str | None, task: int, as_json: bool) -> int:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracecore.cli.queue.group import command, harmless, opened, task_of
+from tracecore.cli.queue.group import TASK, command, harmless, opened, task_of
 
 if TYPE_CHECKING:
     from tracecore.queue.task import Attempt
 
 
 @command.command("logs", help="Print what an attempt wrote.\n\nExample: tracecore queue logs 12 --follow")
-@click.argument("task", type=int)
+@click.argument("task", type=TASK)
 @click.option("--attempt", type=click.IntRange(1), default=None, help="Which.  [default: the last]")
 @click.option("--lines", "-n", type=click.IntRange(0), default=None, help="Only so many of the last lines.")
 @click.option("--follow", "-f", is_flag=True, help="Go on until the attempt ends.")

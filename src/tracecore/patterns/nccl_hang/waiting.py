@@ -62,12 +62,10 @@ class Calls:
     there are any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
         self.open: dict[int, int] = {}
         self.pairs: dict[int, CollectiveEntry] = {}
-
-    def add(self, entries: Sequence[CollectiveEntry]) -> None:
         latest, open_, pairs = self.latest, self.open, self.pairs
         # No calls in here but where an entry takes the place of another: this runs for every entry.
         for entry in entries:
@@ -98,7 +96,7 @@ class Calls:
         return seq in self.latest and rank in self.latest[seq] and self.latest[seq][rank].done
 
 
-class Known:
+class GroupFacts:
     """What the facts of one window say, gathered once for all its verdicts."""
 
     __slots__ = (
@@ -135,7 +133,7 @@ class Known:
         self.earlier: str | None = None
 
     @classmethod
-    def of(cls, window: Window) -> Known:
+    def of(cls, window: Window) -> GroupFacts:
         known = cls(window)
         for fact in window.of(GroupProgress):
             if fact.rank is not None:
@@ -150,7 +148,7 @@ class Known:
             known.absent = _silent(window)
         known.entered = _entered(window, known.progress)
         known.stuck_at = _stuck_at(window)
-        known.odd = _odd(window.digest(CollectiveEntry, Calls).latest) if _differ(window.of(CollectiveEntry)) else []
+        known.odd = _odd(Calls(window.of(CollectiveEntry)).latest) if _differ(window.of(CollectiveEntry)) else []
         return known
 
     def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:
@@ -195,7 +193,7 @@ def placed(window: Window) -> Sequence[WatchdogReport]:
 
 
 def culprits_of(
-    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: Known, pairwise: bool
+    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: GroupFacts, pairwise: bool
 ) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
     """Whom the ranks of this cohort wait for, by rank, and (group, sequence) where the chain of waits begins."""
     if known.odd and not pairwise and known.odd[0].seq <= seq:
@@ -322,7 +320,7 @@ def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
     return fact.origin_desc or f"group {fact.origin_pg}", fact.origin_seq
 
 
-def _culprit(rank: int, known: Known, waiter: GroupProgress | None = None) -> Culprit:
+def _culprit(rank: int, known: GroupFacts, waiter: GroupProgress | None = None) -> Culprit:
     """A rank that did not come; where one that waits for it says so, a rank that called something else elsewhere."""
     why = _WHY.get(waiter.why, "never_entered") if waiter is not None else "never_entered"
     fact = known.progress.get(rank)

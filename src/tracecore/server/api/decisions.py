@@ -10,10 +10,10 @@ from pydantic import Field
 
 from tracecore.actions.classify import classify
 from tracecore.actions.exclusion import Exclusions, exclusions
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.policy import standard, with_decision
 from tracecore.server.answers import answer, says
-from tracecore.server.api.parameters import TEXT, Body
+from tracecore.server.api.parameters import TEXT, WHOLE, Body
 from tracecore.server.audit import record
 from tracecore.server.principal import Principal, require
 from tracecore.store.store import Store
@@ -46,25 +46,25 @@ class Decision(msgspec.Struct, kw_only=True):
 STRUCTS = (Decision,)
 router = APIRouter(tags=["decisions"])
 INGEST: Any = require("ingest")
+Rank = Annotated[str, Field(max_length=20, pattern=r"^[0-9]+$")]
+_ALONE: dict[str, Any] = {"additionalProperties": False}
 
 
 class Ended(Body):
     """How an attempt ended."""
 
     job: Annotated[str, Field(min_length=1, max_length=300, pattern=TEXT)]
-    attempt: Annotated[int, Field(ge=0, lt=1 << 31)] = 0
+    attempt: Annotated[int, Field(ge=0, lt=1 << 31), WHOLE] = 0
     exit_codes: Annotated[
-        dict[
-            Annotated[str, Field(max_length=20, pattern=r"^[0-9]+$")], Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
-        ],
-        Field(max_length=100_000, default_factory=dict, description="By rank."),
+        dict[Rank, Annotated[int, Field(ge=-(1 << 31), lt=1 << 31), WHOLE]],
+        Field(max_length=100_000, default_factory=dict, description="By rank.", json_schema_extra=_ALONE),
     ]
     signal: Annotated[str | None, Field(max_length=20, pattern=TEXT)] = None
     reason: Annotated[
         str | None, Field(max_length=100, pattern=TEXT, description="What Kubernetes or Slurm calls it.")
     ] = None
     log_tail: Annotated[str, Field(max_length=4 << 20)] = ""
-    step: Annotated[int | None, Field(ge=0, lt=1 << 62)] = None
+    step: Annotated[int, Field(ge=0, lt=1 << 62), WHOLE] | None = None
     checkpoint: Annotated[str | None, Field(max_length=300, pattern=TEXT)] = None
 
 
@@ -81,7 +81,7 @@ def decide(request: Request, body: Ended, who: Principal = INGEST) -> Response:
     return answer(request, told)
 
 
-def _judge(body: Ended, found: tuple[str, dict[str, Any]] | None, ledger: Ledger, now: int) -> dict[str, Any]:
+def _judge(body: Ended, found: tuple[str, dict[str, Any]] | None, ledger: FailureLedger, now: int) -> dict[str, Any]:
     policy = standard()
     verdict: dict[str, Any] | None = None
     if found is not None:

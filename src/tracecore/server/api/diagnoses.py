@@ -37,7 +37,44 @@ router = APIRouter(tags=["diagnoses"])
 form_router = APIRouter(include_in_schema=False)
 READ: Any = require("read")
 INGEST: Any = require("ingest")
-_BINARY: Any = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {}}}}}
+_BINARY: Any = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary", "minLength": 1}}},
+    }
+}
+#: The part of `docs/diagnosis.schema.json` that has to be right.
+_DOCUMENT: Any = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["schema", "incidents"],
+                    "properties": {
+                        "schema": {"const": SCHEMA},
+                        "incidents": {
+                            "type": "array",
+                            "maxItems": 1_000,
+                            "items": {
+                                "type": "object",
+                                "required": ["id", "headline"],
+                                "properties": {
+                                    "id": {"type": "string", "pattern": "^incident-[0-9a-f]{12}$"},
+                                    "headline": {"type": "string", "minLength": 1},
+                                    "state": {"enum": ["open", "diagnosed", "acknowledged", "resolved"]},
+                                    "revision": {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1},
+                                },
+                            },
+                        },
+                        "verdicts": {"type": "array", "items": {"type": "object"}},
+                    },
+                }
+            }
+        },
+    }
+}
 _CHUNK = 1 << 20
 
 
@@ -59,7 +96,7 @@ async def upload(
     return answer(request, made, 202, headers={"Location": f"/api/v1/diagnoses/{made.id}"})
 
 
-@router.post("/diagnoses/published", responses=says(Published))
+@router.post("/diagnoses/published", responses=says(Published), openapi_extra=_DOCUMENT)
 async def publish(request: Request, who: Principal = INGEST) -> Response:
     """Store the incidents of a diagnosis that was made elsewhere (`tracecore/diagnosis/v1`)."""
     body = await request.body()
@@ -132,11 +169,11 @@ async def from_form(request: Request, who: Principal = INGEST) -> Response:
 async def _take(request: Request, name: str, chunks: AsyncIterator[bytes], who: Principal) -> Upload:
     diagnoses: Diagnoses | None = getattr(request.app.state, "diagnoses", None)
     if diagnoses is None:
-        raise HTTPException(503, "this server takes no uploads")
+        raise HTTPException(404, "this server takes no uploads")
     try:
         made = await diagnoses.take(name, chunks, who=who.name, tenant=who.tenant or "")
     except Busy as error:
-        raise HTTPException(503, str(error), headers={"Retry-After": "60"}) from None
+        raise HTTPException(429, str(error), headers={"Retry-After": "60"}) from None
     except ValueError as error:
         raise HTTPException(400, str(error)) from None
     await run_in_threadpool(record, request, who, "upload", made.id, made.name)

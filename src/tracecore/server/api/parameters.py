@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from fastapi import Path, Query
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tracecore.store.incidents import MOST
 
@@ -20,6 +20,14 @@ Limit = Annotated[int, Query(ge=1, le=MOST, description="How many at most.")]
 Cursor = Annotated[str | None, Query(max_length=2_000, description="`next` of the page before.")]
 Moment = Annotated[AwareDatetime | None, Query()]
 
+
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number: 3.0 is the integer 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+#: After the bounds of an integer in the body of a request.
+WHOLE: Final = BeforeValidator(_whole)
 #: Text in the body of a request.
 BodyText = Annotated[str, Field(max_length=4_000, pattern=TEXT)]
 
@@ -39,8 +47,3 @@ def nanoseconds(moment: datetime | None) -> int | None:
         return 0 if moment.year == 1 else (1 << 63) - 1
     found = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
     return max(0, min(found, (1 << 63) - 1))
-
-
-def examples(*values: Any) -> dict[str, Any]:
-    """Examples for the description of the API."""
-    return {"examples": [*values]}

@@ -51,7 +51,7 @@ def create(request: Request, body: NewSilence, who: Principal = OPERATE) -> Resp
     now = request.app.state.clock()
     ends, starts = nanoseconds(body.ends_at), nanoseconds(body.starts_at)
     if ends is None or ends <= max(now, starts or 0):
-        raise HTTPException(400, "ends_at has to be later than now and than starts_at")
+        raise HTTPException(409, "ends_at has to be later than now and than starts_at")
     made = store.silences.create(
         [Matcher(name=one.name, op=one.op, value=one.value) for one in body.matchers],
         who=who.name,

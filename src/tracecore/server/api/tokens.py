@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Query, Request, Response
 from pydantic import Field
 
 from tracecore.server.answers import answer, says
-from tracecore.server.api.parameters import TEXT, Body, Id
+from tracecore.server.api.parameters import TEXT, WHOLE, Body, Id
 from tracecore.server.audit import record
 from tracecore.server.principal import Principal, require
 from tracecore.store.records import AuditEntry, Token, TokenPage
@@ -37,7 +37,7 @@ ADMIN: Any = require("admin")
 class NewToken(Body):
     name: Annotated[str, Field(min_length=1, max_length=100, pattern=TEXT)]
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
-    days: Annotated[int | None, Field(ge=1, le=3650)] = None
+    days: Annotated[int, Field(ge=1, le=3650), WHOLE] | None = None
     tenant: Annotated[str, Field(max_length=80, pattern=TEXT)] = ""
 
 

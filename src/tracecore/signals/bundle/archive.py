@@ -25,7 +25,7 @@ ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.Tar
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much a bundle may ask for.
+    """Limits of a bundle.
 
     Args:
         files: files and archive members in all.
@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     expanded: int = 1 << 40
     ratio: int = 400
     ratio_from: int = 256 << 20
-    depth: int = 2
+    depth: int = 4
 
 
 class Bomb(ValueError):
@@ -49,7 +49,7 @@ class Bomb(ValueError):
 
 
 def reason(error: BaseException) -> str:
-    """Why something could not be read, in a few words."""
+    """Return why something could not be read, in a few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
@@ -231,7 +231,7 @@ class Tar:
 
     @property
     def cut(self) -> str:
-        """What is wrong with the rest of the archive, as far as it was read; empty where nothing is."""
+        """Return what is wrong with the rest of the archive, as far as it was read; empty where nothing is."""
         return getattr(self._file, "cut", "")
 
     def members(self) -> Iterator[tuple[int, tarfile.TarInfo]]:
@@ -289,6 +289,8 @@ class Tar:
 
     def _next(self) -> tarfile.TarInfo | None:
         assert self._tar is not None
+        if self._at >= 0:  # the first header was read when the archive was opened
+            self._pass_over()
         info = self._tar.next()
         # A streamed TarFile remembers every member it has passed; nobody asks for them again.
         self._tar.members = []  # type: ignore[attr-defined]
@@ -296,6 +298,17 @@ class Tar:
         self._used = False
         self._current = info
         return info
+
+    def _pass_over(self) -> None:
+        """Read to the next header.
+
+        `tarfile` counts to the end of what a header claims, a terabyte of a file of one kilobyte included.
+        """
+        assert self._tar is not None
+        file: Any = self._tar.fileobj
+        while (left := self._tar.offset - file.tell()) > 0:
+            if not file.read(min(left, 1 << 20)):
+                raise tarfile.ReadError("unexpected end of data")
 
 
 class Zip:

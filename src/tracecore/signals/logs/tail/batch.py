@@ -17,7 +17,7 @@ _COMMON: Final = 4096
 
 
 class Template(msgspec.Struct, frozen=True):
-    """What records share.
+    """Values that the records of a batch share.
 
     Args:
         resource: attributes of the resource.
@@ -48,6 +48,8 @@ class LogBatch(Protocol):
     compact: bool
     #: Marks of what was handed out, for the one who keeps positions.
     notes: list[Any]
+    #: A selector has picked its lines.
+    selected: bool
 
     def records(self) -> Iterator[tuple[Attributes, Log]]:
         """Each record with the attributes of its resource. What they share is shared: copy before you change it."""
@@ -72,7 +74,7 @@ class Columns:
         skipped: lines that nobody wanted.
     """
 
-    __slots__ = ("bodies", "count", "kinds", "notes", "observed", "path", "skipped", "templates", "times")
+    __slots__ = ("bodies", "count", "kinds", "notes", "observed", "path", "selected", "skipped", "templates", "times")
     compact = True
 
     def __init__(
@@ -94,6 +96,7 @@ class Columns:
         self.skipped = skipped
         self.count = len(bodies)
         self.notes: list[Any] = []
+        self.selected = False
 
     def records(self) -> Iterator[tuple[Attributes, Log]]:
         for number, body in enumerate(self.bodies):
@@ -167,7 +170,7 @@ class Columns:
 
 
 class _Form:
-    """What stands around the time and the text of an encoded record."""
+    """The bytes around the time and the text of an encoded record."""
 
     __slots__ = ("_severity", "_timed", "heads", "tail")
 
@@ -181,7 +184,7 @@ class _Form:
         self.heads: dict[int, tuple[bytes, bytes]] = {}
 
     def head(self, size: int) -> tuple[bytes, bytes]:
-        """What stands before the time, and between time and text."""
+        """Return what stands before the time, and between time and text."""
         length = varint(size)
         middle = self._severity + b"\x2a" + varint(size + len(length) + 1) + b"\x0a" + length
         total = (9 if self._timed else 0) + len(middle) + size + len(self.tail)
