@@ -14,7 +14,8 @@ from tracecore.agent.batch import SIGNALS, Signal
 from tracecore.agent.catalogue import factories
 from tracecore.agent.component import SECTIONS, Factory, Kind
 from tracecore.agent.document import Node, Problem, Report, load
-from tracecore.agent.options import decode, extensions, schema
+from tracecore.agent.option_schema import schema
+from tracecore.agent.options import decode, extensions
 
 _ID = re2.compile(r"^([a-zA-Z][0-9a-zA-Z_]{0,62})(?:/([^\s/][^/]{0,254}))?$")
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"

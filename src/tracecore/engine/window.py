@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -144,23 +144,8 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
                     return True
         facts.insert(place, fact)
         self.size += 1
-        if self.indexes:
-            self._index_late(kind, fact, place)
+        self._drop_indexes(kind)
         return True
-
-    def _index_late(self, kind: type[Fact], fact: Fact, place: int) -> None:
-        """Put a fact that came out of order into the indexes of its type."""
-        assert self.indexes is not None
-        for (of, by), index in list(self.indexes.items()):
-            if of is not kind or place >= index.seen:
-                continue
-            group = index.groups.get(by(fact))
-            if group is None or order(fact) < order(group[0]):
-                # Groups are in the order of their first facts, whatever the order of arrival.
-                del self.indexes[of, by]
-            else:
-                insort(group, fact, key=order)
-                index.seen += 1
 
     def _drop_indexes(self, kind: type[Fact]) -> None:
         if self.indexes:

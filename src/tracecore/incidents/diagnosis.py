@@ -9,15 +9,14 @@ import msgspec
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.incidents.incident import Incident
-from tracecore.incidents.run import Run
+from tracecore.incidents.run import JobRun
 from tracecore.incidents.text import decisive
-from tracecore.incidents.timeline import timeline
+from tracecore.incidents.timeline import TIMELINE_ROWS, timeline
 from tracecore.signals.bundle.discovery import Bundle, Coverage
 
 SCHEMA: Final = "tracecore/diagnosis/v1"
 
-#: Rows of a timeline and quoted pieces of evidence in the document of an incident.
-TIMELINE_ROWS: Final = 60
+#: Quoted pieces of evidence in the document of an incident.
 QUOTES: Final = 8
 
 #: Whether there is an incident, or none in what was read, or whether nothing could be read at all.
@@ -41,7 +40,7 @@ class Diagnosis(msgspec.Struct, kw_only=True):
     verdicts: list[Emission]
     coverage: Coverage
     notes: list[str]
-    run: Run
+    run: JobRun
     facts: list[Fact]
     bundle: Bundle
 
