@@ -272,7 +272,7 @@ def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return headline, Suspects(), [*steps[-2:], *(attempt.ended[rank] for rank in attempt.alive)]
 
 
-def _busy(attempt: Attempt, run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Of processes that had not ended, the few that say after their last step what they are doing.
 
     The others said nothing after a step like any other, as ranks do that wait in a collective.
