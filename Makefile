@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench interop soak lock clean
+.PHONY: help setup demo test lint format bench mutants interop soak lock clean
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -38,6 +38,9 @@ format: $(READY)
 
 bench: $(READY)  ## measure, print the table, fail above a committed ceiling
 	@$(BIN)/python -m bench
+
+mutants: $(READY) ## change the code at random (MUTANTS, MUTANTS_SEED) and fail if tests notice too little
+	@$(BIN)/python tests/mutants.py
 
 interop: $(READY) ## compare with other people's programs where the machine has them
 	@$(BIN)/pytest -m interop tests/interop

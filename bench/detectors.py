@@ -16,7 +16,7 @@ from typing import Any
 
 from bench import Measurement
 from bench.detector_shapes import EVENTS, SECOND, SHAPES, nccl_hang_cohorts
-from tracecore.engine.windows import FactWindow
+from tracecore.engine.window import FactWindow
 from tracecore.facts.fact import Fact
 from tracecore.patterns import PATTERNS
 from tracecore.patterns.contract import Pattern, Verdict
@@ -30,10 +30,9 @@ EXEMPT = {
     "nvlink_degradation": "each event is kept with its beginning, which is not its time",
     "planned_stop": "stops of four types are sorted together, and each is asked whether it is one",
     "silent_data_corruption": "running sums for each job and node",
-    "storage_failure": "each fact is kept under eight names, so that what lacks rank, pod or job is found",
+    "storage_failure": "facts are arranged by rank, pod and job, so that what lacks one of them is found",
     "straggler": "step times of each step are sorted",
     "training_divergence": "four running judgements for each rank",
-    "worker_crash": "what is known of each rank and process",
 }
 
 
@@ -54,7 +53,7 @@ def allocations(pattern: Pattern[Any], facts: Sequence[Fact], verdicts: int) -> 
     found: list[Verdict] = pattern.evaluate(window, now)
     if len(found) != verdicts:
         raise RuntimeError(f"{pattern.name}: {len(found)} verdicts instead of {verdicts}")
-    # A window that was looked at has its digests already: what they cost counts.
+    # A window that was evaluated has its indexes already: what they cost counts.
     window = window_of(pattern, facts)
     gc.collect()
     with tempfile.TemporaryDirectory() as folder:

@@ -204,7 +204,8 @@ from pathlib import Path
 from tracecore.agent.component import Setting
 from tracecore.agent.memory import resident_bytes
 from tracecore.agent.telemetry import Meter
-from tracecore.agent.processors.k8sattributes import K8sAttributes, Options
+from tracecore.agent.processors.k8sattributes import K8sAttributes
+from tracecore.agent.processors.k8sattributes_options import Options
 from bench.kubernetes import lookups
 meter = Meter("processor", "k8sattributes")
 setting = Setting("k8sattributes", meter, time.time_ns, {}.__getitem__, Path(), lambda: (True, {}))

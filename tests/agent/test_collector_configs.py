@@ -16,7 +16,7 @@ from tracecore.agent.catalogue import factories
 from tracecore.agent.component import SECTIONS, Setting
 from tracecore.agent.configuration import ConfigurationError, json_schema, read
 from tracecore.agent.processors import resourcedetection
-from tracecore.agent.processors.k8sattributes import Association, AssociationSource, key_kind
+from tracecore.agent.processors.k8sattributes_options import Association, AssociationSource, key_kind
 from tracecore.agent.processors.podfields import Extract, Extraction
 from tracecore.agent.processors.resourcedetection import ResourceDetection
 from tracecore.agent.telemetry import Meter

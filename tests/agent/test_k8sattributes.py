@@ -15,7 +15,8 @@ import pytest
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
-from tracecore.agent.processors.k8sattributes import Association, AssociationSource, K8sAttributes, Options
+from tracecore.agent.processors.k8sattributes import K8sAttributes
+from tracecore.agent.processors.k8sattributes_options import Association, AssociationSource, Options
 from tracecore.agent.processors.podfields import Annotation, Extract, Field
 from tracecore.agent.telemetry import Meter
 
@@ -150,7 +151,7 @@ def test_pods_are_found_only_by_what_is_asked_for(cluster: Cluster, made: Any, a
 
 
 def test_new_pods_are_learned_from_the_watch(cluster: Cluster, made: Any, wait_for: Wait) -> None:
-    from tracecore.agent.processors.k8sattributes import Filter
+    from tracecore.agent.processors.k8sattributes_options import Filter
 
     processor, _ = made(filter=Filter(node_from_env_var="NODE"), wait_for_metadata=True)
     assert "k8s.pod.name" not in through(processor, {"k8s.pod.uid": "u1"})

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from tracecore.signals.logs.operators.conversion import Every, Runtime, converter
+from tracecore.signals.logs.operators.container_lines import Runtime
+from tracecore.signals.logs.operators.conversion import converter
+from tracecore.signals.logs.operators.entry_batches import Every
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.counters import Counters
 from tracecore.signals.logs.tail.filelog import FileLog

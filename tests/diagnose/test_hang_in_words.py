@@ -235,3 +235,16 @@ def test_who_is_one_collective_behind_is_the_one(tmp_path: Path) -> None:
     (incident, *_) = diagnose([tmp_path]).incidents
     assert incident.suspects.ranks == (1,)
     assert "behind seq 3105 of their group" in incident.headline
+
+
+def test_the_last_words_are_not_those_of_the_traceback(tmp_path: Path) -> None:
+    """Rank 3 gave up waiting for rank 0: what it did before that is worth reading, the C++ frames are not."""
+    doing = "2026-11-15 20:44:11,000 INFO fetching the latest embedding table from rank 0\n"
+    raised = (
+        SETUP.format(rank=3, number=3) + "[rank3]: frame #0: c10::Error::Error() + 0x9d\n[rank3]: . This may follow\n"
+    )
+    logs = {**{rank: caught(rank) for rank in range(3)}, 3: doing + raised}
+    said = report(diagnose([written(tmp_path, logs)]))
+    assert "fetching the latest embedding table" in said
+    assert "it wrote “. This" not in said
+    assert "rank 3, which alone reports no hang" not in said

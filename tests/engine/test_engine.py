@@ -19,6 +19,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fire import T0, Fire, FirePattern, SilencePattern, Smoke, at, smoke, spark
 
 
+def held_by(engine: Engine) -> int:
+    """How many facts are in windows, counted one by one."""
+    windows = [window for owner in engine._windows.patterns for window in owner.windows.values()]
+    assert all(window.size == sum(map(len, window.facts.values())) for window in windows)
+    return sum(window.size for window in windows)
+
+
 def test_a_verdict_is_emitted_once_and_revised_when_its_document_changes() -> None:
     engine = Engine([FirePattern()])
     engine.add([spark(0)])
@@ -163,12 +170,6 @@ def test_windows_are_bounded() -> None:
     assert [emission.verdict.key for emission in engine.advance(at(2))] == [("n7",)]
 
 
-class SteadyFire(FirePattern):
-    """Windows of smoke are remembered by identity."""
-
-    steady = (Smoke,)
-
-
 class PodFire(FirePattern):
     """The same by pod."""
 
@@ -178,9 +179,8 @@ class PodFire(FirePattern):
         return ((fact.pod,),) if fact.pod else ()
 
 
-@pytest.mark.parametrize("kind", [FirePattern, SteadyFire])
-def test_a_flood_of_names_drops_its_own_windows(kind: type[FirePattern]) -> None:
-    engine = Engine([kind(), PodFire()], limits=Limits(windows=1000))
+def test_a_flood_of_names_drops_its_own_windows() -> None:
+    engine = Engine([FirePattern(), PodFire()], limits=Limits(windows=1000))
     engine.add([spark(0, f"n{i}") for i in range(100)])
     engine.advance(at(1))
     for second in range(1, 6):
@@ -194,8 +194,8 @@ def test_a_flood_of_names_drops_its_own_windows(kind: type[FirePattern]) -> None
     assert len(engine.advance(at(6))) == 100
 
 
-def test_a_remembered_window_that_was_dropped_is_made_anew() -> None:
-    engine = Engine([SteadyFire()], limits=Limits(windows=4))
+def test_a_window_that_was_dropped_is_made_anew() -> None:
+    engine = Engine([FirePattern()], limits=Limits(windows=4))
     engine.add([spark(0), smoke(1)])
     assert [emission.revision for emission in engine.advance(at(1))] == [1]
     engine.add([smoke(2, f"n{i}") for i in range(9)])
@@ -203,10 +203,10 @@ def test_a_remembered_window_that_was_dropped_is_made_anew() -> None:
     engine.add([spark(3), smoke(4)])
     said = engine.advance(at(4))
     assert [len(emission.verdict.evidence()) for emission in said] == [2]
-    assert engine.stats.held == sum(len(window) for shelf in engine._shelves for window in shelf.windows.values())
+    assert engine.stats.held == held_by(engine)
 
 
-class LastingFire(SteadyFire):
+class LastingFire(FirePattern):
     """Another key, and remembered for longer."""
 
     name = "lasting_fire"
@@ -219,8 +219,8 @@ class LastingFire(SteadyFire):
         return ((fact.node, "lasting"),) if fact.node else ()
 
 
-def test_of_the_windows_of_one_identity_some_are_forgotten_earlier() -> None:
-    engine = Engine([SteadyFire(), LastingFire()])
+def test_of_the_windows_of_one_fact_some_are_forgotten_earlier() -> None:
+    engine = Engine([FirePattern(), LastingFire()])
     engine.add([smoke(0)])
     engine.advance(at(0))
     windows = []
@@ -230,7 +230,7 @@ def test_of_the_windows_of_one_identity_some_are_forgotten_earlier() -> None:
         engine.add([spark(second), smoke(second + 1)])
         assert len(engine.advance(at(second + 1))) == 2
     assert windows[0] == 1
-    assert engine.stats.held == sum(len(window) for shelf in engine._shelves for window in shelf.windows.values())
+    assert engine.stats.held == held_by(engine)
 
 
 def test_a_fact_of_the_future_waits_for_its_time() -> None:

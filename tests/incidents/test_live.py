@@ -278,6 +278,15 @@ def test_a_reclassification_is_a_revision_of_the_same_incident() -> None:
     assert second[0].reason == "there is new evidence"
 
 
+def test_an_update_has_a_timeline() -> None:
+    """Whoever receives the update has no facts to draw one from."""
+    story = Story()
+    story.at(40, *steps(1, 2), said=[hang(40), crash(30)])
+    document = story.at(60)[0].document()
+    assert [row["role"] for row in document["timeline"]][:1] == ["cause"]
+    assert {"cause", "symptom"} == {row["role"] for row in document["timeline"]}
+
+
 def test_a_stall_opens_an_incident_that_learns_its_cause() -> None:
     story = Story()
     story.at(100, *steps(1, 2), *ended({0: 1, 3: 1}))

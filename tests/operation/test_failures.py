@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tracecore.agent.component import Setting
 from tracecore.agent.extensions.persistence import transient
 from tracecore.agent.processors.k8sattributes import K8sAttributes
-from tracecore.agent.processors.k8sattributes import Options as K8sOptions
+from tracecore.agent.processors.k8sattributes_options import Options as K8sOptions
 from tracecore.agent.processors.podfields import Extract, Field
 from tracecore.agent.receivers.filelog import FileLogReceiver
 from tracecore.agent.receivers.reach import fixed, unreachable

@@ -26,6 +26,7 @@ ADVERSARIES = (
     "A curious neighbour on the node",
     "The supply chain",
     "An operator's mistake",
+    "Whoever reaches the server",
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tracecore.cli.main import main, root
-from tracecore.engine.trial import run_case
+from tracecore.diagnose.case_runner import run_case
 from tracecore.patterns import PATTERNS, catalogue
 from tracecore.patterns.cases import Case, CaseError, cases_of, folder, moment, read_cases
 from tracecore.patterns.config import MINUTE, SECOND, ConfigError, format_duration, load, parse_duration

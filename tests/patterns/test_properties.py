@@ -10,7 +10,7 @@ import types
 import typing
 from datetime import datetime
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from tracecore.engine.emission import Emission, standing
 from tracecore.engine.engine import LATENESS, Engine
-from tracecore.engine.windows import FactWindow
+from tracecore.engine.window import FactWindow
 from tracecore.facts.catalog import TIME_FIELDS, TYPES
 from tracecore.facts.fact import Fact
 from tracecore.patterns import PATTERNS
@@ -45,20 +45,6 @@ IDENTITY: dict[str, list[Any]] = {
 }
 #: How many random streams of a pattern whose looks depend on each other.
 SEEDS = int(os.environ.get("TRACECORE_SEEDS", "120"))
-#: Patterns that leave something to their next look.
-KEEPING = {
-    "checkpointer_hang",
-    "cuda_oom",
-    "nccl_bootstrap",
-    "nccl_hang",
-    "planned_stop",
-    "pod_evicted",
-    "silent_data_corruption",
-    "storage_failure",
-    "training_divergence",
-    "worker_crash",
-    "xid_correlation",
-}
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
@@ -203,17 +189,12 @@ def test_any_order_and_batching_within_lateness_ends_the_same(kind: Kind, data: 
     assert offline(kind, shuffled) == offline(kind, facts)
 
 
-class ForgetfulWindow(FactWindow):
-    """Every look at it is the first."""
+class FreshWindow(FactWindow):
+    """Makes its indexes anew for every question."""
 
-    asked: ClassVar[bool] = False
-
-    def keep(self, conclusions: object) -> None:
-        ForgetfulWindow.asked = True
-
-    def digest(self, kind: type[Fact], make: Any) -> Any:
-        self.digests = None
-        return super().digest(kind, make)
+    def grouped(self, kind: type[Fact], by: Any) -> Any:
+        self.indexes = None
+        return super().grouped(kind, by)
 
 
 def place_at(rng: random.Random, spread: int, path: str, uid: str) -> tuple[int, Source]:
@@ -258,9 +239,7 @@ def crowd(kind: Kind, rng: random.Random) -> list[Fact]:
 def told(pattern: Pattern[Any], window: type[FactWindow], arrivals: list[tuple[int, Fact]]) -> list[object]:
     """All that is said when each fact is looked at as it arrives."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tracecore.engine.intake.FactWindow", window)
-        # So few facts have few verdicts: all are left to the next look.
-        patch.setattr("tracecore.patterns.judged.MANY", 0)
+        patch.setattr("tracecore.engine.keyed_windows.FactWindow", window)
         engine = Engine([pattern])
         said: list[Emission] = []
         for at, fact in arrivals:
@@ -271,15 +250,12 @@ def told(pattern: Pattern[Any], window: type[FactWindow], arrivals: list[tuple[i
 
 
 @every_pattern
-def test_looks_that_are_left_out_or_build_on_earlier_ones_leave_nothing_unsaid(kind: Kind) -> None:
-    anew = type("Anew", (kind,), {"asides": ()})
-    ForgetfulWindow.asked = False
-    for seed in range(SEEDS if kind.asides or kind.name in KEEPING else SEEDS // 20):
+def test_what_is_said_does_not_depend_on_indexes_that_were_kept(kind: Kind) -> None:
+    for seed in range(SEEDS // 4):
         rng = random.Random(seed)
         arrivals = [(fact.time + rng.choice([0, 0, SECOND, 20 * SECOND]), fact) for fact in crowd(kind, rng)]
         arrivals.sort(key=lambda arrival: arrival[0])
-        assert told(kind(), FactWindow, arrivals) == told(anew(), ForgetfulWindow, arrivals), f"seed {seed}"
-    assert ForgetfulWindow.asked == (kind.name in KEEPING)
+        assert told(kind(), FactWindow, arrivals) == told(kind(), FreshWindow, arrivals), f"seed {seed}"
 
 
 @every_pattern

@@ -7,7 +7,7 @@ from operator import attrgetter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracecore.engine.windows import FactWindow
+from tracecore.engine.window import FactWindow
 from tracecore.facts.collective import CollectiveEntry
 from tracecore.facts.fact import Fact, order
 from tracecore.facts.process import ExitStatus

@@ -67,3 +67,41 @@ def test_tokens_are_made_listed_and_revoked(tmp_path: Path, capsys: pytest.Captu
     assert main(["tokens", "revoke", token.id, *place]) == 0
     store.close()
     assert main(["tokens", "revoke", "nope", *place]) == 1
+
+
+def test_diagnose_publishes_to_a_server(
+    client: httpx.Client, sqlite_store: Store, incidents: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["diagnose", str(incidents / "nccl_hang_one_rank_missing"), "-q", "--publish", str(client.base_url)]
+    assert main(command) == 0
+    assert main(command) == 0
+    (row,) = sqlite_store.incidents.find().incidents
+    assert (row.pattern, row.origin, row.revision) == ("nccl_hang", "publish", 1)
+    assert main([*command[:-1], "http://127.0.0.1:9"]) == 1
+    assert "does not answer" in capsys.readouterr().err
+
+
+def test_supervise_publishes_what_failed_and_goes_on_without_a_server(
+    client: httpx.Client, sqlite_store: Store, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fail = ["--", "sh", "-c", "echo 'torch.OutOfMemoryError: CUDA out of memory'; echo 'KeyError: 1'; exit 1"]
+    state = ["supervise", "--max-restarts", "0", "--state-dir"]
+    assert main([*state, str(tmp_path / "a"), "--publish", str(client.base_url), *fail]) == 1
+    assert len(sqlite_store.incidents.find().incidents) == 1
+    assert main([*state, str(tmp_path / "b"), "--publish", "http://127.0.0.1:9", *fail]) == 1
+    assert "the diagnosis is not published" in capfd.readouterr().err
+
+
+def test_a_backup_is_restored_by_putting_it_in_place(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "a.db"))
+    store.put_incident(incident(), T0)
+    assert main(["backup", str(tmp_path / "copy.db"), "--database", str(tmp_path / "a.db")]) == 0
+    store.put_incident(incident(2), T0)
+    store.close()
+    for name in ("a.db-wal", "a.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / "copy.db").replace(tmp_path / "a.db")
+    restored = Store.open(str(tmp_path / "a.db"))
+    assert [row.id for row in restored.incidents.find().incidents] == [incident()["id"]]
+    restored.close()
+    assert main(["backup", str(tmp_path / "no" / "x.db"), "--database", str(tmp_path / "a.db")]) == 1

@@ -181,3 +181,20 @@ def test_similar_incidents_share_a_fingerprint(store: Store) -> None:
     store.put([read_update(incident(n, job=f"job-{n}"), now=T0) for n in range(3)], T0)
     mark = incident()["fingerprint"]
     assert {row.job for row in store.incidents.similar(mark, but=incident(1)["id"])} == {"job-0", "job-2"}
+
+
+def test_a_node_is_as_its_open_incidents_say(store: Store) -> None:
+    def state() -> str:
+        node = store.nodes.get("gpu-node-17")
+        assert node is not None
+        return node.node.state
+
+    slow = {"failure": {"class": "none"}, "headline": "slow"}
+    store.put_incident(incident(1) | slow, T0)
+    assert state() == "degraded"
+    id = store.put_incident(incident(2), T0).id
+    assert state() == "failed"
+    store.people.act(id, "resolve", "ana", T0 + 5 * SECOND)
+    assert state() == "degraded"
+    store.put_incident(incident(1, revision=2, state="resolved") | slow, T0)
+    assert state() == "healthy"

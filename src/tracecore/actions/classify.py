@@ -63,7 +63,7 @@ def classify(
     rules: Rules | None = None,
     redact: bool = True,
 ) -> FailureInfo:
-    """What failed, by the order of evidence of docs/classify.md.
+    """Return what failed, by the order of evidence of docs/classify.md.
 
     Args:
         exit_code: as a shell (137) or as Python (-9) gives it; None where it is not known.

@@ -70,7 +70,7 @@ def _merged(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def exclusions(verdict: Verdict | Mapping[str, Any], policy: Policy) -> Exclusions:
-    """What a verdict wants left out, by the policy; nothing for patterns of which hardware is not the cause."""
+    """Return what a verdict wants left out, by the policy; nothing for patterns of which hardware is not the cause."""
     if isinstance(verdict, Verdict):
         pattern, suspects = verdict.pattern_name, verdict.suspects()
     else:
@@ -96,5 +96,5 @@ def _named(document: Mapping[str, Any]) -> Suspects:
 
 
 def _nameable(name: str) -> bool:
-    """Whether a name can stand in a list for a shell: it comes from a log, so it may be anything."""
+    """Return whether a name can stand in a list for a shell: it comes from a log, so it may be anything."""
     return 0 < len(name) <= 253 and all(c.isascii() and (c.isalnum() or c in "-._:/") for c in name)

@@ -29,7 +29,7 @@ class Considered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What decided.
+    """The evidence that decided.
 
     Args:
         rule: name of the rule in `classes.yaml`; `exit_status` or `nothing` where no rule did.
@@ -47,7 +47,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether to try again.
+    """The decision about another attempt.
 
     Args:
         decision: `retry`, `stop`, or `none` where nothing failed.
@@ -65,7 +65,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What failed, in the words of the contract; `document` is its JSON.
+    """A failure in the words of the contract; `document` is its JSON.
 
     Args:
         failure_class: `class` in JSON.
@@ -103,7 +103,7 @@ class FailureInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def planned_stop(self) -> str | None:
-        """Why the stop was asked for, where it was: then it is no failure."""
+        """Return why the stop was asked for, where it was: then it is no failure."""
         return self.context.get("planned_stop")
 
     @property

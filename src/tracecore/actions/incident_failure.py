@@ -60,7 +60,7 @@ def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, A
 def _failure(
     incident: Incident, attempt: Attempt | None, words: Callable[[], bytes], *, redact: bool = True
 ) -> dict[str, Any]:
-    verdict = incident.root.verdict if incident.root is not None else None
+    verdict = incident.judged or (incident.root.verdict if incident.root is not None else None)
     state = "unknown" if attempt is None else attempt.state
     slow = state != "failed" and verdict is not None and not verdict.ends
     if state == "finished" or slow:
@@ -91,7 +91,7 @@ def _failure(
 
 
 def _reason(incident: Incident) -> str | None:
-    """What Kubernetes or a supervisor calls the end, where only that is known."""
+    """Return what Kubernetes or a supervisor calls the end, where only that is known."""
     for fact in incident.evidence:
         if isinstance(fact, PodEvicted):
             return fact.reason
@@ -102,7 +102,7 @@ def _reason(incident: Incident) -> str | None:
 
 
 def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:
-    """How the suspect ended, else the launcher, else anybody."""
+    """Return how the suspect ended, else the launcher, else anybody."""
     if attempt is None or (incident.root is None and any(isinstance(f, StackPrinted) for f in incident.evidence)):
         # Who printed its stack and ended was ended by its timer, which says nothing of the program.
         return None
@@ -116,7 +116,7 @@ def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:
 
 
 def _words(incident: Incident, bundle: Bundle, after: int) -> bytes:
-    """What the suspect's log says from shortly before the evidence on; its end where no line is evidence."""
+    """Return what the suspect's log says from shortly before the evidence on; its end where no line is evidence."""
     suspects = set(incident.suspects.ranks)
     streams = {stream.path: stream for stream in bundle.streams if stream.layer == "stdout"}
     own = [f for f in incident.evidence if not suspects or f.rank in suspects]

@@ -1,4 +1,4 @@
-"""What became of a job's attempts: how often each root was retried, and how far the job got in between.
+"""Ledger of a job's attempts: how often each root was retried, and how far the job got in between.
 
 The count of a root starts again when the job has got further than where that root last struck: a later step or a
 later checkpoint. A changed node name, rank or process id resets nothing: fingerprints do not have them.
@@ -36,7 +36,7 @@ class Strike(msgspec.Struct, frozen=True):
 
 
 class Root(msgspec.Struct):
-    """What is known of one root.
+    """State of one root.
 
     Args:
         retries: since the job last got further than where it struck.
@@ -92,12 +92,12 @@ class Ledger(msgspec.Struct):
         return True
 
     def retries_of(self, fingerprint: str) -> int:
-        """How often this root was retried since the job last got further than where it struck."""
+        """Return how often this root was retried since the job last got further than where it struck."""
         root = self.roots.get(fingerprint)
         return 0 if root is None or self.mark > root.mark else root.retries
 
     def strikes_at(self, fingerprint: str, step: int | None) -> int:
-        """How often in a row this root struck at this very step, not counting now."""
+        """Return how often in a row this root struck at this very step, not counting now."""
         root = self.roots.get(fingerprint)
         if root is None or self.mark > root.mark or root.step != step:
             return 0

@@ -51,7 +51,7 @@ _MOST_RETRIES = 100_000
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and when.
+    """Number and delays of retries.
 
     Args:
         retries: without progress in between.
@@ -66,7 +66,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     longest_s: float = 3600.0
 
     def delay(self, before: int) -> float:
-        """How long to wait, after so many retries before."""
+        """Return how long to wait, after so many retries before."""
         try:
             return float(min(self.delay_s * self.backoff**before, max(self.longest_s, self.delay_s)))
         except OverflowError:
@@ -74,7 +74,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about one failure.
+    """Rule for one kind of failure.
 
     Args:
         retry: try again.
@@ -96,7 +96,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Expectation(msgspec.Struct, frozen=True, kw_only=True):
-    """What a case expects of one attempt."""
+    """Expectation of a case for one attempt."""
 
     retry: bool
     delay_s: float | None = None
@@ -120,7 +120,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about failures.
+    """Rules for all failures.
 
     Args:
         total: retries of a job in all, whatever the roots.
@@ -143,11 +143,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
     def limit(self, failure: FailureInfo) -> Limit:
-        """What bounds the retries of this failure."""
+        """Return what bounds the retries of this failure."""
         return self.patterns.get(failure.context.get("pattern", ""), self.classes[failure.failure_class])
 
     def decide(self, failure: FailureInfo, ledger: Ledger, now: int) -> Decision:
-        """Whether to try again. Pure: `ledger.record` is the caller's.
+        """Return whether to try again. Pure: `ledger.record` is the caller's.
 
         Args:
             now: nanoseconds since the epoch, unused by the policies that ship and part of the contract.
@@ -367,7 +367,7 @@ def failure_of(fields: Mapping[str, Any]) -> FailureInfo:
 
 
 def check(policy: Policy) -> list[str]:
-    """What the policy's own cases complain about, each with `file:line`; empty where all hold."""
+    """Return what the policy's own cases complain about, each with `file:line`; empty where all hold."""
     wrong: list[str] = []
     for case in policy.cases:
         ledger = Ledger(job=case.name)

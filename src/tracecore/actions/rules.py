@@ -35,7 +35,7 @@ _RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "explai
 
 
 class Test(msgspec.Struct, frozen=True):
-    """What one field must be: one of some values, none of some, matching an expression, or anything but nothing."""
+    """Test of one field: one of some values, none of some, matching an expression, or anything but nothing."""
 
     values: frozenset[Any] | None = None
     others: frozenset[Any] | None = None
@@ -179,7 +179,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return self.by_name[exact if exact is not None else name]
 
     def knows_reason(self, reason: str) -> bool:
-        """Whether the reason is one of the file's, even one that says nothing."""
+        """Return whether the reason is one of the file's, even one that says nothing."""
         words = reason.strip().split()
         return bool(words) and words[0].rstrip("+").casefold() in self.reasons
 

@@ -1,4 +1,4 @@
-"""What a log says about its end, by the rules: every statement, whether it was survived, and which one decides."""
+"""Statements of a log about its end: which rule speaks, whether it was survived, and which one decides."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _rank_of_evidence(one: Statement) -> int:
 
 
 def why_not(one: Statement, chosen: Statement) -> str:
-    """Why a statement did not decide, in a few words."""
+    """Return why a statement did not decide, in a few words."""
     if one.survived:
         return one.survived
     if one.role == "chatter":

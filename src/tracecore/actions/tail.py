@@ -82,7 +82,7 @@ class Made(msgspec.Struct, frozen=True):
 
 
 class Tail(msgspec.Struct):
-    """What the end of a log states, in order.
+    """Statements at the end of a log, in order.
 
     Args:
         data: the text itself.
@@ -323,7 +323,7 @@ def _planned(layers: Sequence[str], *, progress: bool) -> Plan:
 
 @cache
 def _database(plan: Plan) -> Database | None:
-    """What finds the lines that a plan's recipes know; None where that may be any."""
+    """Return what finds the lines that a plan's recipes know; None where that may be any."""
     # Statements run only where their group is entered, so its guard is enough to find their lines. A group without
     # any works on attributes that another one has stamped.
     needed = {

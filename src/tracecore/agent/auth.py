@@ -1,4 +1,4 @@
-"""Who a client says it is, and whom a server believes: what `auth:` of a component names is an extension that knows."""
+"""Authentication of clients and servers: `auth:` of a component names an extension that does it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authenticator(Protocol):
-    """What such an extension can do."""
+    """Interface of an authentication extension."""
 
     def headers(self) -> dict[str, str]:
         """The headers of a client's request.
@@ -33,7 +33,7 @@ class Authenticator(Protocol):
         """
 
     def allows(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request with these headers, whose names are in lower case, may come in."""
+        """Return whether a request with these headers, whose names are in lower case, may come in."""
 
 
 #: What a client is told that may not.

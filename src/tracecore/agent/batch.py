@@ -1,4 +1,4 @@
-"""What flows through a pipeline: records of one signal that travel together, and who waits to hear of their arrival."""
+"""Batches: records of one signal that travel together, and the callbacks for their arrival."""
 
 from __future__ import annotations
 

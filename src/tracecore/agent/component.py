@@ -1,4 +1,4 @@
-"""What a component is, for those who write one.
+"""Interfaces of components, for those who write one.
 
 A receiver is started with a consumer and runs in a thread of its own until it is told to stop. A processor is called
 with a batch and gives batches; one that waits has `due`, `tick` and `drain` too. An exporter is called with a batch and
@@ -41,7 +41,7 @@ class Consumer(Protocol):
 
 
 class Receiver(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         """Receive until `stop` is set. An exception ends it, and it is started again after a while."""
@@ -62,7 +62,7 @@ class Waiting(Protocol):
     def process(self, batch: Batch) -> Iterable[Batch]: ...
 
     def due(self) -> int | None:
-        """When it wants to be called next, in nanoseconds since the epoch."""
+        """Return when it wants to be called next, in nanoseconds since the epoch."""
 
     def tick(self, now: int) -> Iterable[Batch]: ...
 
@@ -71,10 +71,10 @@ class Waiting(Protocol):
 
 
 class Exporter(Protocol):
-    """Where batches go."""
+    """A destination of batches."""
 
     def ready(self) -> bool:
-        """Whether it can take more now; asked before a batch is worked on, so that none is delivered half."""
+        """Return whether it can take more now; asked before a batch is worked on, so that none is delivered half."""
 
     def export(self, batch: Batch) -> None:
         """Take it, and call its `done` when it has left or was dropped and counted."""
@@ -98,7 +98,7 @@ def _alone(make: Callable[[], Any]) -> Any:
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """What a component is made with beside its options.
+    """Everything that a component is made with beside its options.
 
     Args:
         id: `type/name`.

@@ -14,7 +14,8 @@ from tracecore.agent.batch import SIGNALS, Signal
 from tracecore.agent.catalogue import factories
 from tracecore.agent.component import SECTIONS, Factory, Kind
 from tracecore.agent.document import Node, Problem, Report, load
-from tracecore.agent.options import decode, extensions, schema
+from tracecore.agent.option_schema import schema
+from tracecore.agent.options import decode, extensions
 
 _ID = re2.compile(r"^([a-zA-Z][0-9a-zA-Z_]{0,62})(?:/([^\s/][^/]{0,254}))?$")
 SCHEMA_ID = "https://json-schema.org/draft/2020-12/schema"
@@ -23,7 +24,7 @@ Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class Prometheus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the agent's own numbers are served.
+    """Address at which the agent's own metrics are served.
 
     Args:
         host: the address to listen on; every other than loopback is reachable by others.
@@ -297,7 +298,7 @@ class _Reading:
             self._report.error(place, f'the extension "{id}" is not in service.extensions, so it would not run')
 
     def _provides(self, id: str) -> str:
-        """What an extension is for, by its type; nothing where it is none of ours."""
+        """Return what an extension is for, by its type; nothing where it is none of ours."""
         type = id.partition("/")[0]
         return next((f.provides or "-" for f in factories() if f.kind == "extension" and type in f.names), "")
 

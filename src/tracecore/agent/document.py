@@ -106,7 +106,7 @@ class Node:
         return self
 
     def key(self, name: str) -> Node:
-        """Where a key of this mapping stands; the mapping itself where it has no such key."""
+        """Return where a key of this mapping stands; the mapping itself where it has no such key."""
         return self.keys.get(name, self)
 
     def plain(self) -> Any:

@@ -27,10 +27,10 @@ Object = dict[str, Any]
 
 
 class Keeper(Protocol):
-    """Who keeps the objects. An object at which it raises an error is none, and counted."""
+    """The keeper of the objects. An object at which it raises an error is counted as malformed."""
 
     def key(self, found: Object) -> str:
-        """What an object is known by."""
+        """Return what an object is known by."""
 
     def kept(self) -> Iterable[str]:
         """Those that are kept."""

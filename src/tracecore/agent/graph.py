@@ -192,7 +192,7 @@ class Pipeline:
                     self._ticked(number, stage, stage.processor.tick, now)
 
     def due(self) -> int | None:
-        """When to come again."""
+        """Return when to come again."""
         with self._lock:
             return self._due()
 
@@ -295,7 +295,7 @@ class Intake:
 
     @property
     def listening(self) -> bool:
-        """Whether it takes what comes; a receiver that nobody connects to does as soon as it runs."""
+        """Return whether it takes what comes; a receiver that nobody connects to does as soon as it runs."""
         return bool(getattr(self.receiver, "listening", True))
 
     def start(self) -> None:

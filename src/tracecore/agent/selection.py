@@ -1,4 +1,4 @@
-"""Which lines of files anybody needs, found out before a configuration runs.
+"""Find out which lines of files are needed before a configuration runs.
 
 Where all pipelines of a `filelog` receiver lead to a `patterndetector` that forwards verdicts only, nobody needs the
 lines that no recipe can do anything with: the receiver is given what picks the others, and the rest is never parsed.
@@ -30,7 +30,7 @@ _LAYER: Final = frozenset({"tracecore.layer", "service.name", "syslog.appname"})
 
 
 def selections(configuration: Configuration) -> dict[str, Selectors]:
-    """What picks the lines that are needed, for each receiver of which not all are."""
+    """Return what picks the lines that are needed, for each receiver of which not all are."""
     processors = configuration.of("processor")
     pipelines = configuration.service.pipelines
     found: dict[str, Selectors] = {}
@@ -52,7 +52,7 @@ def selections(configuration: Configuration) -> dict[str, Selectors]:
 
 
 def _only_verdicts(way: list[Component]) -> bool:
-    """Whether nothing that enters here is needed but what recipes select."""
+    """Return whether nothing that enters here is needed but what recipes select."""
     for processor in way:
         kind = processor.factory.type
         if kind == DETECTOR:

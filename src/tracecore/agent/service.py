@@ -203,7 +203,7 @@ class Agent:
         self._bell = Bell()
 
     def health(self) -> tuple[bool, dict[str, str]]:
-        """Whether records are taken, and what does not work as it should.
+        """Return whether records are taken, and what does not work as it should.
 
         An output that is away, and a processor that fails, are degraded: records are taken and wait. Only what keeps
         records from coming in makes the agent not ready.
@@ -324,7 +324,7 @@ def _pause(due: int | None, now: int) -> float:
 
 
 def differences(old: Configuration, new: Configuration) -> list[str]:
-    """What another configuration changes, in words."""
+    """Return what another configuration changes, in words."""
     found = []
     for key in sorted({*old.components, *new.components}):
         name = " ".join(key)

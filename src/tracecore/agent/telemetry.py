@@ -1,4 +1,4 @@
-"""What the agent says about itself: numbers for every component, rendered when somebody asks."""
+"""The agent's own metrics: numbers for every component, rendered when somebody asks."""
 
 from __future__ import annotations
 

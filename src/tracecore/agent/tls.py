@@ -73,7 +73,7 @@ class ClientTls(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
     def authorities(self) -> bytes | None:
-        """Who signs the server's certificate, as PEM; None for those that are believed anyway."""
+        """Return who signs the server's certificate, as PEM; None for those that are believed anyway."""
         own = read_bytes(self.ca_file) if self.ca_pem is None else self.ca_pem.encode()
         if own is None or not self.include_system_ca_certs_pool:
             return own
@@ -120,7 +120,7 @@ class ServerTls(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
+        """Return what to do about a setting that is not here on purpose."""
         if name in ("cert_pem", "key_pem"):
             return f'"{name}" is not supported here; write it to a file and name that: {name[:-4]}_file'
         return '"tpm" is not supported here; leave it out' if name == "tpm" else ""

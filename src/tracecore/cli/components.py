@@ -66,7 +66,7 @@ def _options(kind: Any, prefix: str = "") -> Any:
 
     import msgspec
 
-    from tracecore.agent.options import descriptions, plain
+    from tracecore.agent.option_schema import descriptions, plain
 
     about = descriptions(kind)
     for field in msgspec.structs.fields(kind):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tracecore.cli.output import can_redraw, format_option, is_plain, json_text, shown_path, width
+from tracecore.cli.publishing import publish_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +43,7 @@ Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
     help="How the processes of the run count GPUs; see docs/metrics.md.",
 )  # fmt: skip
 @click.option("--redact/--no-redact", default=True, show_default=True, help="Take secrets out of what is quoted.")
+@publish_option
 @click.option("--exit-code", is_flag=True, help="Exit with 10 when an incident was found.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the answer alone: no evidence, no progress, no messages.")
 def command(
@@ -51,6 +53,7 @@ def command(
     jobs: int,
     gpu_by_ordinal: Ordinals,
     redact: bool,
+    publish: str | None,
     exit_code: bool,
     quiet: bool,
 ) -> int:
@@ -81,6 +84,16 @@ def command(
             raise click.BadParameter(f"cannot write {report}: {error.strerror}", param_hint="--report") from None
         if not quiet:
             click.echo(f"wrote {shown_path(report)}", err=True)
+    if publish is not None:
+        from tracecore.cli.publishing import PublishError
+        from tracecore.cli.publishing import publish as store_at
+
+        try:
+            new = store_at(publish, diagnosis.document())
+        except PublishError as error:
+            raise click.ClickException(str(error)) from None
+        if not quiet:
+            click.echo(f"published to {publish}, {new} new", err=True)
     if diagnosis.status == "nothing_read":
         return 1
     return FOUND if exit_code and diagnosis.incidents else 0

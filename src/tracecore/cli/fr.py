@@ -175,7 +175,7 @@ def _answer(joined: Joined, emissions: list[Emission]) -> Iterator[str]:
 
 
 def _alone(group: GroupState, joined: Joined) -> str:
-    """What to say of a wait that is no verdict, but the first thing to look at should the job not go on."""
+    """Return what to say of a wait that is no verdict, but the first thing to look at should the job not go on."""
     waits = f"{_short(group.waiting)} waits in seq {group.stuck} of {_called(group, joined)}"
     if group.missing:
         return f"But {waits}, which {_short(group.missing)} did not enter: one rank alone may merely be late."
@@ -185,7 +185,7 @@ def _alone(group: GroupState, joined: Joined) -> str:
 
 
 def _called(group: GroupState, joined: Joined) -> str:
-    """What people call a group; with its name where several are called the same."""
+    """Return what people call a group; with its name where several are called the same."""
     if not group.desc or group.desc == "undefined":
         return f"group {group.label}"
     alike = sum(other.desc == group.desc for other in joined.groups)
@@ -250,7 +250,7 @@ def _elsewhere(
 
 
 def _place(group: GroupState, rank: int, member: Member, odd: bool, wanted: bool) -> tuple[str, str, Entry | None]:
-    """Where a member is, and what of it to show. `wanted`: others wait for it."""
+    """Return where a member is, and what of it to show. `wanted`: others wait for it."""
     if odd and group.disagreement is not None:
         side = next(side for side in group.disagreement.sides if rank in side.ranks)
         called = side.signature.partition("|")[0]

@@ -135,7 +135,7 @@ def _configs(text: str, path: Path) -> list[dict[str, Any]]:
 def _apply(
     texts: list[str], configs: list[dict[str, Any]], context: str, error_mode: str | None
 ) -> Callable[[Any], Any]:
-    """What turns one document into the changed one."""
+    """Return what turns one document into the changed one."""
     from tracecore.ottl.compile import compile_statement
     from tracecore.ottl.contexts import context_type
     from tracecore.ottl.inference import SIGNALS

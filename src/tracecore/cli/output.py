@@ -74,7 +74,7 @@ def is_plain(stream: Any) -> bool:
 
 
 def can_redraw(stream: Any) -> bool:
-    """Whether a line there can be written over."""
+    """Return whether a line there can be written over."""
     return bool(stream.isatty()) and os.environ.get("TERM") not in ("dumb", "")
 
 

@@ -13,7 +13,7 @@ from tracecore.cli.output import Group, json_option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracecore.engine.trial import Outcome
+    from tracecore.diagnose.case_runner import Outcome
     from tracecore.patterns.cases import Case
     from tracecore.patterns.contract import Pattern
 
@@ -189,7 +189,7 @@ def new(name: str, into: Path | None, ident: str | None) -> None:
 
 def tried(kind: type[Pattern[Any]], case: Case, *, update: bool, golden_needed: bool = True) -> Outcome:
     """Run a case; a detector that raises fails it, and the failure says where."""
-    from tracecore.engine.trial import Outcome, run_case
+    from tracecore.diagnose.case_runner import Outcome, run_case
     from tracecore.patterns.cases import CaseError, folder
     from tracecore.patterns.loading import raised_at
 

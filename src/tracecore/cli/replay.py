@@ -13,7 +13,7 @@ from tracecore.cli.patterns import report, tried
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracecore.engine.trial import Outcome
+    from tracecore.diagnose.case_runner import Outcome
     from tracecore.patterns.contract import Pattern
 
 

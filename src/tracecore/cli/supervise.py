@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tracecore.cli.output import format_option
+from tracecore.cli.publishing import publish_option, publishing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,6 +58,7 @@ Example: tracecore supervise --stall-timeout 15m -- torchrun --nproc-per-node 8 
 @click.option("--orphan", type=click.Choice(["adopt", "kill", "fail"]), default="adopt", show_default=True,
               help="A command that outlived its supervisor: go on with it, end it, or refuse to start.")  # fmt: skip
 @click.option("--diagnose/--no-diagnose", default=True, show_default=True, help="Say what broke after a failure.")
+@publish_option
 @click.option("--flight-recorder/--no-flight-recorder", default=True, show_default=True,
               help="Have PyTorch record collectives for the diagnosis.")  # fmt: skip
 @click.option("--keep", type=click.IntRange(1), default=20, show_default=True, help="Attempts whose output is kept.")
@@ -74,6 +76,7 @@ def command(
     forward: Any,
     orphan: Any,
     diagnose: bool,
+    publish: str | None,
     flight_recorder: bool,
     keep: int,
     quiet: bool,
@@ -118,7 +121,8 @@ def command(
         if not quiet:
             click.echo(f"tracecore: {harmless(text)}", err=True)
 
-    supervisor = Supervisor(list(words), settings, env=os.environ, diagnose=diagnosis if diagnose else None, say=say)
+    look = publishing(diagnosis, publish, say) if diagnose else None
+    supervisor = Supervisor(list(words), settings, env=os.environ, diagnose=look, say=say)
     try:
         return supervisor.run()
     except (StateError, OrphanFound, StartError) as error:

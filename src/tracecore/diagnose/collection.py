@@ -203,7 +203,7 @@ def collect(
 
 
 def summary(results: Sequence[Got], redact: bool) -> dict[str, Any]:
-    """What was collected and what is missing, as the archive's manifest says it."""
+    """Return what was collected and what is missing, as the archive's manifest says it."""
     told = [
         {key: printable(value) if isinstance(value, str) else value for key, value in msgspec.to_builtins(got).items()}
         for got in results

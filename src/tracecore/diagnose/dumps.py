@@ -20,7 +20,7 @@ _COMPRESSED: Final = (".gz", ".bz2", ".xz", ".zst", ".zstd")
 
 
 class Dumps(msgspec.Struct):
-    """What the dumps of a bundle say.
+    """Content of the dumps of a bundle.
 
     Args:
         end: the latest time in any of them; 0 where there are none.

@@ -44,7 +44,7 @@ _PILE: Final = 16_384
 
 
 class Part(msgspec.Struct):
-    """What some streams gave.
+    """Facts and counters of some streams.
 
     Args:
         facts: folded stream by stream.
@@ -66,7 +66,7 @@ def processors(layer: str) -> tuple[Processor, ...]:
 
 
 def selector_of(stream: Stream, *, all_lines: bool = False) -> Selector:
-    """Which lines of this stream can matter.
+    """Return which lines of this stream can matter.
 
     Args:
         all_lines: look at every line. For a small bundle that is sooner done than planned.

@@ -116,7 +116,7 @@ class Stamper:
         return Sample(scale.series, value, point.time, point.source, point.inferred)
 
     def _probe(self, point: Point) -> Scale | None:
-        """How all points of this series are treated."""
+        """Return how all points of this series are treated."""
         one, three = self._stamp(point, (1.0, 3.0))
         if one is None and three is None:
             return None
@@ -189,7 +189,7 @@ class MetricFacts:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many samples were left out, by reason."""
+        """Return how many samples were left out, by reason."""
         return self._bridges.dropped
 
     def observe(self, point: Point) -> None:
@@ -295,7 +295,7 @@ def _of_gpu(series: Series) -> bool:
 
 
 def _names(scrapes: Scrapes, bundle: Bundle) -> GpuNames:
-    """What the metrics, and the kernel's log where they do not suffice, say about the names of GPUs."""
+    """Return what the metrics, and the kernel's log where they do not suffice, say about the names of GPUs."""
     names = GpuNames()
     series = list({id(sample.series): sample.series for sample in scrapes.samples}.values())
     for one in series:

@@ -129,7 +129,7 @@ def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:
 
 
 def _watched(facts: Sequence[Fact]) -> int:
-    """How long after the last line somebody still looked.
+    """Return how long after the last line somebody still looked.
 
     Whoever writes down that processes have not ended has waited for them in vain, for longer than any log tells: a
     hang has no last line. Without such a word nothing is assumed.

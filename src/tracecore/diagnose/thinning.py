@@ -114,7 +114,7 @@ class Thinning:
         self._lanes: dict[int | None, _Lane] = {}
 
     def take(self, fact: Fact) -> bool:
-        """Whether the fact was taken; what is no progress is not."""
+        """Return whether the fact was taken; what is no progress is not."""
         if type(fact) is not Progress:
             return False
         lane = self._lanes.get(fact.rank)

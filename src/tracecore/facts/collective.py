@@ -1,4 +1,4 @@
-"""What Flight Recorder dumps say: collectives that ranks entered, and how far each rank came in each group.
+"""Facts of Flight Recorder dumps: collectives that ranks entered, and how far each rank came in each group.
 
 A dump holds thousands of entries for each rank. `facts_of` takes the reduction of all dumps
 (`signals.flight_recorder.join`) and makes facts of what matters only: who waits, in what, who is behind, who called
@@ -88,7 +88,7 @@ class CollectiveEntry(Fact, frozen=True, kw_only=True):
 
 
 class GroupProgress(Fact, frozen=True, kw_only=True):
-    """How far one rank came in one process group, from its dump.
+    """Position of one rank in one process group, from its dump.
 
     Args:
         pg, pg_desc: the group.
@@ -151,7 +151,7 @@ class GroupProgress(Fact, frozen=True, kw_only=True):
 
 
 class Arrival(Fact, frozen=True, kw_only=True):
-    """Who came last to one collective of a group whose ranks all came.
+    """The last rank to reach a collective of a group whose ranks all came.
 
     Args:
         pg, seq: the collective.

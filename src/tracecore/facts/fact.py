@@ -1,4 +1,4 @@
-"""What every fact is: frozen, slotted, timestamped, with an identity and a source to cite."""
+"""Base of all facts: frozen, slotted, timestamped, with an identity and a source to cite."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ class Fold:
         del runs[:-RUNS]
 
     def changes(self) -> list[Change]:
-        """What is new or has grown since the last call, ordered by (time, uid)."""
+        """Return what is new or has grown since the last call, ordered by (time, uid)."""
         found, self._passed = self._passed, []
         for run in self._dirty.values():
             fact = run.fact()

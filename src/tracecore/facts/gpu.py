@@ -1,4 +1,4 @@
-"""What the kernel and the metrics say about a GPU, its memory and its links."""
+"""Facts of the kernel and of metrics about a GPU, its memory and its links."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ class AerError(Fact, frozen=True, kw_only=True):
 
 
 class AerRecovery(Fact, frozen=True, kw_only=True):
-    """What became of a device after an uncorrected PCIe error.
+    """Outcome of an uncorrected PCIe error for a device.
 
     Args:
         succeeded: the device came back.

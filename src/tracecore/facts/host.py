@@ -1,4 +1,4 @@
-"""What happens to a machine."""
+"""Facts about machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who a record speaks of: node, pod, job, rank, GPU, attempt, and where it was read."""
+"""Identity of a record's subject: node, pod, job, rank, GPU, attempt, and where it was read."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Stamped:
         return coerce.text(body.lstrip().partition("\n")[0], 512)
 
     def source(self) -> Source:
-        """Where it was read; a record that came with no place is named by its content."""
+        """Return where it was read; a record that came with no place is named by its content."""
         source = self.signal.get("source")
         event = self.own.get("k8s.event.uid")
         if event is None and type(source) is Source:

@@ -1,4 +1,4 @@
-"""What the Kubernetes API says about pods and nodes."""
+"""Facts of the Kubernetes API about pods and nodes."""
 
 from __future__ import annotations
 

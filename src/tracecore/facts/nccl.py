@@ -1,4 +1,4 @@
-"""What NCCL, its watchdog and the rendezvous say in worker output."""
+"""Facts of NCCL, its watchdog and the rendezvous in worker output."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WatchdogReport(Fact, frozen=True, kw_only=True):
 
     @property
     def awaits(self) -> bool:
-        """Whether the line says who did not come."""
+        """Return whether the line says who did not come."""
         return bool(self.missing or self.missing_in_group)
 
     def describe(self) -> str:

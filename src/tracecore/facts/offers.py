@@ -1,4 +1,4 @@
-"""What installed packages offer by entry points."""
+"""Plugins that installed packages offer by entry points."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def offered(group: str, kind: type[T], *, subclasses: bool = False) -> list[Any]:
-    """What is offered in a group, by name: objects of a type, or subclasses of it.
+    """Return what is offered in a group, by name: objects of a type, or subclasses of it.
 
     One that cannot be imported, or is something else, is left out, and said: who looks for what broke his training can
     do without it.

@@ -1,4 +1,4 @@
-"""Which GPU CUDA's device ordinal means, where that is certain.
+"""Resolve CUDA's device ordinal to a GPU, where that is certain.
 
 CUDA's ordinal is not the index of NVML or DCGM. CUDA counts the devices that the process can see: its container's, as
 CUDA_VISIBLE_DEVICES narrows them, in the order that CUDA_DEVICE_ORDER says. By default that is fastest first, which

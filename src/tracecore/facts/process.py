@@ -1,4 +1,4 @@
-"""How processes fail and end: exceptions, signals, exit statuses, launchers, CUDA and loader errors."""
+"""Failures and ends of processes: exceptions, signals, exit statuses, launchers, CUDA and loader errors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class FatalSignal(Fact, frozen=True, kw_only=True):
 
 
 class ExitStatus(Fact, frozen=True, kw_only=True):
-    """How a process ended, or that it had not ended when it was looked at.
+    """The end of a process, or that it had not ended when it was looked at.
 
     Args:
         exit_code: as the launcher saw it, negative for a signal; None while alive.

@@ -149,7 +149,7 @@ class SilenceBridge:
         )
 
     def _resumed(self, cohort: _Cohort, until: int) -> int:
-        """When the talk that goes on until this time began, after the last time that everybody was quiet."""
+        """Return when the talk that goes on until this time began, after the last time that everybody was quiet."""
         quiet = self.threshold // PIECE
         began = until // PIECE
         for piece in sorted((p for p in cohort.talk if p <= began), reverse=True):

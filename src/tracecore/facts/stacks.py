@@ -1,4 +1,4 @@
-"""Where a process stands, from a stack that was printed while it went on: by Python's faulthandler, or by py-spy.
+"""Positions of processes in stacks that were printed while they ran: by Python's faulthandler, or by py-spy.
 
 Both print the innermost frame first. Of several threads the main one counts: faulthandler prints it last, py-spy names
 it.
@@ -29,7 +29,7 @@ _PACKAGES = sys.stdlib_module_names.union(
 
 
 class Standing(NamedTuple):
-    """Where a thread is.
+    """Position of a thread.
 
     Args:
         frame: innermost frame in user code; None where there is none.
@@ -41,7 +41,7 @@ class Standing(NamedTuple):
 
 
 def parse(text: str) -> Standing | None:
-    """Where the main thread is; None where the text has no stack."""
+    """Return where the main thread is; None where the text has no stack."""
     text = text[-MAX_CHARS:]
     threads = list(_THREAD.finditer(text))
     if not threads:

@@ -1,4 +1,4 @@
-"""What storage says."""
+"""Facts about storage."""
 
 from __future__ import annotations
 

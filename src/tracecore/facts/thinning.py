@@ -144,7 +144,7 @@ class FactThinner:
             self.stayed += 1
 
     def _is_due(self, stream: _Stream, last: Progress | None, fact: Progress, heard: int) -> bool:
-        """Whether a report is due: of this stream, or of its rank, which was last heard at this time."""
+        """Return whether a report is due: of this stream, or of its rank, which was last heard at this time."""
         sent = stream.sent
         if sent is None or last is None:
             return True
@@ -173,7 +173,7 @@ class FactThinner:
 
 
 def _is_edge(last: Progress, fact: Progress) -> bool:
-    """Whether something lies between these two reports: a pause or a step back."""
+    """Return whether something lies between these two reports: a pause or a step back."""
     back = fact.step is not None and last.step is not None and fact.step < last.step
     return back or fact.time - last.end >= PAUSE
 
@@ -183,7 +183,7 @@ def _values(fact: Progress) -> tuple[float | None, ...]:
 
 
 def _is_news(sent: Progress, fact: Progress) -> bool:
-    """Whether a value differs much from that of the last report that left."""
+    """Return whether a value differs much from that of the last report that left."""
     return any(
         one is not None and other is not None and _differs(one, other)
         for one, other in zip(_values(sent), _values(fact), strict=True)

@@ -58,7 +58,7 @@ class Frame(NamedTuple):
 
 
 class Traceback(NamedTuple):
-    """What a traceback says.
+    """The content of a traceback.
 
     Args:
         type: of the outermost exception, as printed.
@@ -108,7 +108,7 @@ def loader_worker(message: str) -> int | None:
 
 
 def parse(text: str) -> Traceback | None:
-    """What the traceback says; None where the text has no exception line."""
+    """Return what the traceback says; None where the text has no exception line."""
     blocks = [block for block in _blocks(text) if block.type is not None]
     if not blocks:
         return None

@@ -1,4 +1,4 @@
-"""How the training itself goes: steps, stalls, checkpoints, values, evaluation."""
+"""Facts about the training itself: steps, stalls, checkpoints, values, evaluation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's Xids and SXids mean and what to do first, looked up by code.
+"""Catalogue of NVIDIA's Xids and SXids: what they mean and what to do first.
 
 The data is `recipes/xid.json`: codes, mnemonics and action buckets are NVIDIA's, the short names are ours. Where
 another operator's catalogue recommends something else, `other_action` says what; NVIDIA's action is the one to follow.

@@ -414,6 +414,7 @@ def _incident(
         last=max(t.last for t in timed),
         timed=any(t.timed for t in whole),
         evidence=tuple(said.evidence()),
+        judged=said,
     )
 
 

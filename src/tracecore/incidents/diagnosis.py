@@ -11,13 +11,12 @@ from tracecore.facts.fact import Fact
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.run import Run
 from tracecore.incidents.text import decisive
-from tracecore.incidents.timeline import timeline
+from tracecore.incidents.timeline import TIMELINE_ROWS, timeline
 from tracecore.signals.bundle.discovery import Bundle, Coverage
 
 SCHEMA: Final = "tracecore/diagnosis/v1"
 
-#: Rows of a timeline and quoted pieces of evidence in the document of an incident.
-TIMELINE_ROWS: Final = 60
+#: Quoted pieces of evidence in the document of an incident.
 QUOTES: Final = 8
 
 #: Whether there is an incident, or none in what was read, or whether nothing could be read at all.

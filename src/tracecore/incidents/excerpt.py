@@ -10,6 +10,7 @@ import re2
 from tracecore.incidents.activity import activity
 from tracecore.patterns.contract import LastLines
 from tracecore.signals.bundle import archive
+from tracecore.signals.logs.multiline import HEADER, Take, Traceback
 from tracecore.signals.logs.reader import dialect
 from tracecore.signals.redaction import redacted
 
@@ -154,9 +155,16 @@ def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int
         return []
     unwrap = dialect(stream)
     told = []
+    raised: Traceback | None = None
     for place, line in enumerate(raw.split(b"\n")[1 if begin else 0 :], number + (1 if begin else 0)):
         said = unwrap(line)
         if rank is not None and said.rank != rank:
+            continue
+        # A traceback says how the rank ended, not what it was doing.
+        if raised is not None and raised.take(said.text) is not Take.CLOSE:
+            continue
+        raised = Traceback(said.text, owned=True) if HEADER in said.text else None
+        if raised is not None:
             continue
         # Of a bar that is drawn over and over, the last state is what a person would have seen.
         states = _shown(said.text, bundle).split("\n")

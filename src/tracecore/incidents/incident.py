@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.facts.fact import order
 from tracecore.incidents.fingerprint import fingerprint
-from tracecore.patterns.contract import LastLines, Suspects, rfc3339
+from tracecore.patterns.contract import LastLines, Suspects, Verdict, rfc3339
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,6 +62,7 @@ class Incident(msgspec.Struct, kw_only=True):
         evidence: facts to show where there is no root.
         advice: what to do, in a sentence or two.
         last_lines: what the suspects of a hang wrote last.
+        judged: the root's verdict with what is known beside it; the root's own where nothing is.
         failure: class, suggestion and retry decision, filled in by whoever classifies.
     """
 
@@ -83,6 +84,7 @@ class Incident(msgspec.Struct, kw_only=True):
     timed: bool = True
     evidence: tuple[Fact, ...] = ()
     last_lines: tuple[LastLines, ...] = ()
+    judged: Verdict | None = None
     failure: dict[str, Any] | None = None
 
     @property

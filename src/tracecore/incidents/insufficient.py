@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
 _SHOWN: Final = 6
+#: Errors of the collective library that say themselves what is wrong.
+_TELLING: Final = {
+    "version_mismatch": "ranks run different versions of NCCL",
+    "no_network_provider": "the network plugin found no network that it can use",
+    "nvls_error": "NVLink SHARP could not be set up",
+}
 #: Facts that say that something failed, and not what it was.
 _MUTE: Final = (NcclError, WatchdogReport, LauncherFailure, FatalSignal, ContainerTerminated)
 
@@ -49,6 +55,8 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
         headline, suspects, evidence = _stalled(attempt)
     elif state in ("failed", "unended") and (apart := _apart(attempt)) is not None:
         headline, suspects, evidence = apart
+    elif state == "failed" and (told := _told_by_library(run)) is not None:
+        headline, suspects, evidence = told
     elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
     elif state == "unended" and (hung := _hung(attempt)) is not None:
@@ -75,6 +83,8 @@ def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
     headline = f"Something failed, and nothing read here says {unsaid}: {first.describe()}"
     if isinstance(first, NcclError) and first.peer:
         headline, suspects = _left(first, first.peer)
+    if (told := _told_by_library(run)) is not None:
+        headline, suspects, _ = told
     if isinstance(first, PodEvicted):
         headline = f"{first.describe()} Nothing read here names its node (`kubectl get events -o json` does)"
     if isinstance(first, WorkloadEvent):
@@ -148,6 +158,17 @@ def _incident(
         timed=bool(times or heard),
         evidence=tuple(evidence[:_SHOWN]),
     )
+
+
+def _told_by_library(run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """The collective library says what is wrong."""
+    said: list[Fact] = [fact for fact in run.trouble if isinstance(fact, NcclError) and fact.error in _TELLING]
+    if not said:
+        return None
+    first = said[0]
+    assert isinstance(first, NcclError)  # chosen above
+    detail = f" ({first.detail})" if first.detail else ""
+    return f"The collectives could not be set up: {_TELLING[first.error]}{detail}", Suspects.of(said[:1]), said
 
 
 def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:

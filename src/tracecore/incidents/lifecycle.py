@@ -16,6 +16,7 @@ import msgspec
 from tracecore.engine.emission import Emission
 from tracecore.incidents import precedence
 from tracecore.incidents.incident import Incident
+from tracecore.incidents.timeline import TIMELINE_ROWS, evidence_timeline
 from tracecore.incidents.wire import State
 from tracecore.patterns.contract import rfc3339
 
@@ -102,6 +103,8 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
             "reason": self.reason,
             "verdicts": [emission.document() for emission in self.verdicts[:MAX_VERDICTS]],
         }
+        if rows := self._timeline():
+            document["timeline"] = rows
         if self.acknowledged_by:
             document["acknowledged_by"] = self.acknowledged_by
         if self.notes:
@@ -109,6 +112,12 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.verdicts) > MAX_VERDICTS:
             document["verdicts_left_out"] = len(self.verdicts) - MAX_VERDICTS
         return document
+
+    def _timeline(self) -> list[dict[str, Any]]:
+        root = self.verdicts[0] if self.verdicts and self.said["root_cause"] else None
+        others = self.verdicts if root is None else self.verdicts[1:]
+        rows = evidence_timeline(root, others, self.said["suspects"]["ranks"], TIMELINE_ROWS)
+        return [row.document() for row in rows]
 
 
 class Life(msgspec.Struct, kw_only=True):

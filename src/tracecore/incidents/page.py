@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from tracecore import __version__
 from tracecore.facts.wording import counted, size
 from tracecore.incidents.coverage import limits_reached, unread_files
-from tracecore.incidents.diagnosis import QUOTES, TIMELINE_ROWS
+from tracecore.incidents.diagnosis import QUOTES
 from tracecore.incidents.drawings import moment, progress_charts, read_rows, timeline_picture
 from tracecore.incidents.drawings import text as _text
 from tracecore.incidents.prose import paragraphs, prose
 from tracecore.incidents.text import all_clear, class_and_decision, decisive, last_lines, where
-from tracecore.incidents.timeline import Moment, timeline
+from tracecore.incidents.timeline import TIMELINE_ROWS, Moment, timeline
 from tracecore.patterns import runbook, types
 from tracecore.patterns.cases import CaseError
 

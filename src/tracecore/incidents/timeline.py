@@ -14,6 +14,7 @@ from tracecore.patterns.contract import rfc3339
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
     from tracecore.incidents.diagnosis import Diagnosis
     from tracecore.incidents.incident import Incident
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 SECOND: Final = 1_000_000_000
 #: The same statement of several ranks within this time is one row.
 _TOGETHER: Final = 2 * SECOND
+#: Rows in the document of an incident.
+TIMELINE_ROWS: Final = 60
 #: Facts of one incident that are looked at.
 _FACTS: Final = 20_000
 
@@ -76,27 +79,44 @@ class Moment(msgspec.Struct, kw_only=True):
 def timeline(diagnosis: Diagnosis, incident: Incident, limit: int = 12) -> list[Moment]:
     """The rows of an incident in order: last steps, its evidence, what it explains, how processes ended."""
     attempt = diagnosis.run.attempts.get((incident.job, incident.attempt))
-    roles: dict[tuple[str, str], tuple[Fact, str]] = {}
+    suspects = set(incident.suspects.ranks)
+    said: list[tuple[Iterable[Fact], str]] = []
+    if incident.root is not None:
+        said += _blamed(incident.evidence, suspects)
+    else:
+        said.append((incident.evidence, ""))
+    said += [(emission.verdict.evidence(), "symptom") for emission in incident.symptoms]
+    if attempt is not None:
+        said += [(attempt.last_steps.values(), ""), (attempt.ended.values(), ""), (attempt.bad, "")]
+    return _rows(said, limit)
 
-    def note(facts: Iterable[Fact], role: str) -> None:
+
+def evidence_timeline(
+    root: Emission | None, others: Iterable[Emission], suspects: Iterable[int], limit: int
+) -> list[Moment]:
+    """The rows of an incident of which only the verdicts are at hand.
+
+    Args:
+        others: the verdicts that the root explains; all of them where there is no root.
+        suspects: ranks.
+    """
+    said = [] if root is None else _blamed(root.verdict.evidence(), set(suspects))
+    said += [(emission.verdict.evidence(), "" if root is None else "symptom") for emission in others]
+    return _rows(said, limit)
+
+
+def _blamed(evidence: Sequence[Fact], suspects: set[int]) -> list[tuple[Iterable[Fact], str]]:
+    """The root's evidence: what speaks of the suspects is the cause, the rest follows from it."""
+    own = [fact for fact in evidence if not suspects or fact.rank is None or fact.rank in suspects]
+    return [(own, "cause"), (evidence, "symptom")]
+
+
+def _rows(said: Iterable[tuple[Iterable[Fact], str]], limit: int) -> list[Moment]:
+    roles: dict[tuple[str, str], tuple[Fact, str]] = {}
+    for facts, role in said:
         for fact in facts:
             if len(roles) < _FACTS:
                 roles.setdefault((type(fact).__name__, fact.uid), (fact, role))
-
-    suspects = set(incident.suspects.ranks)
-    if incident.root is not None:
-        whole = incident.evidence
-        own = [f for f in whole if not suspects or f.rank is None or f.rank in suspects]
-        note(own, "cause")
-        note(whole, "symptom")
-    else:
-        note(incident.evidence, "")
-    for emission in incident.symptoms:
-        note(emission.verdict.evidence(), "symptom")
-    if attempt is not None:
-        note(attempt.last_steps.values(), "")
-        note(attempt.ended.values(), "")
-        note(attempt.bad, "")
     rows: list[Moment] = []
     for fact, role in sorted(roles.values(), key=lambda item: _order(item[0])):
         _row(rows, fact, role)

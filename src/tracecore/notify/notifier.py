@@ -30,7 +30,7 @@ from tracecore.notify.message import MOST, Message
 from tracecore.notify.planning import Member, Plan, Standing, plan
 from tracecore.notify.rendering import render
 from tracecore.notify.routes import SECOND, Route
-from tracecore.store import leases
+from tracecore.store.inbox import Leases, is_held
 from tracecore.store.records import Silence
 from tracecore.store.store import Store
 from tracecore.store.tables import (
@@ -44,6 +44,7 @@ from tracecore.store.tables import incidents as incident_table
 
 log = logging.getLogger(__name__)
 
+NAME: Final = "notifier"
 LEASE: Final = 15 * SECOND
 #: Seconds between two looks at the store.
 POLL_S: Final = 0.2
@@ -51,7 +52,7 @@ POLL_S: Final = 0.2
 BATCH: Final = 500
 #: Deliveries at the same time: in all, and of one way, so that a slow receiver does not hold up the others.
 WORKERS: Final = 16
-WORKERS_OF_A_WAY: Final = 4
+WORKERS_OF_A_WAY: Final = 8
 #: Seconds of the longest pause between two attempts.
 LONGEST_S: Final = 300.0
 #: Incidents that can inhibit others.
@@ -84,6 +85,7 @@ class Notifier:
 
     def __init__(self, store: Store, config: Config, clock: Callable[[], int]) -> None:
         self._store = store
+        self._leases = Leases(store.database)
         self._config = config
         self._clock = clock
         self._owner = f"{socket.gethostname()[:40]}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -93,6 +95,7 @@ class Notifier:
         self._busy_ways: Counter[tuple[str, str]] = Counter()
         self._swept = 0
         self._stop = threading.Event()
+        self._free = threading.Event()
         self._thread: threading.Thread | None = None
         #: Deliveries by how they ended: sent, failed, retried.
         self.counts: Counter[str] = Counter()
@@ -108,8 +111,7 @@ class Notifier:
         if self._thread is not None:
             self._thread.join()
         self._pool.shutdown()
-        with self._store.database.write() as connection:
-            leases.release(connection, "notify", self._owner)
+        self._leases.release(NAME, self._owner)
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -120,13 +122,17 @@ class Notifier:
                 # The database may be away for a while.
                 log.exception("notifications wait: the store could not be read")
                 self._stop.wait(5 * POLL_S)
-            self._stop.wait(POLL_S)
+            # Whoever waits for a free worker goes on when one is.
+            self._free.wait(POLL_S)
+            self._free.clear()
 
     def step(self) -> bool:
         """Do what is due now; whether there is more to do at once. False where another process has the lease."""
         now = self._clock()
+        if not self._leases.hold(NAME, self._owner, now, now + LEASE):
+            return False
         with self._store.database.write() as connection:
-            if not leases.hold(self._store.database, connection, "notify", self._owner, now, LEASE):
+            if not is_held(connection, NAME, self._owner):
                 return False
             more = self._take(connection, now)
             if not self._store.database.is_sqlite and now >= self._swept + SWEEP:
@@ -183,7 +189,7 @@ class Notifier:
         found: list[_Delivery] = []
         silences = self._store.silences.find(now)
         with self._store.database.write() as connection:
-            if not leases.hold(self._store.database, connection, "notify", self._owner, now, LEASE):
+            if not is_held(connection, NAME, self._owner):
                 return []
             suppression = _Suppression(connection, self._config, silences, now)
             for group in groups.due(connection, now, BATCH):
@@ -280,6 +286,7 @@ class Notifier:
             with self._lock:
                 self._busy.discard(delivery.group)
                 self._busy_ways[delivery.message.receiver, delivery.way.name] -= 1
+            self._free.set()
 
     def _attempt(self, delivery: _Delivery) -> None:
         reference: dict[str, Any] | None = None

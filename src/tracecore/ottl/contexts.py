@@ -128,7 +128,7 @@ _ABOVE: Final = {"resource": _resource, "scope": _scope, "instrumentation_scope"
 
 @dataclass(frozen=True)
 class ContextType:
-    """What a statement of one context can see.
+    """Everything that a statement of one context can see.
 
     Args:
         name: `log`, `span`, ...

@@ -26,7 +26,7 @@ _DISTRIBUTIONS: Final = ("histogram", "exponential_histogram", "summary")
 
 
 def metric_type(metric: Mapping[str, Any]) -> str:
-    """Which of `TYPES` a metric is; empty for a metric without data."""
+    """Return which of `TYPES` a metric is; empty for a metric without data."""
     for name in TYPES[1:]:
         if name in metric:
             return name

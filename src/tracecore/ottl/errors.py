@@ -1,4 +1,4 @@
-"""What can go wrong with a statement, and where in its text."""
+"""Errors of a statement, with the place in its text."""
 
 from __future__ import annotations
 

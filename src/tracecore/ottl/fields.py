@@ -1,4 +1,4 @@
-"""How the fields of a record are read and written: one factory for each kind of field.
+"""Read and write the fields of a record: one factory for each kind of field.
 
 Each factory is given what selects the dictionary a field lives in (`owner`), and gives a `GetSetter`. Fields that a
 record leaves out have their zero value, as in OTLP.
@@ -434,7 +434,7 @@ def bounded(name: str, limit: int) -> Field:
 
 
 def read_only(name: str) -> Field:
-    """What a statement may look at and not change."""
+    """Return what a statement may look at and not change."""
 
     def field(owner: Owner, keys: Keys) -> GetSetter:
         def get(ctx: Context) -> Value:

@@ -88,7 +88,7 @@ def _rank(context: str) -> int:
 
 
 def _lacks(context: str, functions: set[str], symbols: set[str], ambiguous: set[str]) -> str:
-    """What of these the context does not have, in words; empty when it has all."""
+    """Return what of these the context does not have, in words; empty when it has all."""
     known = functions_of(context)
     for name in sorted(functions):
         if name not in known:

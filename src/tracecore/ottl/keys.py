@@ -58,7 +58,7 @@ def _list_index(ctx: Context, key: RawGetter, length: int) -> int:
 
 
 def get_keyed(ctx: Context, value: Value, keys: Keys) -> Value:
-    """What the keys lead to; None where a map has no such key."""
+    """Return what the keys lead to; None where a map has no such key."""
     for key in keys:
         if isinstance(value, dict):
             name = _map_key(ctx, key)

@@ -404,7 +404,7 @@ class _Parser:
         return (Or if kind == "OpOr" else And)(tuple(operands), start.offset)
 
     def require_condition(self, node: Condition | Expression | Lambda) -> Condition:
-        """What was just read must be a condition; otherwise a comparison operator is missing behind it."""
+        """Return what was just read must be a condition; otherwise a comparison operator is missing behind it."""
         match node:
             case Comparison() | Not() | And() | Or():
                 return node

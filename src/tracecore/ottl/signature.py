@@ -1,4 +1,4 @@
-"""How functions are declared, and what their parameters' annotations ask of an argument.
+"""Declaration of functions, and what the annotations of their parameters ask of an argument.
 
 A function is called once for each place it is used in a statement, with its arguments already compiled, and gives the
 closure that runs for each record:
@@ -48,7 +48,7 @@ Editor: TypeAlias = Callable[[Context], Any]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What an annotation stands for.
+    """The meaning of an annotation.
 
     Args:
         name: as it is called upstream.

@@ -280,7 +280,7 @@ def _boolean(node: Condition, *looser: type) -> str:
 
 
 def is_body(path: Path) -> bool:
-    """Whether a path of a log is its body as a whole."""
+    """Return whether a path of a log is its body as a whole."""
     *before, last = path.segments
     prefixed = len(before) == 1 and before[0].name == "log" and not before[0].keys
     return last.name == "body" and not last.keys and (prefixed or not before)

@@ -28,23 +28,11 @@ Maturity: TypeAlias = Literal["experimental", "stable"]
 Key: TypeAlias = tuple[str, ...]
 
 F = TypeVar("F", bound=Fact)
-F_contra = TypeVar("F_contra", bound=Fact, contravariant=True)
-D = TypeVar("D", bound="Digest[Any]")
+K = TypeVar("K")
 
 SECOND = 1_000_000_000
 #: Before and after the time of any fact.
 NEVER, FOREVER = -1 << 63, 1 << 63
-
-
-class Digest(Protocol[F_contra]):
-    """What a detector needs to know of many facts of one type, kept by the window from one look to the next.
-
-    It never forgets: when facts leave the window it is made anew.
-    """
-
-    def add(self, facts: Sequence[F_contra], /) -> None:
-        """Take these facts, which are sorted by (time, uid). The same facts in any portions, of which a later one may
-        be of earlier times, must come to the same."""
 
 
 class Window(Protocol):
@@ -58,24 +46,15 @@ class Window(Protocol):
     key: Key
     #: How far the clocks of two nodes may disagree, in nanoseconds; see `tolerance`.
     skew: int
-    #: What the last look left to this one by `keep`. None where it left nothing, and where facts have gone from the
-    #: window, or grown, since.
-    kept: Any
 
     def of(self, kind: type[F]) -> Sequence[F]:
         """All facts of exactly this type, oldest first; an empty sequence where there are none."""
 
-    def new(self) -> Mapping[type[Fact], Sequence[Any]]:
-        """By type what came since the last `keep`, sorted by (time, uid); everything where nothing is `kept`."""
+    def grouped(self, kind: type[F], by: Callable[[F], K]) -> Mapping[K, Sequence[F]]:
+        """All facts of this type by `by(fact)`, each group oldest first.
 
-    def keep(self, conclusions: object) -> None:
-        """Leave this to the next look: what was concluded from all facts that are there now; None for nothing."""
-
-    def digest(self, kind: type[F], make: Callable[[], D]) -> D:
-        """`make()` with every fact of `of(kind)` added to it.
-
-        Only what came since the last look is added, so that a look costs what is new and not what is there. `make` must
-        be the same object each time: a class, say.
+        The window keeps the groups up to date, so asking again costs only what is new. `by` must be a pure function,
+        and the same object each time: a module's function or an `attrgetter`, not a lambda.
         """
 
 
@@ -203,6 +182,16 @@ class LastLines(msgspec.Struct, frozen=True):
     lines: tuple[tuple[int, str], ...]
     doing: str | None = None
 
+    def told(self) -> str:
+        """Say what the rank was doing, in its own last words."""
+        words = self.lines[-1][1]
+        words = words if len(words) <= 160 else f"{words[:157]}…"
+        return (
+            f"Rank {self.rank} {self.doing}: it wrote “{words}”"
+            if self.doing
+            else f"Rank {self.rank} wrote “{words}” last"
+        )
+
 
 def _unquoted(rank: int) -> LastLines | None:
     return None
@@ -290,18 +279,11 @@ class Pattern(Generic[C]):
     #: Of these, the types without which there can be no verdict: a window that holds none of them is not evaluated.
     #: Empty means that any fact may matter by itself.
     triggers: ClassVar[tuple[type[Fact], ...]] = ()
-    #: Of these, types of which many come and `keys` looks only at who they are about (node, pod, job, rank, gpu,
-    #: attempt): the engine asks once for each identity. What else decides whether such a fact counts is in `counts`.
-    steady: ClassVar[tuple[type[Fact], ...]] = ()
-    #: Of these, types of which most facts change nothing: `matters` says which do.
-    asides: ClassVar[tuple[type[Fact], ...]] = ()
-    #: Of these, types that may know their node and no job: then they also go to the windows that hold a trigger of
-    #: their node. Neither they nor the triggers can be `steady`.
-    guests: ClassVar[tuple[type[Fact], ...]] = ()
+    #: Of these, types that may know their node and no job. Such a fact also goes to every window that holds a trigger
+    #: from its node, so that a pattern by job can join what the kernel says (see `engine.node_facts`).
+    node_scoped: ClassVar[tuple[type[Fact], ...]] = ()
     #: Its configuration type (see `patterns.config`); `Config()` is usable as it is.
     Config: ClassVar[type[msgspec.Struct]]
-    #: The most facts one window of this pattern keeps, oldest dropped first and counted; None leaves it to the engine.
-    window_limit: ClassVar[int | None] = None
 
     def __init__(self, config: C | None = None) -> None:
         self.config: C = cast("C", self.Config()) if config is None else config
@@ -315,44 +297,10 @@ class Pattern(Generic[C]):
         """The windows this fact belongs to; empty when it lacks the identity this pattern joins on."""
         raise NotImplementedError
 
-    def counts(self, fact: Fact) -> bool:
-        """Whether a fact of a `steady` type belongs into the windows of its `keys` at all."""
-        return True
-
-    def sift(self, facts: Sequence[Any]) -> list[Any]:
-        """Of these facts of one `steady` type those that count, in the same order.
-
-        Override it instead of `counts` where there are very many of them: it is asked once for all that came.
-        """
-        return [fact for fact in facts if self.counts(fact)]
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """Whether a fact of the types in `asides`, which is in the window already, may change what `evaluate` or `due`
-        say; asked for a window in which nothing else has changed. When in doubt it may."""
-        return True
-
-    def heeds(self, window: Window) -> int:
-        """The last instant of which a fact of the types in both `steady` and `asides` may matter, as the window is now.
-
-        Later ones can wait to be put into the window, and `matters` is not asked about them.
-        """
-        return FOREVER
-
-    def arms(self, fact: Fact, key: Key) -> bool:
-        """Whether this fact makes its window worth evaluating from now on; by default, whether it is a trigger.
-
-        Override it only where facts wait in windows that are rarely needed (see `patterns.scope`).
-        """
-        return not self.triggers or type(fact) in self.triggers
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         """The verdicts that hold at `now`, in a fixed order.
 
         `now` may be compared with a deadline; it is never printed, and never decides which facts count.
-
-        Where a window holds much of which little changes, a look may leave what it concluded (`window.keep`): the next
-        one then judges again only what `window.new()` touches, and gives the other verdicts as they stand, the same
-        objects. Whatever was kept, the verdicts are those of a first look at the same facts.
         """
         raise NotImplementedError
 

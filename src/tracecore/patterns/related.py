@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from itertools import product
 from operator import attrgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tracecore.facts.fact import Fact, order
-from tracecore.patterns.timeline import Timeline
+from tracecore.patterns.timeline import Timeline, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 F = TypeVar("F", bound=Fact)
 
-#: Stands for every value of a name.
-ANY = object()
 PROCESS: Callable[[Fact], tuple[object, ...]] = attrgetter("rank", "pod", "job")
 _time = attrgetter("time")
 
@@ -24,34 +21,23 @@ _time = attrgetter("time")
 class Related(Generic[F]):
     """Facts by names of which each may be unknown. Two facts are related unless one of their names differs.
 
-    Each fact is kept once for every combination of its names and `ANY`, so that a question costs a few look-ups and
-    binary searches, however many facts there are.
+    A question about a fact is answered from an index by those of its names that are known; each such index is made when
+    it is first needed.
 
     Args:
         facts: in order.
         names: gives the names of a fact.
     """
 
-    __slots__ = ("_groups", "_names")
+    __slots__ = ("_facts", "_indexes", "_names")
 
     def __init__(self, facts: Sequence[F], names: Callable[[Fact], tuple[object, ...]] = PROCESS) -> None:
+        self._facts = facts
         self._names = names
-        self._groups: dict[tuple[object, ...], Timeline[F]] = {}
-        groups: dict[tuple[object, ...], list[F]] = {}
-        keys: dict[tuple[object, ...], list[tuple[object, ...]]] = {}
-        for fact in facts:
-            known = names(fact)
-            if known not in keys:
-                keys[known] = list(product(*((name, ANY) for name in known)))
-            for key in keys[known]:
-                if key in groups:
-                    groups[key].append(fact)
-                else:
-                    groups[key] = [fact]
-        self._groups = {key: Timeline(group) for key, group in groups.items()}
+        self._indexes: dict[tuple[int, ...], _Index[F]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._groups)
+        return bool(self._facts)
 
     def any(self, fact: Fact, oldest: int, newest: int) -> bool:
         """Whether one that is related to this fact began at this time."""
@@ -92,8 +78,31 @@ class Related(Generic[F]):
         return found
 
     def _of(self, fact: Fact) -> Iterator[Timeline[F]]:
-        if self._groups:
-            for key in product(*((ANY,) if name is None else (name, None) for name in self._names(fact))):
-                timeline = self._groups.get(key)
-                if timeline is not None:
-                    yield timeline
+        if not self._facts:
+            return
+        names = self._names(fact)
+        known = tuple([place for place, name in enumerate(names) if name is not None])
+        index = self._indexes.get(known)
+        if index is None:
+            index = self._indexes[known] = _Index(self._facts, self._names, known)
+        for lacking in index.lacking:
+            timeline = index.groups.get(tuple([None if place in lacking else names[place] for place in known]))
+            if timeline is not None:
+                yield timeline
+
+
+class _Index(Generic[F]):
+    """Facts by some of their names, and which of these names some of the facts lack."""
+
+    __slots__ = ("groups", "lacking")
+
+    def __init__(self, facts: Sequence[F], names: Callable[[Fact], tuple[object, ...]], known: tuple[int, ...]) -> None:
+        def some_names(fact: F) -> tuple[object, ...]:
+            own = names(fact)
+            return tuple([own[place] for place in known])
+
+        groups = grouped(facts, some_names)
+        self.groups = {key: Timeline(group) for key, group in groups.items()}
+        self.lacking = sorted(
+            {tuple([p for p, name in zip(known, key, strict=True) if name is None]) for key in groups}
+        )

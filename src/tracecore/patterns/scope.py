@@ -7,6 +7,7 @@ there only where no two nodes would have to be one.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from tracecore.patterns.contract import tolerance
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Key, Window
 
 
+node_of = attrgetter("node")
+
+
 def gpu_keys(fact: Fact) -> tuple[Key, ...]:
     """Windows by GPU: `(node, gpu)`, and the shared `("", gpu)` for facts that do not know their node."""
     if fact.gpu is None:
@@ -23,9 +27,10 @@ def gpu_keys(fact: Fact) -> tuple[Key, ...]:
     return ((fact.node, fact.gpu), ("", fact.gpu)) if fact.node else (("", fact.gpu),)
 
 
-def arms_gpu(fact: Fact, key: Key, *triggers: type[Fact]) -> bool:
-    """For `Pattern.arms`: the shared window is worth a look only when it holds a fact that does not know its node."""
-    return isinstance(fact, triggers) if key[0] else fact.node is None
+def can_join(window: Window, *kinds: type[Fact]) -> bool:
+    """Whether this window may say more than the windows of single nodes: the shared one only with a fact whose node is
+    not known."""
+    return bool(window.key[0]) or any(None in window.grouped(kind, node_of) for kind in kinds)
 
 
 def meet(window: Window, *facts: Fact) -> bool:

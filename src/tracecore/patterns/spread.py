@@ -13,19 +13,12 @@ class Spread:
 
     __slots__ = ("high", "low", "odd")
 
-    def __init__(self) -> None:
-        self.low = float("inf")
-        self.high = float("-inf")
-        self.odd = False
-
-    def add(self, numbers: Collection[float]) -> None:
-        """Take these numbers."""
-        if numbers:
-            self.low = min(self.low, *numbers)
-            self.high = max(self.high, *numbers)
-            # What is not a number compares with nothing and would hide the others; a sum shows it.
-            total = sum(numbers)
-            self.odd = self.odd or total != total
+    def __init__(self, numbers: Collection[float]) -> None:
+        self.low = min(numbers, default=float("inf"))
+        self.high = max(numbers, default=float("-inf"))
+        # A value that is not a number compares with nothing and would hide the others; the sum shows it.
+        total = sum(numbers)
+        self.odd = total != total
 
     def __bool__(self) -> bool:
         """Whether there were any."""

@@ -28,7 +28,7 @@ class DatasetError(Exception):
 
 
 def is_remote(uri: str) -> bool:
-    """Whether it is an address (`s3://…`) and not a path."""
+    """Return whether it is an address (`s3://…`) and not a path."""
     scheme, separator, _ = uri.partition("://")
     return bool(separator) and scheme.isalnum() and scheme != "file"
 

@@ -106,7 +106,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How an attempt ended, and what becomes of the task.
+    """Record how an attempt ended, and what becomes of the task.
 
     Args:
         status: of the task from now on; `queued` to try again.
@@ -286,7 +286,7 @@ class Queue:
         return [_task(row) for row in (*live, *ended)]
 
     def counts(self) -> dict[Status, int]:
-        """How many tasks have each status; every status is there."""
+        """Return how many tasks have each status; every status is there."""
         with self._reading.begin() as connection:
             rows = connection.execute(select(tasks.c.status, func.count()).group_by(tasks.c.status)).all()
         counted = {row[0]: int(row[1]) for row in rows}
@@ -432,7 +432,7 @@ class Queue:
         return reaped
 
     def _others_lost(self, connection: Connection, row: Any) -> int:
-        """How many attempts of other tasks lost their worker since the first of this task's in a row."""
+        """Return how many attempts of other tasks lost their worker since the first of this task's in a row."""
         first = attempts.alias()
         began = (
             select(first.c.started_at)

@@ -1,4 +1,4 @@
-"""What a task is, what an attempt at it was, and what may be asked for."""
+"""Tasks, attempts at them, and requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Dataset(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What to run.
+    """The command of a task and its settings.
 
     Args:
         name: for people; need not be unique.
@@ -121,7 +121,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a variable of this name is not to be shown."""
+    """Return whether the value of a variable of this name is not to be shown."""
     return is_secret_name(name)
 
 

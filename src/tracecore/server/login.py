@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import html
 import warnings
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 
 from tracecore.server.audit import record
-from tracecore.server.csrf import FIELD, checked_form, form_token, remember
+from tracecore.server.csrf import checked_form
 from tracecore.server.identity import SESSION_S, of_token
+from tracecore.server.pages.templating import render
 from tracecore.server.principal import Principal
 from tracecore.server.settings import Oidc, Settings
 
 router = APIRouter(include_in_schema=False)
 _SCOPE: Final = "openid email profile"
-_PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Sign in · tracecore</title><link rel="stylesheet" href="/static/app.css"></head>
-<body><main class="sign-in"><h1>Sign in</h1>{problem}{provider}
-<form method="post" action="/login"><input type="hidden" name="{field}" value="{csrf}">
-<input type="hidden" name="next" value="{next}">
-<p><label for="token">API token</label><br>
-<input id="token" name="token" type="password" autocomplete="off" required></p>
-<p><button>Sign in with a token</button></p></form>
-<p>An administrator makes tokens with <code>tracecore tokens create</code>.</p></main></body></html>
-"""
 
 
 def client(settings: Oidc) -> Any:
@@ -165,12 +155,5 @@ def _local(address: str) -> str:
 def _page(request: Request, after: str, said: str = "", status: int = 200) -> Response:
     after = _local(after)
     settings: Settings = request.app.state.settings
-    provider = ""
-    if settings.oidc is not None:
-        link = html.escape(f"/login/provider?next={after}")
-        provider = f'<p><a class="button" href="{link}">Sign in with your organisation</a></p>'
-    problem = f'<p role="alert" class="error">{html.escape(said)}</p>' if said else ""
-    page = _PAGE.format(
-        problem=problem, provider=provider, field=FIELD, csrf=form_token(request), next=html.escape(after)
-    )
-    return remember(request, HTMLResponse(page, status, headers={"Cache-Control": "no-store"}))
+    provider = f"/login/provider?{urlencode({'next': after})}" if settings.oidc is not None else ""
+    return render(request, "login.html", status, after=after, error=said, provider=provider)

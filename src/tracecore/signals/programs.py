@@ -7,7 +7,7 @@ import shutil
 
 
 def find(name: str) -> str | None:
-    """Where a program is; None where it is not installed.
+    """Return where a program is; None where it is not installed.
 
     An entry of PATH that is not absolute (`.`, or an empty one) is passed over: it would run whatever file of that name
     lies in the directory somebody happens to be in.

@@ -18,7 +18,7 @@ LAYERS = ("stdout", "kernel", "kubernetes", "metrics", "flight_recorder", "sched
 
 
 class Source(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Where a statement was read: enough to cite it and to find it again.
+    """The place of a statement: enough to cite it and to find it again.
 
     Args:
         path: the file as the user would name it (inside an archive: `bundle.tar.gz!/rank0.log`), or the origin

@@ -145,7 +145,7 @@ def redacted_document(value: Any, depth: int = 0) -> Any:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether the value of a setting or an environment variable of this name is a secret."""
+    """Return whether the value of a setting or an environment variable of this name is a secret."""
     raw = name.encode("utf-8", "replace")
     return _SECRET_VARIABLE.search(raw) is not None and not _HARMLESS.search(raw)
 
@@ -242,7 +242,7 @@ class Redactor:
 
 
 def _assigns(between: bytes) -> bool:
-    """Whether this stands between a name and its value in code and configuration; `: ` alone may be prose."""
+    """Return whether this stands between a name and its value in code and configuration; `: ` alone may be prose."""
     return b"=" in between or b"-" in between or b'"' in between or b"'" in between
 
 

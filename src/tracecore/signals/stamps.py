@@ -131,7 +131,7 @@ def find(text: bytes) -> Stamp | None:
 
 
 def is_plausible(time: int) -> bool:
-    """Whether a log can be of this time."""
+    """Return whether a log can be of this time."""
     return EARLIEST <= time < LATEST
 
 

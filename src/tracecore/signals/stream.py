@@ -18,7 +18,7 @@ BASE_TIME = 1_767_225_600_000_000_000
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """What is known of time in a whole bundle.
+    """The times that are known of a whole bundle.
 
     Args:
         latest: the latest timestamp of any file, else the time that was passed in, else `BASE_TIME`.
@@ -62,7 +62,7 @@ class Stream(msgspec.Struct, kw_only=True):
 
 
 class Counters(msgspec.Struct):
-    """What was read and what had to be left out, added up over all streams that share it."""
+    """Counters of what was read and left out, added up over all streams that share them."""
 
     bytes_read: int = 0
     records: int = 0
@@ -76,7 +76,7 @@ class Counters(msgspec.Struct):
         self.bytes_read += size
 
     def limits_reached(self) -> dict[str, int]:
-        """What had to be left out, by name; nothing for what was not."""
+        """Return what had to be left out, by name; nothing for what was not."""
         names = ("lines_capped", "bytes_dropped", "lines_unparsed", "kinds_refused")
         return {name: count for name in names if (count := getattr(self, name))}
 

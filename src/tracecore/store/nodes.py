@@ -103,6 +103,12 @@ class Nodes:
         with self._database.read() as connection:
             return _events(connection, name, since, limit)
 
+    def counts(self) -> dict[str, int]:
+        """How many nodes are in each state."""
+        state = func.coalesce(func.nullif(nodes.c.override, ""), nodes.c.state)
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(select(state, func.count()).group_by(state))}
+
     def report(self, reports: Iterable[NodeReport], events: Iterable[dict[str, Any]] = ()) -> None:
         """Store what is known of nodes and GPUs.
 

@@ -12,8 +12,9 @@ from sqlalchemy import Connection, Row, select, update
 
 from tracecore.store.database import Database
 from tracecore.store.records import AuditEntry, Matcher, Note, Silence
-from tracecore.store.tables import acknowledgements, audit, changes, incidents, notes, silences
+from tracecore.store.tables import acknowledgements, audit, changes, incident_entities, incidents, notes, silences
 from tracecore.store.update import MAX_NAME, MAX_TEXT, clean
+from tracecore.store.writing import judge_nodes
 
 Deed = Literal["acknowledge", "unacknowledge", "resolve", "reopen"]
 #: Names that a matcher may ask for.
@@ -69,6 +70,8 @@ class People:
                     acknowledgements.insert(),
                     {"incident": row.number, "at": now, "who": who, "what": what, "comment": clean(comment, MAX_TEXT)},
                 )
+                if what in ("resolve", "reopen"):
+                    judge_nodes(connection, _nodes_of(connection, row.number), now)
                 _announce(connection, row, id, now, what)
             return True
 
@@ -230,6 +233,11 @@ def _incident(connection: Connection, id: str, tenant: str | None) -> Any:
     if tenant is not None:
         query = query.where(table.tenant == tenant)
     return connection.execute(query).first()
+
+
+def _nodes_of(connection: Connection, number: int) -> set[str]:
+    own = incident_entities.c
+    return {*connection.execute(select(own.name).where(own.incident == number, own.kind == "node")).scalars()}
 
 
 def _announce(connection: Connection, row: Row[Any], id: str, now: int, what: str) -> None:

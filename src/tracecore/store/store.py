@@ -124,9 +124,11 @@ class Store:
             updates.append(read_update(incident, now=now, verdicts=own, origin=origin, tenant=tenant))
         return self.put(updates, now)
 
-    def overview(self, now: int, *, days: int = overviews.DAYS, tenant: str | None = None) -> Overview:
-        """What is open, how the fleet is, what interrupted it and what comes back."""
-        return overviews.overview(self.database, now, days=days, tenant=tenant)
+    def overview(
+        self, now: int, *, days: int = overviews.DAYS, tenant: str | None = None, before: Overview | None = None
+    ) -> Overview:
+        """What is open, how the fleet is, what interrupted it and what comes back; see `overview.overview`."""
+        return overviews.overview(self.database, now, days=days, tenant=tenant, before=before)
 
     def search(self, text: str, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Found:
         """Incidents by their words, newest first; jobs and nodes by the beginning of their names."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from tracecore.store import search
 from tracecore.store.database import Database
@@ -109,6 +109,7 @@ def put(
     _insert_revisions(database, connection, rows, known)
     _insert_parts(database, connection, latest, known)
     _insert_places(database, connection, [*latest.values()])
+    judge_nodes(connection, {name for one in latest.values() for kind, name in one.entities if kind == "node"}, now)
     _announce(connection, [*latest.values()], known, now)
     if route is not None:
         _enqueue(database, connection, latest, known, now, route)
@@ -348,6 +349,34 @@ def _insert_places(database: Database, connection: Connection, said: list[Incide
         seen_nodes(database, connection, where)
     if both:
         seen_at(database, connection, both)
+
+
+def judge_nodes(connection: Connection, names: set[str], now: int) -> None:
+    """Set the state of nodes by their open incidents: failed by infrastructure, else degraded, else healthy."""
+    ordered = sorted(names)
+    for begin in range(0, len(ordered), CHUNK):
+        some = ordered[begin : begin + CHUNK]
+        own = incident_entities.c
+        found = connection.execute(
+            select(own.name, incidents.c.failure_class, func.max(incidents.c.headline))
+            .join(incidents, incidents.c.number == own.incident)
+            .where(own.kind == "node", own.name.in_(some), incidents.c.active == 1)
+            .group_by(own.name, incidents.c.failure_class)
+        )
+        said: dict[str, tuple[str, str]] = {}
+        for name, failure_class, headline in found:
+            if failure_class == "infrastructure" or name not in said:
+                said[name] = ("failed" if failure_class == "infrastructure" else "degraded", headline)
+        rows = [
+            {"which": name, "new_state": said.get(name, ("healthy", ""))[0], "new_reason": said.get(name, ("", ""))[1]}
+            for name in some
+        ]
+        connection.execute(
+            update(nodes)
+            .where(nodes.c.name == bindparam("which"), nodes.c.reason != bindparam("new_reason"))
+            .values(state=bindparam("new_state"), reason=bindparam("new_reason"), state_at=now),
+            rows,
+        )
 
 
 def seen_nodes(database: Database, connection: Connection, seen: dict[str, int]) -> None:

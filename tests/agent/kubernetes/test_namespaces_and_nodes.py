@@ -12,7 +12,8 @@ import pytest
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.following import Objects
-from tracecore.agent.processors.k8sattributes import Filter, K8sAttributes, Options
+from tracecore.agent.processors.k8sattributes import K8sAttributes
+from tracecore.agent.processors.k8sattributes_options import Filter, Options
 from tracecore.agent.processors.podfields import Annotation, Extract, Field, Surrounding
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.kubernetes import api

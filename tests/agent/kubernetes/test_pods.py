@@ -12,7 +12,8 @@ import pytest
 from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.processors import k8sattributes
-from tracecore.agent.processors.k8sattributes import Exclude, ExcludedPod, Filter, K8sAttributes, Options, Selector
+from tracecore.agent.processors.k8sattributes import K8sAttributes
+from tracecore.agent.processors.k8sattributes_options import Exclude, ExcludedPod, Filter, Options, PodSelector
 from tracecore.agent.processors.podfields import Annotation, Extract, Extraction
 from tracecore.agent.processors.pods import Pods
 from tracecore.agent.receivers.otlp_grpc import peer_address
@@ -343,9 +344,9 @@ def test_the_address_of_a_grpc_peer(peer: str, address: str) -> None:
 
 def test_filters_become_selectors(replay: Any, until: Until) -> None:
     chosen = Filter(
-        node="node-1", namespace="ml", fields=[Selector(key="status.phase", value="Failed", op="not-equals")],
-        labels=[Selector(key="tier", value="train"), Selector(key="gpu", op="exists"),
-                Selector(key="x", op="does-not-exist")],
+        node="node-1", namespace="ml", fields=[PodSelector(key="status.phase", value="Failed", op="not-equals")],
+        labels=[PodSelector(key="tier", value="train"), PodSelector(key="gpu", op="exists"),
+                PodSelector(key="x", op="does-not-exist")],
     )  # fmt: skip
     found = chosen.collection("node-1")
     assert found.path == "/api/v1/namespaces/ml/pods"

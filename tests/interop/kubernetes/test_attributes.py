@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracecore.agent.batch import Batch
-from tracecore.agent.processors.k8sattributes import Filter
+from tracecore.agent.processors.k8sattributes_options import Filter
 from tracecore.agent.processors.podfields import Annotation, Extract, Field
 
 pytestmark = pytest.mark.interop

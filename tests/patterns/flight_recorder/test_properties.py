@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracecore.diagnose.case_runner import render
 from tracecore.engine.emission import standing
 from tracecore.engine.engine import Engine
-from tracecore.engine.trial import render
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.fact import Fact
 from tracecore.facts.nccl import WatchdogReport

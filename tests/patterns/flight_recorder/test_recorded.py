@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tracecore.diagnose.case_runner import render
 from tracecore.engine.emission import Emission, standing
 from tracecore.engine.engine import Engine
-from tracecore.engine.trial import render
 from tracecore.facts.collective import facts_of
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch, CollectiveMismatchVerdict
 from tracecore.patterns.nccl_hang.detector import NcclHang, NcclHangVerdict

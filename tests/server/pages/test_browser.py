@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,11 @@ from running import running
 from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.demo import live
+from tracecore.server.diagnosing import Diagnoses
 from tracecore.server.settings import Settings
 from tracecore.store.store import Store
 
+INCIDENTS = Path(__file__).parents[3] / "examples" / "incidents"
 AXE = (Path(__file__).parents[2] / "data" / "axe" / "axe.min.js").read_text()
 RULES = "({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations']})"
 Tab = Callable[..., Any]
@@ -148,3 +151,48 @@ def test_an_incident_prints_with_everything_unfolded(tab: Tab, pages: dict[str, 
     assert not page.locator("textarea").is_visible()
     page.pdf(path=shots / "incident.pdf")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_a_bundle_is_uploaded_and_its_progress_shown(tab: Tab, tmp_path: Path) -> None:
+    archive = shutil.make_archive(str(tmp_path / "run"), "gztar", INCIDENTS / "nccl_hang_one_rank_missing")
+    store = Store.open(str(tmp_path / "uploads.db"), durable=False)
+    settings = Settings(rate=0)
+    app = make_app(store, settings)
+    app.state.diagnoses = Diagnoses(store, settings, tmp_path / "uploads", time.time_ns)
+    app.state.diagnoses.start()
+    with running(app) as address:
+        page = tab("/upload", base=address)
+        page.set_input_files("#file", archive)
+        page.click("button:has-text('Diagnose')")
+        page.wait_for_selector("text=1 incident found", timeout=60_000)
+        assert "/upload/" in page.url
+        page.click("a.headline")
+        page.wait_for_selector("h1:has-text('rank 2 never entered it')")
+        assert page.locator("#timeline svg").count() == 1
+        page.goto(f"{address}/upload")
+        page.set_input_files("#file", {"name": "empty.log", "mimeType": "text/plain", "buffer": b""})
+        page.click("button:has-text('Diagnose')")
+        page.wait_for_selector("text=the upload is empty")
+        page.context.close()
+    app.state.diagnoses.stop()
+    store.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "dark"), (400, "light")])
+def test_the_sign_in_page_is_sound(tab: Tab, fleet: Store, shots: Path, width: int, scheme: str) -> None:
+    _, secret = fleet.tokens.create("operator", ["operate"], who="test", now=1)
+    with running(make_app(fleet, Settings(rate=0, auth=True))) as address:
+        page = tab("/jobs", base=address, width=width, scheme=scheme, bypass_csp=True)
+        page.screenshot(path=shots / f"login-{width}-{scheme}.png")
+        assert page.said == []
+        assert violations(page) == []
+        page.fill("#token", "tc_wrong_wrong")
+        page.click("button:has-text('token')")
+        page.wait_for_selector("text=This is not a valid token.")
+        page.fill("#token", secret)
+        page.click("button:has-text('token')")
+        page.wait_for_selector("h1:has-text('Jobs')")
+        assert violations(page) == []
+        page.click("text=Sign out")
+        page.wait_for_selector("h1:has-text('Sign in')")
+        page.context.close()

@@ -15,6 +15,7 @@ from running import running
 from tracecore.server.app import make_app
 from tracecore.server.pages.templating import STATIC
 from tracecore.server.settings import Settings
+from tracecore.store.nodes import NodeReport
 from tracecore.store.store import Store
 
 
@@ -309,3 +310,36 @@ def test_static_files_are_kept_by_browsers_and_have_their_licences(web: httpx.Cl
     for path in (STATIC / "vendor").iterdir():
         assert path.name == "NOTICE" or path.name in notice, path.name
     assert web.get("/static/../templating.py").status_code == 404
+
+
+def test_nodes_in_trouble_stand_on_the_first_page(empty: tuple[httpx.Client, Store]) -> None:
+    client, store = empty
+    reports = [NodeReport(name=f"node-{n:04d}", at=1, state="failed" if n == 599 else "healthy") for n in range(600)]
+    store.nodes.report(reports)
+    page = client.get("/nodes").text
+    assert page.index("node-0599") < page.index("node-0000")
+    following = re.search(r'href="(/nodes\?cursor=[^"]+)"', page)
+    assert following is not None
+    assert "node-0599" not in client.get(following.group(1)).text
+    seen: set[str] = set()
+    path: str | None = "/nodes"
+    while path is not None:
+        page = client.get(path).text
+        seen |= set(re.findall(r"node-\d{4}", page))
+        more = re.search(r'href="(/nodes\?cursor=[^"]+)"[^>]*rel="next"', page)
+        path = more.group(1) if more else None
+    assert len(seen) == 600
+
+
+def test_viewers_share_an_overview_until_something_changes(empty: tuple[httpx.Client, Store], fleet: Store) -> None:
+    client, store = empty
+    calls: list[str] = []
+    whole = store.overview
+    store.overview = lambda *args, **more: (calls.append("counted"), whole(*args, **more))[1]  # type: ignore[method-assign]
+    first = [client.get("/parts/overview").text for _ in range(10)]
+    assert len({*first}) == len(calls) == 1
+    detail = fleet.incidents.get(fleet.incidents.find(limit=1).incidents[0].id)
+    assert detail is not None
+    store.put_incident({**detail.document, "verdicts": detail.verdicts}, 1_790_000_000_000_000_000)
+    assert detail.incident.headline in client.get("/parts/overview").text
+    assert detail.incident.headline in client.get("/").text

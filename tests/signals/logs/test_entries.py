@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracecore.signals.logs.operators.conversion import Entries
 from tracecore.signals.logs.operators.entry import Entry
+from tracecore.signals.logs.operators.entry_batches import Entries
 from tracecore.signals.otlp import encoding
 from tracecore.signals.otlp.messages import parse
 

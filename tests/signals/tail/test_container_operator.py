@@ -11,7 +11,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from tracecore.signals.logs.operators.chain import Chain, ChainError, problems
-from tracecore.signals.logs.operators.conversion import Runtime
+from tracecore.signals.logs.operators.container_lines import Runtime
 from tracecore.signals.logs.operators.entry import Entry
 from tracecore.signals.logs.selector import SelectLiterals
 from tracecore.signals.logs.tail.filelog import Counters, FileLog

@@ -97,7 +97,7 @@ def stacks(root: int, folder: Path) -> int | None:
 
 
 def py_spy() -> str | None:
-    """Where py-spy is, on the path or beside this Python."""
+    """Return where py-spy is, on the path or beside this Python."""
     beside = Path(sys.executable).with_name("py-spy")
     return programs.find("py-spy") or (str(beside) if os.access(beside, os.X_OK) else None)
 

@@ -1,4 +1,4 @@
-"""What a command leaves behind, gathered into one folder that `tracecore diagnose` reads."""
+"""Gather what a command leaves behind into one folder that `tracecore diagnose` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt's end means: diagnosed, classified, decided."""
+"""Judge the end of an attempt: diagnose, classify, decide."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do after an attempt.
+    """Decision after an attempt.
 
     Args:
         failure: the record to write.

@@ -32,7 +32,7 @@ class StartError(Exception):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What a keeper is told (`run.json`, which the keeper removes once it has read it)."""
+    """Instructions for a keeper (`run.json`, which the keeper removes once it has read it)."""
 
     command: list[str]
     cwd: str = ""
@@ -42,7 +42,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ids(msgspec.Struct, frozen=True):
-    """Who runs (`pid.json`)."""
+    """The running process (`pid.json`)."""
 
     pid: int
     started: str | None
@@ -52,7 +52,7 @@ class Ids(msgspec.Struct, frozen=True):
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended (`exit.json`).
+    """The end of a command (`exit.json`).
 
     Args:
         exit_code: as `subprocess` has it, negative for a signal; None where nobody saw it.
@@ -104,13 +104,13 @@ class Process:
         return self._pidfd
 
     def alive(self) -> bool:
-        """Whether the keeper is still there."""
+        """Return whether the keeper is still there."""
         if self._popen is not None:
             return self._popen.poll() is None
         return _is(self.ids.keeper, self.ids.keeper_started)
 
     def wait(self, timeout: float | None = None) -> Exit | None:
-        """How it ended, once nothing of it is left; None if that takes longer."""
+        """Return how it ended, once nothing of it is left; None if that takes longer."""
         end = None if timeout is None else time.monotonic() + timeout
         while self.alive():
             left = 1.0 if end is None else min(1.0, end - time.monotonic())
@@ -124,7 +124,7 @@ class Process:
         return ended(self.folder) or Exit(exit_code=None)
 
     def ended(self) -> Exit | None:
-        """How the command itself ended, though something it started may still be there."""
+        """Return how the command itself ended, though something it started may still be there."""
         return ended(self.folder)
 
     def send(self, number: int, whom: Whom = "child") -> None:
@@ -229,7 +229,7 @@ def find(folder: Path) -> Process | None:
 
 
 def ended(folder: Path) -> Exit | None:
-    """How the command of this folder ended; None while it runs, or if nobody saw it."""
+    """Return how the command of this folder ended; None while it runs, or if nobody saw it."""
     try:
         return msgspec.json.decode((folder / "exit.json").read_bytes(), type=Exit)
     except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):

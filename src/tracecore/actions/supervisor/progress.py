@@ -1,4 +1,4 @@
-"""How far a command is, by its own output, for next to nothing.
+"""Cheap reading of a command's progress from its own output.
 
 Every few seconds the end of what it wrote since is read, line by line from the end, until one says a step. Where the
 last lines say none, one scan over the rest looks for those that can. What is progress is the recipes' knowledge.
@@ -56,7 +56,7 @@ class Tracker:
         self._changed = False
 
     def look(self) -> tuple[bool, bool]:
-        """Whether it got on since the last look, and whether it wrote anything."""
+        """Return whether it got on since the last look, and whether it wrote anything."""
         moved = wrote = False
         for path, position in self._positions.items():
             try:
@@ -103,7 +103,7 @@ class Tracker:
         return False
 
     def _reads(self, line: bytes) -> bool:
-        """Whether this line says how far it is."""
+        """Return whether this line says how far it is."""
         body = line[:_MAX_LINE].decode("utf-8", "replace").strip("\r\n")
         record: Any = {"resource": {"attributes": {}}, "log": {"body": body, "attributes": {}}}
         _planned()[0].run(record)

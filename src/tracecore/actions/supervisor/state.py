@@ -1,4 +1,4 @@
-"""What a supervisor remembers when it is killed: one small file, written whole or not at all."""
+"""State of a supervisor that survives a kill: one small file, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class StateError(Exception):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """Where a supervised run stands.
+    """State of a supervised run.
 
     Args:
         run: names the run; every process of it carries it.
@@ -51,7 +51,7 @@ class State(msgspec.Struct, kw_only=True):
 
     @property
     def unfinished(self) -> bool:
-        """Whether the next start goes on with this run: its supervisor died, or was told to stop."""
+        """Return whether the next start goes on with this run: its supervisor died, or was told to stop."""
         return self.phase != "ended" or self.outcome == "stopped"
 
 

@@ -49,7 +49,7 @@ class OrphanFound(Exception):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to supervise.
+    """Settings of a supervisor.
 
     Args:
         folder: state, output, evidence; one for each job.
@@ -77,7 +77,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Result(msgspec.Struct, frozen=True):
-    """How an attempt ended; `judged` where it was judged before its end, since it hung."""
+    """The end of an attempt; `judged` where it was judged before its end, since it hung."""
 
     exit: Exit
     judged: Judgement | None = None
@@ -208,7 +208,7 @@ class Supervisor:
         return self._orphan()
 
     def _left(self, known: State) -> bool:
-        """Whether anything of the attempt still runs."""
+        """Return whether anything of the attempt still runs."""
         return process.find(self._folder(known.attempt)) is not None or bool(process.marked(self._mark(known)))
 
     def _orphan(self) -> Process | Exit | None:
@@ -355,7 +355,7 @@ class Supervisor:
         return started
 
     def _pass_rest(self, folder: Path) -> None:
-        """What an orphan wrote while nobody passed it on."""
+        """Pass on what an orphan wrote in the meantime."""
         for one in self._passing(folder):
             one.finish(_DRAIN_S)
 

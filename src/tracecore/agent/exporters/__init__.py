@@ -1,1 +1,1 @@
-"""Where records go."""
+"""Exporters: destinations of records."""

@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
+        """Return what to do about a setting that is not here on purpose."""
         return f'"{name}" {elsewhere.HERE}' if name in ("compression", "encoding", "group_by") else ""
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:

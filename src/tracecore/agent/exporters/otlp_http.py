@@ -89,13 +89,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         yield from wrong_headers(self.headers)
 
     def url(self, signal: str) -> str | None:
-        """Where a signal is sent."""
+        """Return where a signal is sent."""
         own: str | None = getattr(self, f"{signal}_endpoint")
         return own or (f"{self.endpoint.rstrip('/')}/v1/{signal}" if self.endpoint else None)
 
 
 def wrong_url(url: str) -> str:
-    """What is wrong with a URL; empty when nothing is."""
+    """Return what is wrong with a URL; empty when nothing is."""
     try:
         parts = urlsplit(url)
         parts.port  # noqa: B018 — raises for a port that is none

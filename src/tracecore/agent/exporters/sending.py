@@ -192,7 +192,7 @@ class Shelf:
         self._name = secrets.token_hex(8)
 
     def waiting(self) -> list[Stored]:
-        """What an earlier run left, oldest first."""
+        """Return what an earlier run left, oldest first."""
         found = [
             Stored(key, int.from_bytes(value[1:5], "big"), max(len(value) - HEAD, 0))
             for key, value in self._store.items("batch/")
@@ -358,7 +358,7 @@ class Sender:
         self._queue.put((entry, self._units(batch.count, size), held))
 
     def _stored(self, batch: Batch) -> Batch | Stored:
-        """Where a storage keeps it, the batch has arrived as far as its source is concerned."""
+        """Return where a storage keeps it, the batch has arrived as far as its source is concerned."""
         if self._shelf is None:
             return batch
         try:

@@ -1,1 +1,1 @@
-"""What components share."""
+"""Extensions: services that components share."""

@@ -1,4 +1,4 @@
-"""Whether a directory outlives the container, the pod and the machine: positions that do not are worth little."""
+"""Find out whether a directory outlives the container, the pod and the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAX_MOUNTS: Final = 8 << 20
 
 
 def transient(directory: str, mounts: str | None = None) -> str:
-    """Why a directory does not last; empty where nothing says so.
+    """Return why a directory does not last; empty where nothing says so.
 
     Args:
         mounts: the text of `/proc/self/mountinfo`; read when not given.

@@ -1,1 +1,1 @@
-"""What happens to records on their way."""
+"""Processors: changes to records on their way."""

@@ -46,7 +46,7 @@ class _Open:
 
     @property
     def due(self) -> int:
-        """When it is taken to be whole."""
+        """Return when it is taken to be whole."""
         return self.touched + (self.quiet if self.shape.whole else max(self.quiet, UNFINISHED))
 
     def append(self, text: bytes, now: int, quiet: int) -> int:
@@ -99,7 +99,7 @@ class Blocks:
         return bool(self._streams)
 
     def expects(self, key: StreamKey) -> bool:
-        """Whether any line of this stream may join a block."""
+        """Return whether any line of this stream may join a block."""
         return key in self._streams
 
     def feed(
@@ -180,7 +180,7 @@ class Blocks:
             stream.blocks[line.lane] = made
 
     def _bounded(self) -> Iterator[LogSignal]:
-        """What has to be closed because there is too much of it."""
+        """Yield what has to be closed because there is too much of it."""
         while len(self._streams) > STREAMS or (self._open > MAX_OPEN and self._streams):
             self.evicted += 1
             yield from self._closed(self._streams.popitem(last=False)[1])

@@ -1,4 +1,4 @@
-"""What the Kubernetes API knows: pods, and where it is asked for, their namespaces and nodes."""
+"""Pods and, where they are needed, their namespaces and nodes, followed in the Kubernetes API."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Cluster:
 
     @property
     def awaited(self) -> bool:
-        """Whether a pod that is not known yet may still come: one that cannot be asked for is not waited for."""
+        """Return whether a pod that is not known yet may still come: one that cannot be asked for is not waited for."""
         return self.pods.following.synced.is_set() or "pods" not in self._wrong
 
     @property
@@ -88,7 +88,7 @@ class Cluster:
         return sum(one.malformed for one in self._followed)
 
     def around(self, known: Known | None, own: dict[str, Any]) -> dict[str, Any]:
-        """What a resource gets of its namespace and its node: those of its pod, else those it names itself."""
+        """Return what a resource gets of its namespace and its node: those of its pod, else those it names itself."""
         space = known.name[0] if known is not None else own.get("k8s.namespace.name")
         node = (known.node if known is not None else "") or own.get("k8s.node.name")
         found: dict[str, Any] = {}

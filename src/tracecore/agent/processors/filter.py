@@ -126,7 +126,7 @@ def check(options: Options, node: Node, report: Report) -> None:
 
 
 def _kind(signal: str, text: str) -> str:
-    """What a condition without a place is about, by what it names."""
+    """Return what a condition without a place is about, by what it names."""
     inner = {"metrics": ("datapoint.", "datapoint", "metric"), "traces": ("spanevent.", "spanevent", "span")}.get(
         signal
     )

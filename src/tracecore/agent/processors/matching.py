@@ -1,4 +1,4 @@
-"""What `include` and `exclude` of the `attributes` and `filter` processors match."""
+"""Matching of `include` and `exclude` in the `attributes` and `filter` processors."""
 
 from __future__ import annotations
 

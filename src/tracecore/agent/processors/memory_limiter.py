@@ -63,7 +63,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def total_memory() -> int:
-    """What this process may use at most: its control group's limit, else the machine's memory."""
+    """Return what this process may use at most: its control group's limit, else the machine's memory."""
     import os
 
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -132,7 +132,7 @@ class MemoryLimiter:
             )  # fmt: skip
 
     def _alone(self, now: int) -> bool:
-        """Whether waiting cannot free any memory, because no batch is under way: then one at a time is accepted.
+        """Return whether waiting cannot free any memory, because no batch is under way: then one at a time is accepted.
 
         What is left then is state, or memory that the interpreter cannot return. To refuse would be for ever.
         """

@@ -1,4 +1,4 @@
-"""What the engine counts, as numbers of the processor it runs in."""
+"""Counters of the engine as metrics of the processor it runs in."""
 
 from __future__ import annotations
 

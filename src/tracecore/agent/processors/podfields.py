@@ -1,4 +1,4 @@
-"""What records get of a pod: metadata, labels, annotations, the training job it is part of, and what is around."""
+"""Attributes that records get of their pod: metadata, labels, annotations, training job, namespace and node."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Extract(msgspec.Struct, frozen=True, kw_only=True):
     training: bool = True
 
     def asks(self, whose: Whose) -> bool:
-        """Whether something of the pod's namespace, or of its node, is wanted."""
+        """Return whether something of the pod's namespace, or of its node, is wanted."""
         own = {"namespace": "k8s.cluster.uid", "node": "k8s.node.uid"}.get(whose)
         return own in self.metadata or any(field.from_ == whose for field in (*self.labels, *self.annotations))
 
@@ -243,7 +243,7 @@ def _training(pod: Pod) -> Iterator[tuple[str, Any]]:
 
 
 def facts_of(pod: Pod) -> dict[str, Any]:
-    """What the API says of a pod itself, by attribute."""
+    """Return what the API says of a pod itself, by attribute."""
     metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
     found = {
         "k8s.namespace.name": metadata.get("namespace"),
@@ -284,7 +284,7 @@ def _service(metadata: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _deployment(replicaset: str, labels: dict[str, Any]) -> str | None:
-    """Whose replica set it is: its name without the hash that the pod's label tells."""
+    """Return whose replica set it is: its name without the hash that the pod's label tells."""
     if hash_ := labels.get("pod-template-hash"):
         return replicaset.removesuffix(f"-{hash_}") if replicaset.endswith(f"-{hash_}") else None
     match = _HASH.match(replicaset)

@@ -52,7 +52,7 @@ class Known:
         self._merged: dict[str, Attributes] = {}
 
     def of(self, container: object) -> Attributes:
-        """What records of this container get; not to be changed."""
+        """Return what records of this container get; not to be changed."""
         try:
             return self._merged[container]  # type: ignore[index]
         except (KeyError, TypeError):

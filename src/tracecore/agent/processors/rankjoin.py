@@ -51,7 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Pod:
-    """What is known of a pod, and which of its records wait for more."""
+    """State of a pod, and its records that wait for more."""
 
     __slots__ = ("held", "job", "key", "ranks", "since")
 

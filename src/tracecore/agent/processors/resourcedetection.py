@@ -141,7 +141,7 @@ class ResourceDetection:
 
 
 def detect(options: Options, environment: Mapping[str, str]) -> dict[str, Any]:
-    """What all detectors find; an earlier one goes before a later one."""
+    """Return what all detectors find; an earlier one goes before a later one."""
     found: dict[str, Any] = {}
     for detector in options.detectors:
         for name, value in _detected(detector, options, environment):

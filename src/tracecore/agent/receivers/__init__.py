@@ -1,1 +1,1 @@
-"""Where records come from."""
+"""Receivers: sources of records."""

@@ -1,4 +1,4 @@
-"""How a receiver that reads something waits while nobody can take more."""
+"""Waiting of a receiver while nobody can take more."""
 
 from __future__ import annotations
 

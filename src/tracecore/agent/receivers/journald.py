@@ -168,7 +168,7 @@ class Journald:
 
 
 def _words(process: subprocess.Popen[bytes]) -> str:
-    """Why journalctl ended."""
+    """Return why journalctl ended."""
     status = process.wait()
     said = process.stderr.read(2000).decode("utf-8", "replace").strip() if process.stderr is not None else ""
     return f"journalctl ended with status {status}" + (f": {said}" if said else "")

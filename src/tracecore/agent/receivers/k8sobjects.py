@@ -109,7 +109,7 @@ class _Told(NamedTuple):
 
 
 class Backlog:
-    """What was read and is not a record yet, bounded.
+    """Bounded queue of objects that were read and are not records yet.
 
     Args:
         most: entries.

@@ -82,7 +82,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct):
-    """What is known of a file: as it was looked at last, since when it is so, and what became of it."""
+    """State of a file: its last look, since when it is unchanged, and the outcome."""
 
     status: Status
     since: int
@@ -248,7 +248,7 @@ class NcclFr:
 
 
 def whole(data: bytes) -> bool:
-    """Whether bytes end as a dump ends: a pickle with its stop, JSON with its last brace."""
+    """Return whether bytes end as a dump ends: a pickle with its stop, JSON with its last brace."""
     if data[:1] == b"\x80":
         return data[-1:] == b"."
     return data.rstrip()[-1:] == b"}"

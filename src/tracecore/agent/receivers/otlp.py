@@ -105,7 +105,7 @@ class Cors(msgspec.Struct, frozen=True, kw_only=True):
     max_age: Count = 0
 
     def allows(self, origin: str) -> bool:
-        """Whether a page of this origin may send."""
+        """Return whether a page of this origin may send."""
         return any(
             origin == allowed
             or allowed == "*"

@@ -1,4 +1,4 @@
-"""Whether the files of some globs can be reached at all: a host path that is not mounted looks like a quiet node."""
+"""Check that the files of globs can be reached: a host path that is not mounted looks like a quiet node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WILD: Final = frozenset("*?[\\")
 
 
 def unreachable(include: Sequence[str]) -> str:
-    """What keeps a glob from finding files, in words; empty when at least one directory can be looked into.
+    """Return what keeps a glob from finding files, in words; empty when at least one directory can be looked into.
 
     A directory that may not be read is always said, one that is missing only when all are: some are optional.
     """

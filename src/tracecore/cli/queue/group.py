@@ -103,7 +103,7 @@ def local(nanoseconds: int) -> str:
 
 
 def harmless(text: str) -> str:
-    """What tasks and their logs say, for a terminal."""
+    """Return what tasks and their logs say, for a terminal."""
     from tracecore.incidents.excerpt import harmless as clean
 
     return clean(text)

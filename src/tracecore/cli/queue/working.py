@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tracecore.cli.publishing import publish_option, publishing
 from tracecore.cli.queue.group import as_duration, command, opened
 
 
@@ -31,6 +32,7 @@ Example: tracecore queue work --logs /var/log/tracecore
 @click.option("--limit", type=click.IntRange(1), default=None, help="End after so many attempts.")
 @click.option("--name", default=None, help="No other worker may have it.  [default: host:pid]")
 @click.option("--diagnose/--no-diagnose", default=True, show_default=True, help="Say what broke after a failure.")
+@publish_option
 @click.option("--flight-recorder/--no-flight-recorder", default=True, show_default=True,
               help="Have PyTorch record collectives for the diagnosis.")  # fmt: skip
 @click.pass_obj
@@ -42,6 +44,7 @@ def work(
     limit: int | None,
     name: str | None,
     diagnose: bool,
+    publish: str | None,
     flight_recorder: bool,
 ) -> int:
     from tracecore.cli.supervise import diagnosis
@@ -51,6 +54,10 @@ def work(
     if lease < 1:
         raise click.UsageError("--lease: at least 1s")
     queue, engine = opened(place, durable=False, make=True)
+
+    def say(text: str) -> None:
+        click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)
+
     host = socket.gethostname()
     worker = Worker(
         queue,
@@ -59,8 +66,8 @@ def work(
         host=host,
         logs=Path(logs) if logs else _logs(engine),
         lease_s=lease,
-        diagnose=diagnosis if diagnose else None,
-        say=lambda text: click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True),
+        diagnose=publishing(diagnosis, publish, say) if diagnose else None,
+        say=say,
         flight_recorder=flight_recorder,
     )
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -61,7 +61,7 @@ def xid(record: Stamped) -> Xid | None:
 
 
 def _decoded(record: Stamped) -> dict[str, Any]:
-    """What only NVLink errors (144 to 150) and recovery actions (154) carry."""
+    """Return what only NVLink errors (144 to 150) and recovery actions (154) carry."""
     return {
         "unit": name(record.get("kernelevents.xid.unit")),
         "fatal": flag(record.get("kernelevents.xid.fatal")),

@@ -181,7 +181,7 @@ def preempted(record: Stamped) -> PlannedStop | None:
 
 
 def workload_event(record: Stamped) -> WorkloadEvent | None:
-    """What no other projector of events has a type for."""
+    """Return what no other projector of events has a type for."""
     hint, reason = _hint(record), _reason(record)
     if hint is None or hint in _TYPED_HINTS or reason in MOUNT_REASONS or reason in CNI_REASONS:
         return None

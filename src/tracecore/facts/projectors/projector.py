@@ -1,4 +1,4 @@
-"""What a projector is, and the index that finds those a record can concern."""
+"""Projectors, and the index that finds those a record can concern."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from math import isfinite
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -18,10 +17,10 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.facts.wording import seconds
-from tracecore.patterns.checkpointer_hang.saving import first_begun, unfinished
+from tracecore.patterns.checkpointer_hang.saving import open_phases, unfinished
 from tracecore.patterns.checkpointer_hang.watched import Watched
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import FOREVER, Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys, slack
 
 if TYPE_CHECKING:
@@ -186,18 +185,6 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         return sorted({begin.rank for begin in self.begun if begin.rank is not None})
 
 
-class Quiet(NamedTuple):
-    """Nothing hangs yet.
-
-    Args:
-        seen: the time of the last fact that says so; later ones only put it off.
-        until: when to look again: a phase that began after `seen` cannot hang before.
-    """
-
-    seen: int
-    until: int
-
-
 class CheckpointerHang(Pattern[Config]):
     """A phase of saving that began and has not ended for so long, while no step is made.
 
@@ -223,9 +210,7 @@ class CheckpointerHang(Pattern[Config]):
         FatalSignal,
     )
     triggers = (CheckpointPhase,)
-    steady = (Progress,)
-    asides = tuple(kind for kind in needs if kind is not WatchdogReport)
-    guests = (StorageError, MountEvent)
+    node_scoped = (StorageError, MountEvent)
     Config = Config
 
     @property
@@ -243,27 +228,14 @@ class CheckpointerHang(Pattern[Config]):
             return ()
         return job_keys(fact)
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """While it is too early to say, what comes later than all that was seen only puts it off."""
-        quiet: Quiet | None = window.kept
-        return quiet is None or fact.time <= quiet.seen
-
-    def heeds(self, window: Window) -> int:
-        quiet: Quiet | None = window.kept
-        return FOREVER if quiet is None else quiet.seen
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         reports = window.of(WatchdogReport)
-        earliest = first_begun(window)
+        begun = open_phases(window)
         # Nearly always it is too early to say, and no collective has given up.
-        if earliest is None or self._early(earliest, reports, now):
-            window.keep(self._quiet(window, earliest, now))
+        if not unfinished(window, [begin for begin in begun if not self._early(begin, reports, now)]):
             return []
-        begun = unfinished(window)
+        begun = unfinished(window, begun)
         ripe = [first for first in begun if not self._early(first, reports, now)]
-        window.keep(None if ripe else self._quiet(window, begun[0] if begun else None, now))
-        if not ripe:
-            return []
         watched = Watched(window, self.config.before)
         for first in ripe:
             if self._hangs(watched, first, now):
@@ -271,25 +243,12 @@ class CheckpointerHang(Pattern[Config]):
         return []
 
     def due(self, window: Window, now: int) -> int | None:
-        quiet: Quiet | None = window.kept
-        if quiet is not None:
-            return quiet.until
-        phases = window.of(CheckpointPhase)
-        for place in range(bisect_right(phases, now - self.config.stall, key=_time), len(phases)):
-            if phases[place].event == "begin":
-                return phases[place].time + self.config.stall
-        return None
+        deadlines = [begin.time + self.config.stall for begin in open_phases(window)]
+        return min((deadline for deadline in deadlines if deadline > now), default=None)
 
     def _early(self, begin: CheckpointPhase, reports: Sequence[WatchdogReport], now: int) -> bool:
         """Whether this phase has not lasted for long enough, and nobody gave up waiting since it began."""
         return now < begin.time + self.config.stall and not (reports and reports[-1].time >= begin.time)
-
-    def _quiet(self, window: Window, first: CheckpointPhase | None, now: int) -> Quiet | None:
-        """Until when nothing can be said, where this is the first phase that may come to hang."""
-        known: tuple[Sequence[Fact], ...] = (window.of(CheckpointPhase), window.of(Progress), window.of(WatchdogReport))
-        seen = max(facts[-1].time for facts in known if facts)
-        until = (seen if first is None else first.time) + self.config.stall
-        return Quiet(seen, until) if until > now else None
 
     def _hangs(self, watched: Watched, begin: CheckpointPhase, now: int) -> bool:
         """Whether it is plain that this phase hangs, and was before the run ended."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from operator import attrgetter, lt
+from bisect import bisect_left
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from tracecore.facts.fact import order
@@ -25,53 +26,45 @@ _time = attrgetter("time")
 _who: Callable[[Fact], Who] = attrgetter("rank", "pod", "node")
 
 
-def first_begun(window: Window) -> CheckpointPhase | None:
-    """Of the phases that began and did not end, the first."""
-    begun = window.digest(CheckpointPhase, Saves).open.values()
-    return min(begun, key=_time, default=None)
+def open_phases(window: Window) -> list[CheckpointPhase]:
+    """The last phase that each process began, where it did not end."""
+    found = (_open(phases) for phases in window.grouped(CheckpointPhase, _who).values())
+    return [begin for begin in found if begin is not None]
 
 
-def unfinished(window: Window) -> list[CheckpointPhase]:
-    """The last phase that each process began, where neither its end nor a step came after it; oldest first."""
-    current = window.digest(CheckpointPhase, Saves).open.values()
-    # The job as a whole first: while it goes on, which is nearly always, nobody's own steps need be looked at.
-    steps, reports = window.digest(Progress, Steps), window.of(Progress)
-    begun = _not_left_behind(current, steps, reports)
-    if not begun:
-        return []
-    own = window.digest(Progress, LastReports).known
-    begun = [begin for begin in begun if (who := _who(begin)) not in own or not after(own[who], begin)]
+def _open(phases: Sequence[CheckpointPhase]) -> CheckpointPhase | None:
+    """The last phase that one process began, where it did not end."""
+    last = phases[-1]
+    if last.event == "begin" and (len(phases) == 1 or phases[-2].time < last.time):
+        return last
+    latest = next((phase for phase in reversed(phases) if phase.event == "begin"), None)
+    if latest is None:
+        return None
+    # Lines of one time are told apart by their places.
+    since = phases[bisect_left(phases, latest.time, key=_time) :]
+    begin = max((phase for phase in since if phase.event == "begin"), key=_place)
+    ends = (phase for phase in since if phase.event == "end" and phase.phase == begin.phase)
+    return None if any(_place(end) > _place(begin) for end in ends) else begin
+
+
+def unfinished(window: Window, begun: Iterable[CheckpointPhase]) -> list[CheckpointPhase]:
+    """Those of these open phases after which neither their process nor the job made a step; oldest first."""
+    own = window.grouped(Progress, _who)
     finished = max((end.end for end in window.of(RunFinished)), default=NEVER)
-    begun = [begin for begin in begun if begin.time > finished]
-    return sorted(begun, key=order)
+    begun = [
+        begin
+        for begin in begun
+        if begin.time > finished and not (_who(begin) in own and after(_last(own[_who(begin)]), begin))
+    ]
+    return sorted(_not_left_behind(begun, window.of(Progress)), key=order) if begun else []
 
 
-class Saves:
-    """The last phase that each process began, and when phases of it last ended."""
-
-    def __init__(self) -> None:
-        self.begun: dict[Who, CheckpointPhase] = {}
-        self.ended: dict[tuple[Who, str], CheckpointPhase] = {}
-        #: Those that began and did not end.
-        self.open: dict[Who, CheckpointPhase] = {}
-
-    def add(self, phases: Sequence[CheckpointPhase]) -> None:
-        for fact in phases:
-            who = _who(fact)
-            if fact.event == "begin":
-                _keep_last(self.begun, who, fact)
-            elif fact.event == "end":
-                _keep_last(self.ended, (who, fact.phase), fact)
-            else:
-                continue
-            begin = self.begun.get(who)
-            if begin is None:
-                continue
-            end = self.ended.get((who, begin.phase))
-            if end is None or end.time < begin.time or _place(end) < _place(begin):
-                self.open[who] = begin
-            else:
-                self.open.pop(who, None)
+def _last(reports: Sequence[Progress]) -> Progress:
+    """The last of these reports; those of one time are told apart by their places."""
+    if len(reports) == 1 or reports[-2].time < reports[-1].time:
+        return reports[-1]
+    place = bisect_left(reports, reports[-1].time, key=_time)
+    return max(reports[place:], key=_place)
 
 
 def longest(window: Window) -> int:
@@ -87,48 +80,15 @@ def longest(window: Window) -> int:
     return found
 
 
-class Steps:
-    """The furthest step, and when it was first reached."""
-
-    def __init__(self) -> None:
-        self.furthest = -2
-        self.since = 0
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        steps = [-1 if report.step is None else report.step for report in reports]
-        furthest = max(steps)
-        if furthest >= self.furthest:
-            first = reports[steps.index(furthest)].time
-            self.since = first if furthest > self.furthest else min(first, self.since)
-            self.furthest = furthest
-
-
-class LastReports:
-    """The last report of each process."""
-
-    def __init__(self) -> None:
-        self.known: dict[Who, Progress] = {}
-        self._latest = NEVER
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        times = [*map(_time, reports)]
-        if times[0] > self._latest and all(map(lt, times, times[1:])):
-            # Each comes after all before it.
-            self.known.update(zip(map(_who, reports), reports, strict=True))
-        else:
-            for report in reports:
-                _keep_last(self.known, _who(report), report)
-        self._latest = max(self._latest, *times)
-
-
-def _not_left_behind(
-    begun: Iterable[CheckpointPhase], steps: Steps, reports: Sequence[Progress]
-) -> list[CheckpointPhase]:
+def _not_left_behind(begun: Iterable[CheckpointPhase], reports: Sequence[Progress]) -> list[CheckpointPhase]:
     """Those after which the job made no further step, whoever reported it. Ranks print one step at different times."""
     if not reports:
         return list(begun)
-    first, since, furthest = reports[0].time, steps.since, steps.furthest
-    start = max(_step(reports[0]), -1)
+    steps = [-1 if report.step is None else report.step for report in reports]
+    furthest = max(steps)
+    since = reports[steps.index(furthest)].time
+    first = reports[0].time
+    start = max(steps[0], -1)
     # Where there are steps from before it, one beyond all that were reached by then: the furthest, reached after it.
     return [
         begin
@@ -139,16 +99,6 @@ def _not_left_behind(
             else furthest > (start if begin.step is None else max(begin.step, -1))
         )
     ]
-
-
-def _step(report: Progress) -> int:
-    return -1 if report.step is None else report.step
-
-
-def _keep_last(facts: dict[K, F], name: K, fact: F) -> None:
-    known = facts.get(name)
-    if known is None or fact.time > known.time or (fact.time == known.time and _place(fact) > _place(known)):
-        facts[name] = fact
 
 
 def _place(fact: Fact) -> tuple[int, str, int, str]:

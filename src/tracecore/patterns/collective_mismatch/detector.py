@@ -210,14 +210,12 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
 class Calls:
     """The latest entry of each rank by sequence, and the sequences at which entries are not all alike."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
         #: By sequence the entry that came first: all others are compared with it.
         self._firsts: dict[int, CollectiveEntry] = {}
         self.mixed: set[int] = set()
         self.misfits: set[int] = set()
-
-    def add(self, entries: Sequence[CollectiveEntry]) -> None:
         for entry in entries:
             rank, seq = entry.rank, entry.seq
             assert rank is not None  # keys() asks for it
@@ -271,7 +269,7 @@ class CollectiveMismatch(Pattern[Config]):
             return [_told(window)]
         if not window.key[1]:
             return _from_reports(window)
-        calls = window.digest(CollectiveEntry, Calls)
+        calls = Calls(window.of(CollectiveEntry))
         waits = _open_from(calls) if calls.mixed else None
         for seq in sorted(calls.mixed | calls.misfits):
             entries = calls.latest[seq].values()

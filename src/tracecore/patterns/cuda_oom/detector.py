@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -12,7 +13,7 @@ from tracecore.facts.memory import CudaOom, CudaOomUnmeasured
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
-from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Verdict
+from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import gpu_keys, namespace, pod_name
 from tracecore.patterns.timeline import Changes, grouped, in_order
 
@@ -165,9 +166,7 @@ class CudaOomPattern(Pattern[Config]):
     maturity = "stable"
     needs = (CudaOom, CudaOomUnmeasured, FramebufferSample, Progress)
     triggers = (CudaOom, CudaOomUnmeasured)
-    steady = asides = (FramebufferSample, Progress)
     Config = Config
-    window_limit = 4096
 
     @property
     def horizon(self) -> int:
@@ -180,38 +179,17 @@ class CudaOomPattern(Pattern[Config]):
             return ()
         return ((fact.node or "", fact.pod or "", "" if fact.rank is None else str(fact.rank)),)
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """To a failure that was not survived: a sample near it whose numbers it lacks, and a step soon after it."""
-        standing: list[CudaOomVerdict] | None = window.kept
-        if standing is None:
-            return True
-        for verdict in standing:
-            oom = verdict.oom
-            if type(fact) is Progress:
-                if oom.end <= fact.time <= oom.end + self.config.recovery and _same_process(fact, oom):
-                    return True
-            elif abs(fact.time - oom.time) <= self.config.window and not _measured(oom):
-                return True
-        return False
-
-    def heeds(self, window: Window) -> int:
-        standing: list[CudaOomVerdict] | None = window.kept
-        if standing is None:
-            return FOREVER
-        return max((verdict.oom.end + self.horizon for verdict in standing), default=NEVER)
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        standing = list(self._judge(window))
-        window.keep(standing)
-        return [*standing]
+        return list(self._judge(window))
 
-    def _judge(self, window: Window) -> Iterator[CudaOomVerdict]:
+    def _judge(self, window: Window) -> Iterator[Verdict]:
         ooms: Sequence[Oom] = in_order(window.of(CudaOom), window.of(CudaOomUnmeasured))
         samples = window.of(FramebufferSample)
         frees = Samples(sample for sample in samples if sample.free_bytes is not None)
         totals = Samples(sample for sample in samples if sample.total_bytes is not None)
         nodes = None if window.key[0] else Nodes(samples)
-        steps = Steps(window.of(Progress))
+        reports = window.of(Progress)
+        steps = Steps(reports[bisect_left(reports, ooms[0].time, key=_time) :] if ooms else ())
         last: dict[tuple[object, ...], int] = {}
         for oom in ooms:
             who = (oom.node, oom.pod, oom.rank, oom.ordinal, oom.attempt)
@@ -294,14 +272,15 @@ class Nodes:
 class Steps:
     """Reports of progress by process, for the question whether one goes on."""
 
-    __slots__ = ("_changes", "_lines", "_reports")
-
     def __init__(self, reports: Sequence[Progress]) -> None:
-        made = [report for report in reports if report.step is not None]
-        self._reports = grouped(made, _process)
-        self._changes = {who: Changes(map(_step, own)) for who, own in self._reports.items()}
-        # By file and time, in order of place.
-        self._lines = grouped(sorted(made, key=_offset), _line_of) if made else {}
+        self._made = [report for report in reports if report.step is not None]
+        self._reports = grouped(self._made, _process)
+        self._changes: dict[tuple[object, ...], Changes] = {}
+
+    @cached_property
+    def _lines(self) -> dict[tuple[object, ...], list[Progress]]:
+        """Reports by file and time, in order of place."""
+        return grouped(sorted(self._made, key=_offset), _line_of)
 
     def go_on(self, oom: Oom, within: int) -> bool:
         """Whether its process makes two further steps: others may still end the step they are in; two steps are made
@@ -310,7 +289,10 @@ class Steps:
         if reports is None:
             return False
         begin, end = bisect_right(reports, oom.end, key=_time), bisect_right(reports, oom.end + within, key=_time)
-        if self._changes[_process(oom)].between(begin, end):
+        who = _process(oom)
+        if who not in self._changes:
+            self._changes[who] = Changes(map(_step, reports))
+        if self._changes[who].between(begin, end):
             return True
         # Lines of one file that share a time are told apart by their place in it.
         tied = self._lines.get((*_process(oom), oom.source.path, oom.end), [])
@@ -329,10 +311,6 @@ def _said_here(window: Window, oom: Oom) -> bool:
 def _measured(oom: Oom) -> bool:
     """Whether the line itself has the numbers that samples are asked for."""
     return _line(oom, "free_bytes") is not None and _line(oom, "total_bytes") is not None
-
-
-def _same_process(step: Progress, oom: Oom) -> bool:
-    return _process(step) == _process(oom)
 
 
 def _line_of(report: Progress) -> tuple[object, ...]:

@@ -15,6 +15,7 @@ from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.gpu_fault.action import CUDA as HARDWARE
 from tracecore.patterns.gpu_fault.action import faulty
 from tracecore.patterns.gpu_fault.gauge import Gauges
+from tracecore.patterns.scope import can_join
 from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
@@ -208,11 +209,9 @@ class GpuAppFault(Pattern[Config]):
         # CUDA errors do not know their GPU: the node is where they meet the driver's report.
         return ((fact.node,), ("",)) if fact.node else (("",),)
 
-    def arms(self, fact: Fact, key: Key) -> bool:
-        """Where all nodes meet, only a fact that does not know its node can make a pair that its own node cannot."""
-        return isinstance(fact, CudaError | GpuDriverError) if key[0] else fact.node is None
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        if not can_join(window, Xid, GpuDriverError, GpuLost, CudaError):
+            return []
         kernel = in_order(window.of(Xid), window.of(GpuDriverError), window.of(GpuLost))
         errors = Errors(window.of(CudaError), shared=not window.key[0])
         gauges = Gauges(window.of(XidGauge))

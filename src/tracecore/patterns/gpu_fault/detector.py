@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Confidence, Key, Window
 
 _time = attrgetter("time")
+_code = attrgetter("code")
 _gpu = attrgetter("gpu")
 
 
@@ -178,7 +178,6 @@ class GpuFault(Pattern[Config]):
     maturity = "experimental"
     needs = (Xid, GpuLost, GpuDriverError, Sxid, CudaError, XidGauge)
     triggers = (Xid, GpuLost, GpuDriverError, Sxid, CudaError)
-    asides = (Xid, GpuLost, Sxid)
     Config = Config
 
     @property
@@ -198,12 +197,6 @@ class GpuFault(Pattern[Config]):
             return ()
         own = (node, fact.gpu or "")
         return (own, (node, PEERS)) if isinstance(fact, Xid | GpuLost) else (own,)
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """Where the ends of links meet, the failure of a GPU matters to an error of a link and to what programs say."""
-        if window.key[1] != PEERS or (type(fact) is Sxid and ends_fabric(fact)):
-            return True
-        return bool(window.digest(Xid, Links).xids or window.of(CudaError))
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         gauges = Gauges(window.of(XidGauge))
@@ -244,7 +237,7 @@ class GpuFault(Pattern[Config]):
 
     def _links(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
         """Errors of links of which another GPU, or the switch, failed as well."""
-        links = window.digest(Xid, Links).xids
+        links = window.grouped(Xid, _code).get(LINK, ())
         if not links:
             return []
         others = Others(in_order(window.of(Xid), window.of(GpuLost), window.of(Sxid)), _gpu)
@@ -293,22 +286,6 @@ class GpuFault(Pattern[Config]):
             codes=shown,
             reports=reports,
         )
-
-
-class Links:
-    """Errors of links, in order."""
-
-    def __init__(self) -> None:
-        self.xids: list[Xid] = []
-
-    def add(self, xids: Sequence[Xid]) -> None:
-        for xid in xids:
-            if xid.code != LINK:
-                continue
-            if not self.xids or xid.time > self.xids[-1].time:
-                self.xids.append(xid)
-            else:
-                insort(self.xids, xid, key=order)
 
 
 def _order(verdict: GpuFaultVerdict) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import EccDelta, Xid
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.scope import arms_gpu, gpu_keys, meet
+from tracecore.patterns.scope import can_join, gpu_keys, meet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -120,11 +120,8 @@ class HbmEcc(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         return gpu_keys(fact) if _counts(fact) else ()
 
-    def arms(self, fact: Fact, key: Key) -> bool:
-        return arms_gpu(fact, key, EccDelta)
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._join(window))
+        return list(self._join(window)) if can_join(window, EccDelta, Xid) else []
 
     def _join(self, window: Window) -> Iterator[Verdict]:
         rises = iter(window.of(EccDelta))

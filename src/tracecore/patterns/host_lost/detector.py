@@ -13,7 +13,7 @@ from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.facts.wording import seconds
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict, rfc3339
+from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
 from tracecore.patterns.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -124,9 +124,7 @@ class HostLost(Pattern[Config]):
     maturity = "experimental"
     needs = (HostEvent, NodeReadiness, SlurmState, NodeSilence, PlannedStop, Progress)
     triggers = (HostEvent, NodeReadiness, SlurmState, NodeSilence)
-    steady = asides = (Progress,)
     Config = Config
-    window_limit = 4096
 
     @property
     def horizon(self) -> int:
@@ -140,15 +138,6 @@ class HostLost(Pattern[Config]):
         if isinstance(fact, PlannedStop) and fact.reason not in ASKED:
             return ()
         return ((fact.node, ""),) if fact.node else (("", fact.job or ""),)
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """Work matters that was done before a boot."""
-        events = window.of(HostEvent)
-        return bool(events) and fact.time <= events[-1].time
-
-    def heeds(self, window: Window) -> int:
-        events = window.of(HostEvent)
-        return events[-1].time if events else NEVER
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         stops = Timeline(window.of(PlannedStop))

@@ -226,7 +226,6 @@ class HostOom(Pattern[Config]):
     maturity = "stable"
     needs = (OomKill, MemoryKillReport, ContainerTerminated, LoaderError, PlannedStop, PodEvicted)
     triggers = (OomKill, MemoryKillReport, ContainerTerminated)
-    asides = (PlannedStop, PodEvicted)
     Config = Config
 
     @property
@@ -239,12 +238,6 @@ class HostOom(Pattern[Config]):
         if isinstance(fact, LoaderError) and fact.signal != "SIGKILL" and (fact.signal or fact.worker_pid is None):
             return ()
         return ((fact.node or "", "" if fact.node else fact.pod or ""),)
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """A stop or an eviction matters to what is reported soon after it."""
-        latest = fact.time + self.config.window
-        reports: tuple[Report, ...] = (*window.of(MemoryKillReport), *window.of(ContainerTerminated))
-        return any(fact.time <= report.time <= latest and _by_status(report) for report in reports)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         episodes = self._kills(window)

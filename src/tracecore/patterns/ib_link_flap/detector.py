@@ -207,7 +207,6 @@ class IbLinkFlap(Pattern[Config]):
     maturity = "experimental"
     needs = (PortState, NcclError, WatchdogReport)
     triggers = (PortState, NcclError)
-    asides = (PortState,)
     Config = Config
 
     @property
@@ -223,14 +222,6 @@ class IbLinkFlap(Pattern[Config]):
         if type(fact) is PortState and fact.state not in STATES:
             return ()
         return ((fact.node or "",),)
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """A state matters that is not the one its port was in before it, or that comes late."""
-        assert isinstance(fact, PortState)
-        for state in reversed(window.of(PortState)):
-            if state is not fact and state.port == fact.port and state.device == fact.device:
-                return state.state != fact.state or state.time >= fact.time
-        return False
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         ports: dict[tuple[str, int], list[PortState]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.fact import order
@@ -45,62 +45,14 @@ class Cohort:
         self.stepped = False
 
 
-class _Group:
-    """Ranks and pods of which something was heard."""
-
-    __slots__ = ("pods", "ranks")
-
-    def __init__(self) -> None:
-        self.ranks: set[int] = set()
-        self.pods: set[str | None] = set()
-
-
-class Members:
-    """Who was heard of, by cohort. Facts are many and say the same: one for each process is enough."""
-
-    def __init__(self) -> None:
-        self.cohorts: dict[tuple[Key, int], _Group] = {}
-        self._known: set[tuple[object, ...]] = set()
-
-    def add(self, facts: Sequence[Fact]) -> None:
-        for who in set(map(_who, facts)).difference(self._known):
-            self._known.add(who)
-            job, pod, rank, attempt = who
-            name = (job, "") if job else ("", namespace(pod) if pod else ""), attempt
-            group = self.cohorts.get(name)
-            if group is None:
-                group = self.cohorts[name] = _Group()
-            group.pods.add(pod)
-            if rank is not None:
-                group.ranks.add(rank)
-
-
-class Stepped(Members):
-    """The same of those who made a step."""
-
-    def add(self, facts: Sequence[Any]) -> None:
-        super().add([fact for fact in facts if fact.step is not None and fact.phase != "init"])
-
-
-class Sayings:
-    """Facts by cohort, in no order."""
-
-    def __init__(self) -> None:
-        self.cohorts: dict[tuple[Key, int], list[Any]] = {}
-
-    def add(self, facts: Sequence[Fact]) -> None:
-        for fact in facts:
-            self.cohorts.setdefault(cohort_of(fact), []).append(fact)
-
-
 def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
     """Those of which there is something to say: a pod was ready or somebody failed, and no step was made."""
-    ready = window.digest(PodReady, Sayings).cohorts
-    failures = (window.digest(RendezvousFailure, Sayings).cohorts, window.digest(NcclError, Sayings).cohorts)
-    retries = window.digest(RendezvousRetry, Sayings).cohorts
-    stepped = window.digest(Progress, Stepped).cohorts
-    entries = [window.digest(kind, Members).cohorts for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
-    statuses = window.digest(ExitStatus, Sayings).cohorts
+    ready = window.grouped(PodReady, cohort_of)
+    failures = (window.grouped(RendezvousFailure, cohort_of), window.grouped(NcclError, cohort_of))
+    retries = window.grouped(RendezvousRetry, cohort_of)
+    stepped = window.grouped(Progress, cohort_of)
+    entries = [window.grouped(kind, cohort_of) for kind in (CollectiveEntry, GroupProgress, WatchdogReport)]
+    statuses = window.grouped(ExitStatus, cohort_of)
     cohorts: dict[tuple[Key, int], Cohort] = {}
     for name in ready.keys() | failures[0].keys() | failures[1].keys():
         if name in stepped:
@@ -111,21 +63,25 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
             cohort.ready.setdefault(pod.rank, pod)
         cohort.said = sorted((fact for said in failures for fact in said.get(name, ())), key=order)
         cohort.retried = sorted(retries.get(name, ()), key=order)
-        for group in (known[name] for known in entries if name in known):
-            cohort.joined |= group.ranks
-            cohort.pods |= group.pods
+        entered = [fact for known in entries for fact in known.get(name, ())]
+        cohort.joined = {fact.rank for fact in entered if fact.rank is not None}
+        cohort.pods = {fact.pod for fact in entered}
         cohort.alive = {status.rank for status in statuses.get(name, ()) if status.alive and status.rank is not None}
         heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()))
         cohort.seen = {fact.rank for fact in heard if fact.rank is not None} | cohort.joined
         if name[0][0]:
             # A collective or a step that knows its pod and no job counts for the job of that pod.
             for pod in cohort.ready.values():
-                lender = (("", namespace_of(pod) or ""), name[1])
                 if pod.pod is not None:
-                    cohort.stepped = cohort.stepped or (lender in stepped and pod.pod in stepped[lender].pods)
-                    if any(lender in known and pod.pod in known[lender].pods for known in entries):
+                    lender = (("", namespace_of(pod) or ""), name[1])
+                    cohort.stepped = cohort.stepped or _heard_of(pod, stepped.get(lender, ()))
+                    if any(_heard_of(pod, known.get(lender, ())) for known in entries):
                         cohort.pods.add(pod.pod)
     return cohorts
+
+
+def _heard_of(pod: PodReady, facts: Sequence[Fact]) -> bool:
+    return any(fact.pod == pod.pod for fact in facts)
 
 
 def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
+import msgspec
+
 from tracecore.facts.collective import CollectiveEntry, GroupProgress
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import CniEvent, PodReady
@@ -11,13 +13,11 @@ from tracecore.facts.nccl import NcclError, RendezvousFailure, RendezvousRetry, 
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import LastLines, Pattern, Role, Suspects, Verdict
 from tracecore.patterns.nccl_bootstrap.cohorts import (
     NO_INTERFACE,
     Cohort,
     Said,
-    Sayings,
-    Stepped,
     cohort_of,
     cohorts_of,
     failed_of,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
-    from tracecore.patterns.contract import Key, Window
+    from tracecore.patterns.contract import Key, Rest, Window
 
 Discriminator: TypeAlias = Literal[
     "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "unknown"
@@ -71,6 +71,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         latest: the last pod of the cohort to become ready.
         cni: the first failure of the pod network.
         said: what ranks said of the rendezvous.
+        last_lines: what those that never joined wrote last, where their logs are here.
     """
 
     pattern_id: ClassVar[str] = "9"
@@ -85,6 +86,7 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
     latest: PodReady | None = None
     cni: CniEvent | None = None
     said: tuple[Said, ...] = ()
+    last_lines: tuple[LastLines, ...] = ()
 
     @property
     def job(self) -> str:
@@ -151,6 +153,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 else f"ranks {ranks} were started, and their logs"
             )
             start = f"See whether {asked}. " if ranks else ""
+            if self.last_lines:
+                # Its log is here, so it was started: what it does instead of joining comes first.
+                told = ". ".join(lines.told() for lines in self.last_lines)
+                start = f"{told}: find out what keeps it there (`py-spy dump --pid PID`). "
             if self.missing >= self.size and (not self.failed or self.size > 1):
                 start = "See whether every node was started, with the same endpoint, id and number of nodes. "
             return (
@@ -162,6 +168,10 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             f"Look at {look}the log of rank {ranks or 'N'} with `NCCL_DEBUG=INFO`: what it waits for before its first "
             f"collective (image, data, compilation, another rank)."
         )
+
+    def beside(self, rest: Rest) -> NcclBootstrapVerdict:
+        lines = [rest.last_lines(rank) for rank in self.failed[:3] if rank in rest.ranks]
+        return msgspec.structs.replace(self, last_lines=tuple(told for told in lines if told is not None))
 
     def _told(self, name: str) -> str | None:
         return next((value for fact in self.said if (value := getattr(fact, name, None))), None)
@@ -229,8 +239,6 @@ class NcclBootstrap(Pattern[Config]):
         ExitStatus,
     )
     triggers = (PodReady, RendezvousFailure, NcclError)
-    steady = (Progress,)
-    asides = needs
     Config = Config
 
     @property
@@ -246,21 +254,13 @@ class NcclBootstrap(Pattern[Config]):
             return ()
         if type(fact) is PodReady and fact.rank is None:
             return ()
+        if type(fact) is Progress and (fact.step is None or fact.phase == "init"):
+            return ()
         return (("",),)
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """Where every cohort has made steps, only one that did not matters; who made a step has joined for good."""
-        if window.kept is None:
-            return True
-        return type(fact) in self.triggers and cohort_of(fact) not in window.digest(Progress, Stepped).cohorts
-
-    def heeds(self, window: Window) -> int:
-        return FOREVER if window.kept is None else NEVER
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         verdicts: list[Verdict] = []
         cohorts = {name: cohort for name, cohort in cohorts_of(window).items() if not cohort.stepped}
-        window.keep(None if cohorts else ALL_STEPPED)
         events = Networks(window.of(CniEvent))
         for (key, attempt), cohort in sorted(cohorts.items(), key=lambda item: item[0]):
             said = _outside(cohort.said, cohort)
@@ -271,7 +271,7 @@ class NcclBootstrap(Pattern[Config]):
         return verdicts
 
     def due(self, window: Window, now: int) -> int | None:
-        cohorts = window.digest(PodReady, Sayings).cohorts.values()
+        cohorts = window.grouped(PodReady, cohort_of).values()
         times = (min(pod.ready_time for pod in pods) + self.config.window for pods in cohorts)
         return min((time for time in times if time > now), default=None)
 

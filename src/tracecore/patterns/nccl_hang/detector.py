@@ -51,7 +51,6 @@ class NcclHang(Pattern[Config]):
     maturity = "stable"
     needs = (CollectiveEntry, GroupProgress, WatchdogReport)
     triggers = (CollectiveEntry, WatchdogReport)
-    asides = (CollectiveEntry, GroupProgress)
     Config = Config
 
     @property
@@ -79,12 +78,6 @@ class NcclHang(Pattern[Config]):
             return ((job, fact.pg), (job, "")) if fact.pg else ((job, ""),)
         return ()
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """While nobody is known to wait in a collective and nothing is said, only one that has not ended does."""
-        if isinstance(fact, GroupProgress):
-            return not window.kept or fact.stalled
-        return not window.kept or (isinstance(fact, CollectiveEntry) and not fact.done)
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         reports = placed(window)
         if not window.key[1]:
@@ -94,23 +87,19 @@ class NcclHang(Pattern[Config]):
                 # The groups speak for themselves, but for sends and receives: only a report without its group says
                 # that it was one.
                 reports = [report for report in reports if is_pairwise(report)]
-        calls = window.digest(CollectiveEntry, Calls)
-        idle = not calls.open and not calls.pairs
-        if idle and not reports:
-            window.keep(True)
+        entries = window.of(CollectiveEntry)
+        if not reports and all(entry.done for entry in entries):
             return []
+        calls = Calls(entries)
         cohorts, pairwise = self._hanging(calls, reports, now)
         enough = self.config.min_ranks
         stalled = any(fact.stalled for fact in window.of(GroupProgress))
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
         spokesman = _spokesman(cohorts)
         if few and spokesman is not None:
-            window.keep(None)
             return [_verdict(window, 0, cohorts[0], Known.of(window), False, spokesman.reporter)]
         if few and not stalled:
-            window.keep(idle or None)
             return []
-        window.keep(None)
         known = Known.of(window)
         found: list[NcclHangVerdict] = []
         if pairwise:
@@ -149,7 +138,10 @@ class NcclHang(Pattern[Config]):
         wait = self.config.threshold + 1
         after = now - wait
         soonest: int | None = None
-        calls = window.digest(CollectiveEntry, Calls)
+        entries = window.of(CollectiveEntry)
+        if all(entry.done for entry in entries):
+            return None
+        calls = Calls(entries)
         for ranks in (*(calls.latest[seq] for seq in calls.open), calls.pairs):
             for entry in ranks.values():
                 if entry.final or entry.state == "completed" or entry.completed is not None:

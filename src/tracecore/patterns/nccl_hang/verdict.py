@@ -114,6 +114,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
         if self.pg == GLOO:
             return "a collective over gloo"
+        if any(isinstance(fact, WatchdogReport) and fact.reporter is not None for fact in self.hanging):
+            return "a barrier"
         if not self.seq and not self._dumped:
             return "the setting up of a communicator"
         if self.is_p2p:
@@ -183,7 +185,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
     def remediation(self) -> str:
         wrote = [lines for lines in self.last_lines if lines.rank in self.looked_for and not self.crossed]
         # What a rank was doing comes before any advice; a step like any other tells little.
-        steps = [_wrote(lines) for lines in wrote if lines.doing is not None]
+        steps = [lines.told() for lines in wrote if lines.doing is not None]
         said = len(steps)
         if self.crossed:
             calls = [fact for fact in self.hanging if isinstance(fact, CollectiveEntry) and fact.is_p2p]
@@ -246,7 +248,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             )
         if not steps:
             steps.append(self._transport())
-        steps += [_wrote(lines) for lines in wrote if lines.doing is None]
+        steps += [lines.told() for lines in wrote if lines.doing is None]
         if self.further:
             steps.append(f"Another {self.further:,} later collectives of this group hang, too, and are not listed")
         if self.earlier:
@@ -374,17 +376,6 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             "nccl.fr.collective_seq_id": self.seq,
             "nccl.fr.hanging_ranks_count": len(self.hanging),
         }
-
-
-def _wrote(lines: LastLines) -> str:
-    """What a rank was doing, in its own last words."""
-    words = lines.lines[-1][1]
-    words = words if len(words) <= 160 else f"{words[:157]}…"
-    return (
-        f"Rank {lines.rank} {lines.doing}: it wrote “{words}”"
-        if lines.doing
-        else f"Rank {lines.rank} wrote “{words}” last"
-    )
 
 
 def _printed(verdict: NcclHangVerdict, rest: Rest) -> str | None:

@@ -62,12 +62,10 @@ class Calls:
     there are any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
         self.latest: dict[int, dict[int, CollectiveEntry]] = {}
         self.open: dict[int, int] = {}
         self.pairs: dict[int, CollectiveEntry] = {}
-
-    def add(self, entries: Sequence[CollectiveEntry]) -> None:
         latest, open_, pairs = self.latest, self.open, self.pairs
         # No calls in here but where an entry takes the place of another: this runs for every entry.
         for entry in entries:
@@ -150,7 +148,7 @@ class Known:
             known.absent = _silent(window)
         known.entered = _entered(window, known.progress)
         known.stuck_at = _stuck_at(window)
-        known.odd = _odd(window.digest(CollectiveEntry, Calls).latest) if _differ(window.of(CollectiveEntry)) else []
+        known.odd = _odd(Calls(window.of(CollectiveEntry)).latest) if _differ(window.of(CollectiveEntry)) else []
         return known
 
     def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:

@@ -149,7 +149,6 @@ class NvlinkDegradation(Pattern[Config]):
     maturity = "experimental"
     needs = (Xid, NvlinkRate, CollectiveEntry, WatchdogReport, StepStalled)
     triggers = (Xid, NvlinkRate)
-    asides = (CollectiveEntry, Xid)
     Config = Config
 
     @property
@@ -166,13 +165,6 @@ class NvlinkDegradation(Pattern[Config]):
         if type(fact) is StepStalled and fact.step is None:
             return ()
         return ((fact.node or "",),)
-
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """A collective that has ended matters where it was not always so, an Xid where anything else went wrong."""
-        begun = window.digest(CollectiveEntry, Begun).calls
-        if isinstance(fact, CollectiveEntry):
-            return not fact.done or _call(fact) in begun
-        return bool(begun or window.of(NvlinkRate) or window.of(WatchdogReport))
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         xids, lows = window.of(Xid), self._lows(window)
@@ -269,16 +261,6 @@ class Events(Generic[F]):
             yield fact
 
 
-class Begun:
-    """Collectives that were seen before they ended."""
-
-    def __init__(self) -> None:
-        self.calls: set[tuple[int | None, str, int]] = set()
-
-    def add(self, entries: Sequence[CollectiveEntry]) -> None:
-        self.calls.update(_call(entry) for entry in entries if not entry.done)
-
-
 def _when(event: tuple[int, str, Fact]) -> tuple[int, str]:
     return event[:2]
 
@@ -288,16 +270,12 @@ def _call(entry: CollectiveEntry) -> tuple[int | None, str, int]:
 
 
 def _unfinished(window: Window) -> list[CollectiveEntry]:
-    """Collectives whose last word is not that they ended."""
-    begun = window.digest(CollectiveEntry, Begun).calls
-    if not begun:
+    """The last entries of collectives that never ended."""
+    entries = window.of(CollectiveEntry)
+    if all(entry.done for entry in entries):
         return []
-    last: dict[tuple[int | None, str, int], CollectiveEntry] = {}
-    for entry in window.of(CollectiveEntry):
-        call = _call(entry)
-        if call in begun and (call not in last or not last[call].done):
-            last[call] = entry
-    return [entry for entry in last.values() if not entry.done]
+    ended = {_call(entry) for entry in entries if entry.done}
+    return list({call: entry for entry in entries if (call := _call(entry)) not in ended}.values())
 
 
 def _low_for(rate: NvlinkRate) -> int:

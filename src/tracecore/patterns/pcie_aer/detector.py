@@ -8,7 +8,7 @@ from tracecore.facts.gpu import AerError, PcieRateCollapse
 from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, Duration, Fraction, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.scope import arms_gpu, gpu_keys, meet
+from tracecore.patterns.scope import can_join, gpu_keys, meet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -142,11 +142,8 @@ class PcieAer(Pattern[Config]):
             return gpu_keys(fact) if collapsed(fact, self.config.drop) else ()
         return gpu_keys(fact) if isinstance(fact, AerError) and fact.severity in WORST else ()
 
-    def arms(self, fact: Fact, key: Key) -> bool:
-        return arms_gpu(fact, key, PcieRateCollapse)
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._join(window))
+        return list(self._join(window)) if can_join(window, AerError, PcieRateCollapse) else []
 
     def _join(self, window: Window) -> Iterator[Verdict]:
         errors = iter(window.of(AerError))

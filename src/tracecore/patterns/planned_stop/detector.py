@@ -12,7 +12,7 @@ from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import NEVER, Pattern, Role, Suspects, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -157,7 +157,6 @@ class PlannedStopPattern(Pattern[Config]):
         WatchdogReport,
     )
     triggers = (PlannedStop, ExitStatus, FatalSignal, ContainerTerminated)
-    asides = needs
     Config = Config
 
     @property
@@ -173,17 +172,11 @@ class PlannedStopPattern(Pattern[Config]):
             return (("", namespace(fact.pod), ""),)
         return (("", "", fact.node or ""),)
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """A stop does, and a failure before one."""
-        last: int | None = window.kept
-        return last is None or fact.time <= last or _stops(fact)
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        stops = [fact for kind in self.triggers for fact in window.digest(kind, Stops).facts]
+        stops = [fact for kind in self.triggers for fact in window.of(kind) if _stops(fact)]
         stops.sort(key=_time)
         if len(set(map(_time, stops))) < len(stops):
             stops.sort(key=order)  # uids are made up only where times do not decide
-        window.keep(max((stop.end for stop in stops), default=NEVER))
         failures: list[int] | None = None
         found: list[Verdict] = []
         begin = 0
@@ -211,16 +204,6 @@ class PlannedStopPattern(Pattern[Config]):
                 )
             )
         return found
-
-
-class Stops:
-    """Requests to stop, and deaths by one, in no order."""
-
-    def __init__(self) -> None:
-        self.facts: list[Fact] = []
-
-    def add(self, facts: Sequence[Fact]) -> None:
-        self.facts += filter(_stops, facts)
 
 
 def _stops(fact: Fact) -> bool:

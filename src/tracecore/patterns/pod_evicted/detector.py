@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 from tracecore.facts.kubernetes import NodePressure, PodEvicted
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
-from tracecore.patterns.judged import Judged
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -140,7 +139,6 @@ class PodEvictedPattern(Pattern[Config]):
     maturity = "experimental"
     needs = (PodEvicted, NodePressure)
     triggers = (PodEvicted,)
-    asides = (NodePressure,)
     Config = Config
 
     @property
@@ -152,24 +150,17 @@ class PodEvictedPattern(Pattern[Config]):
             return ((fact.node,),) if fact.node and fact.active and fact.condition in CONDITIONS else ()
         return ((fact.node or "",),) if fact.pod else ()
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """A pressure matters to evictions after it."""
-        evictions = window.of(PodEvicted)
-        return bool(evictions) and fact.time <= evictions[-1].time
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        joined = Joined.resumed(window)
-        joined.verdicts += self._join(window, joined)
-        return joined.leave(window)
+        return list(self._join(window))
 
-    def _join(self, window: Window, joined: Joined) -> Iterator[Verdict]:
-        pressures = iter(joined.later(window.of(NodePressure)))
+    def _join(self, window: Window) -> Iterator[Verdict]:
+        pressures = iter(window.of(NodePressure))
         upcoming = next(pressures, None)
         near = self.config.window
-        evicted, condition = joined.evicted, joined.condition
-        until = 0 if condition is None else condition.time + near
-        time = joined.until
-        for eviction in joined.later(window.of(PodEvicted)):
+        evicted: dict[str | None, int] = {}
+        condition: NodePressure | None = None
+        until = 0
+        for eviction in window.of(PodEvicted):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
                 condition, until = upcoming, upcoming.time + near
@@ -186,18 +177,6 @@ class PodEvictedPattern(Pattern[Config]):
                     eviction=eviction,
                     condition=pressure,
                 )
-        joined.until, joined.condition = time, condition
-
-
-class Joined(Judged):
-    """The last pressure to begin, and when each pod was last evicted."""
-
-    __slots__ = ("condition", "evicted")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.condition: NodePressure | None = None
-        self.evicted: dict[str | None, int] = {}
 
 
 def pressure_of(note: str) -> Pressure:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from tracecore.facts.fact import order
 from tracecore.facts.gpu import SdcCounter
 from tracecore.facts.training import EvalAccuracy
 from tracecore.patterns.config import DAY, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.silent_data_corruption.counters import Counters, of_any_job
+from tracecore.patterns.silent_data_corruption.counters import Counters
 from tracecore.patterns.timeline import grouped
 
 if TYPE_CHECKING:
@@ -148,16 +147,9 @@ class SilentDataCorruption(Pattern[Config]):
         return () if isinstance(fact, SdcCounter) and fact.delta < 1 else (("",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        judged: dict[Key, list[Verdict]] = {} if window.kept is None else window.kept
-        jobs = window.digest(EvalAccuracy, ByJob).jobs
-        new = window.new()
-        anybodys = any(of_any_job(counter) for counter in new.get(SdcCounter, ()))
-        touched = jobs.keys() if anybodys else {job_keys(fact)[0] for facts in new.values() for fact in facts}
         counters = Counters(window.of(SdcCounter), window.skew)
-        for job in touched & jobs.keys():
-            judged[job] = list(self._low(counters, job, jobs[job]))
-        window.keep(judged)
-        found = [verdict for verdicts in judged.values() for verdict in verdicts]
+        jobs = window.grouped(EvalAccuracy, _job)
+        found = [verdict for job in jobs for verdict in self._low(counters, job, jobs[job])]
         return sorted(found, key=lambda verdict: (verdict.time, verdict.key))
 
     def _low(self, counters: Counters, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
@@ -203,15 +195,8 @@ class SilentDataCorruption(Pattern[Config]):
         return _agree(evaluation.checksum, checksum) and _agree(evaluation.checkpoint_step, step)
 
 
-class ByJob:
-    """Evaluations by job, in order."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[Key, list[EvalAccuracy]] = {}
-
-    def add(self, evaluations: Sequence[EvalAccuracy]) -> None:
-        for evaluation in evaluations:
-            insort(self.jobs.setdefault(job_keys(evaluation)[0], []), evaluation, key=order)
+def _job(evaluation: EvalAccuracy) -> Key:
+    return job_keys(evaluation)[0]
 
 
 def drop_of(evaluation: EvalAccuracy) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
@@ -10,7 +10,8 @@ from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import FOREVER, NEVER, Pattern, Role, Verdict
+from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.related import PROCESS
 from tracecore.patterns.scope import namespace, pod_name
 from tracecore.patterns.storage_failure.outcome import Outcomes
 
@@ -204,20 +205,6 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         }
 
 
-class Left(NamedTuple):
-    """What a look leaves to the next.
-
-    Args:
-        last: when the last error was last stated.
-        standing: some error was not overcome.
-        until: when an error that clients retry comes to count, unless something is said before; None for never.
-    """
-
-    last: int
-    standing: bool
-    until: int | None
-
-
 class StorageFailure(Pattern[Config]):
     """A storage error that was not overcome.
 
@@ -243,8 +230,6 @@ class StorageFailure(Pattern[Config]):
         ContainerStarted,
     )
     triggers = (StorageError, MountEvent)
-    steady = (Progress,)
-    asides = tuple(kind for kind in needs if kind not in (StorageError, MountEvent))
     Config = Config
 
     @property
@@ -263,37 +248,20 @@ class StorageFailure(Pattern[Config]):
             return ((fact.node, ""), ("", fact.pod))
         return ((fact.node, ""),)
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """What was said soon after an error that was not overcome; before an error all may matter.
-
-        An error that was overcome is none any more, but where a status or a failed checkpoint tells another story.
-        """
-        left: Left | None = window.kept
-        if left is None or fact.time <= left.last:
-            return True
-        telling = left.standing or type(fact) is ExitStatus or (type(fact) is CheckpointPhase and fact.event == "error")
-        return telling and fact.time <= left.last + self.config.window
-
-    def heeds(self, window: Window) -> int:
-        left: Left | None = window.kept
-        if left is None:
-            return FOREVER
-        return left.last + (self.config.window if left.standing else 0)
+    def due(self, window: Window, now: int) -> int | None:
+        """Return when an error that clients retry may come to count: long enough after it and the last steps."""
+        waiting: list[Fact] = [error for error in window.of(StorageError) if not _lasting(error)]
+        waiting += window.of(MountEvent)
+        if not waiting:
+            return None
+        steps = [reports[-1] for reports in window.grouped(Progress, PROCESS).values()]
+        times = [fact.time + self.config.patience for fact in (*waiting, *steps)]
+        return min((time for time in times if time > now), default=None)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        found, left = self._judge(window, now)
-        window.keep(left)
-        return found
-
-    def due(self, window: Window, now: int) -> int | None:
-        left: Left | None = window.kept
-        return (self._judge(window, now)[1] if left is None else left).until
-
-    def _judge(self, window: Window, now: int) -> tuple[list[Verdict], Left]:
         outcomes = Outcomes(window, self.config.window)
         chains = self._chains(window, outcomes)
         found: list[Verdict] = []
-        waits: list[int] = []
         for chain in chains:
             first, *others = chain
             chain = [first, *(fact for fact in others if fact.time - first.end <= self.config.window)]
@@ -308,7 +276,6 @@ class StorageFailure(Pattern[Config]):
             elif harm is None and not _lasting(failed):
                 counts = max(failed.time, outcomes.last_step(failed)) + self.config.patience
                 if now < counts:
-                    waits.append(counts)
                     continue
             found.append(
                 StorageFailureVerdict(
@@ -323,7 +290,7 @@ class StorageFailure(Pattern[Config]):
                 )
             )
         found.sort(key=lambda verdict: (verdict.time, verdict.episode))
-        return found, Left(_last_end(window), bool(chains), min(waits, default=None))
+        return found
 
     def _chains(self, window: Window, outcomes: Outcomes) -> list[list[Trouble]]:
         """Errors that were not overcome, by error and backend, those close to each other together."""
@@ -341,12 +308,6 @@ class StorageFailure(Pattern[Config]):
                 chains.append(chain)
             chain.append(fact)
         return chains
-
-
-def _last_end(window: Window) -> int:
-    """When the last error was last stated."""
-    errors = (*window.of(StorageError), *window.of(MountEvent))
-    return max((error.end for error in errors), default=NEVER)
 
 
 def error_of(fact: Trouble) -> str:

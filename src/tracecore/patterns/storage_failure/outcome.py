@@ -12,7 +12,7 @@ from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
-from tracecore.patterns.related import Related
+from tracecore.patterns.related import PROCESS, Related
 from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ _time = attrgetter("time")
 _rank = attrgetter("rank")
 _pod = attrgetter("pod")
 _source = attrgetter("source")
+_place = attrgetter("time", "source.path", "source.offset")
+_path = attrgetter("source.path")
+_offset = attrgetter("source.offset")
 
 
 class Outcomes:
@@ -64,8 +67,12 @@ class Outcomes:
         self._finished = Related(window.of(RunFinished))
         self._mounted = grouped(in_order(window.of(PodReady), window.of(ContainerStarted)), _pod)
         self._recoveries = Related([e for e in window.of(StorageError) if e.error == "recovered"], STORAGE)
-        self._steps = Steps(window.of(Progress))
+        self._window = window
         self._all_stalls = window.of(StepStalled)
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return Steps(self._window.of(Progress))
 
     def harm(self, fact: Fact) -> Fact | None:
         """What suffered from this error, the most telling first. From a retried one only a step that does not come."""
@@ -113,7 +120,25 @@ class Outcomes:
         if isinstance(fact, StorageError) and fact.retried:
             # Ranks work in step: whoever of the run makes one, the retries had success or hold nobody up.
             return self._steps.follow(self._steps.of_run, fact, fact.end + 1, newest)
-        return self._steps.go_on(fact, newest)
+        return self._plainly_goes_on(fact, newest) or self._steps.go_on(fact, newest)
+
+    def _plainly_goes_on(self, fact: Fact, newest: int) -> bool:
+        """Whether the very process reports two different steps after the error, in the same file: nearly always it
+        does, and nobody else's reports need be arranged."""
+        if fact.rank is None:
+            return False
+        reports = self._window.grouped(Progress, PROCESS).get(PROCESS(fact), ())
+        begin, end = bisect_right(reports, fact.end, key=_time), bisect_right(reports, newest, key=_time)
+        if end - begin < 2:
+            return False
+        first, last = reports[begin], reports[end - 1]
+        return (
+            _same_stream(first, last)
+            and first.time < last.time
+            and (first.step, first.epoch) != (last.step, last.epoch)
+            and (last.step is not None or last.epoch is not None)
+            and (fact.count > 1 or not _same_stream(last, fact) or last.source.offset > fact.source.offset)
+        )
 
     def last_step(self, fact: Fact) -> int:
         """When the last step was reported after this error; the time of the error where none was."""
@@ -153,19 +178,25 @@ class Steps:
     """Reports of how far the training is, and those of them that show a step which their stream had not shown."""
 
     def __init__(self, reports: Sequence[Progress]) -> None:
-        moves = [report for report in reports if report.step is not None or report.epoch is not None]
-        self.all = Related(moves)
+        self._moves = [report for report in reports if report.step is not None or report.epoch is not None]
         last: dict[tuple[int | None, str], tuple[int | None, float | None]] = {}
-        advances: list[Progress] = []
-        for report in sorted(moves, key=_place):
+        self._advances: list[Progress] = []
+        for report in sorted(self._moves, key=_place):
             stream, reached = (report.rank, report.source.path), (report.step, report.epoch)
             if last.get(stream) != reached:
                 last[stream] = reached
-                advances.append(report)
-        self._in_time = sorted(advances, key=_time)
-        self.advances = Related(self._in_time)
-        #: By stream, in order of place.
-        self._streams = grouped(sorted(advances, key=_offset), _path)
+                self._advances.append(report)
+        self.advances = Related(self._advances)
+
+    @cached_property
+    def all(self) -> Related[Progress]:
+        """All reports of a step."""
+        return Related(self._moves)
+
+    @cached_property
+    def _streams(self) -> dict[str, list[Progress]]:
+        """Advances by stream, in order of place."""
+        return grouped(sorted(self._advances, key=_offset), _path)
 
     def go_on(self, fact: Fact, newest: int) -> bool:
         """Whether the process that met the error makes a further step. A progress bar is drawn once more when its
@@ -186,7 +217,7 @@ class Steps:
     @cached_property
     def of_run(self) -> Related[Progress]:
         """The steps of a run, whoever reports them."""
-        return Related(self._in_time, _run)
+        return Related(self._advances, _run)
 
     def _further_down(self, fact: Fact, newest: int) -> bool:
         """Whether a step stands below the error in the same file, at the same time or later."""
@@ -201,18 +232,6 @@ class Steps:
 def _run(fact: Fact) -> tuple[str | None, str | None]:
     """What tells runs apart: the job, and where it is not known the pod."""
     return (fact.job, None) if fact.job is not None else (None, fact.pod)
-
-
-def _place(report: Progress) -> tuple[int, str, int, str]:
-    return report.time, report.source.path, report.source.offset, report.uid
-
-
-def _path(report: Progress) -> str:
-    return report.source.path
-
-
-def _offset(report: Progress) -> int:
-    return report.source.offset
 
 
 def _same_stream(one: Fact, other: Fact) -> bool:

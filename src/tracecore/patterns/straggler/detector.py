@@ -16,7 +16,7 @@ from tracecore.patterns.spread import Spread
 from tracecore.patterns.straggler.meetings import Meetings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -171,47 +171,17 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects.of([lag.report for lag in self.lags] or self.arrivals)
 
 
-class Times:
-    """How far apart step times lie."""
-
-    def __init__(self) -> None:
-        self.whole = Spread()
-        self.data = Spread()
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        self.whole.add([report.iter_time_s for report in reports if report.iter_time_s is not None])
-        self.data.add([report.data_time_s for report in reports if report.data_time_s is not None])
-
-
-class Lateness:
-    """The most that anybody came late by."""
-
-    def __init__(self) -> None:
-        self.most = 0
-
-    def add(self, arrivals: Sequence[Arrival]) -> None:
-        self.most = max(self.most, *[arrival.lateness for arrival in arrivals])
-
-
-class Steps:
-    """The last report of each rank by step, and, as far as it was asked for, who was slow in which."""
-
-    def __init__(self) -> None:
-        self.cohorts: dict[Step, dict[int, Progress]] = {}
-        self.slow: dict[Step, dict[int, Lag]] = {}
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        for report in reports:
-            if report.rank is None or report.step is None:
-                continue
+def _by_step(reports: Iterable[Progress]) -> dict[Step, dict[int, Progress]]:
+    """The last report of each rank by step."""
+    steps: dict[Step, dict[int, Progress]] = {}
+    for report in reports:
+        if report.rank is not None and report.step is not None:
             step = (report.attempt, -1.0 if report.epoch is None else report.epoch, report.step)
-            cohort = self.cohorts.get(step)
-            if cohort is None:
-                cohort = self.cohorts[step] = {}
-            known = cohort.get(report.rank)
-            if known is None or (known.time, known.uid) < (report.time, report.uid):
-                cohort[report.rank] = report
-                self.slow.pop(step, None)
+            if step in steps:
+                steps[step][report.rank] = report
+            else:
+                steps[step] = {report.rank: report}
+    return steps
 
 
 class Straggler(Pattern[Config]):
@@ -226,33 +196,24 @@ class Straggler(Pattern[Config]):
     role = "symptom"
     maturity = "stable"
     needs = (Progress, Arrival, CollectiveEntry)
-    steady = (Progress, Arrival, CollectiveEntry)
     Config = Config
-    window_limit = 32_768
 
     @property
     def horizon(self) -> int:
         return self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        return () if fact.rank is None else job_keys(fact)
+        return job_keys(fact) if fact.rank is not None and self._counts(fact) else ()
 
-    def sift(self, facts: Sequence[Any]) -> list[Any]:
+    def _counts(self, fact: Fact) -> bool:
         """First steps and evaluation do not count, nor do collectives of few."""
-        if isinstance(facts[0], CollectiveEntry):
-            # What is read from a dump has its arrivals told.
-            return [fact for fact in facts if fact.created is not None and not fact.final and not fact.is_p2p]
-        if isinstance(facts[0], Arrival):
-            return [fact for fact in facts if fact.ranks >= self.config.cohort]
-        warmup = self.config.warmup
-        return [
-            fact
-            for fact in facts
-            if (fact.iter_time_s is not None or fact.data_time_s is not None)
-            and fact.step is not None
-            and fact.step >= warmup
-            and fact.phase in TRAINS
-        ]
+        if type(fact) is Progress:
+            timed = fact.iter_time_s is not None or fact.data_time_s is not None
+            return timed and fact.step is not None and fact.step >= self.config.warmup and fact.phase in TRAINS
+        if type(fact) is CollectiveEntry:
+            # The arrivals of what was read from a dump are facts of their own.
+            return fact.created is not None and not fact.final and not fact.is_p2p
+        return type(fact) is Arrival and fact.ranks >= self.config.cohort
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         named: dict[int, StragglerVerdict] = {}
@@ -264,24 +225,21 @@ class Straggler(Pattern[Config]):
     # -- by what ranks say of themselves --------------------------------------------------------------------------
 
     def _by_times(self, window: Window) -> Iterator[StragglerVerdict]:
-        if not self._apart(window.digest(Progress, Times)):
+        if not self._apart(window.of(Progress)):
             return
-        steps = window.digest(Progress, Steps)
+        steps = _by_step(window.of(Progress))
         runs: dict[int, list[Lag]] = {}
         named: set[int] = set()
         attempt = None
-        for step in sorted(steps.cohorts):
-            cohort = steps.cohorts[step]
+        for step in sorted(steps):
+            cohort = steps[step]
             if step[0] != attempt:
                 attempt, runs = step[0], {}
             if len(cohort) < self.config.cohort:
                 continue
-            slow = steps.slow.get(step)
-            if slow is None:
-                slow = self._slow(cohort)
-                if len(slow) > self.config.crowd * len(cohort):
-                    slow = {}
-                steps.slow[step] = slow
+            slow = self._slow(cohort)
+            if len(slow) > self.config.crowd * len(cohort):
+                slow = {}
             for rank in [rank for rank in cohort if rank in runs and rank not in slow] if runs else ():
                 del runs[rank]
             latest: int | None = None
@@ -303,10 +261,12 @@ class Straggler(Pattern[Config]):
                             lags=tuple(run),
                         )
 
-    def _apart(self, times: Times) -> bool:
-        """Whether times differ so much that one can be far above a median; where not, which is nearly always, it is
-        known without sorting any step."""
-        for spread in (times.whole, times.data):
+    def _apart(self, reports: Sequence[Progress]) -> bool:
+        """Whether times differ so much that one can be far above a median. Nearly always they do not, and no step needs
+        to be sorted."""
+        whole = Spread([report.iter_time_s for report in reports if report.iter_time_s is not None])
+        data = Spread([report.data_time_s for report in reports if report.data_time_s is not None])
+        for spread in (whole, data):
             near = spread.high - spread.low < self.config.least_ms / 1000
             alike = spread.low > 0 and spread.high < self.config.factor * spread.low
             if spread and (spread.odd or not (near or alike)):
@@ -351,8 +311,8 @@ class Straggler(Pattern[Config]):
     def _by_arrivals(self, window: Window) -> Iterator[StragglerVerdict]:
         told: Sequence[Arrival] = window.of(Arrival)
         if window.of(CollectiveEntry):
-            told = [*told, *window.digest(CollectiveEntry, Meetings).arrivals(self.config.cohort)]
-        elif not window.digest(Arrival, Lateness).most >= self.config.least_ms * MILLISECOND:
+            told = [*told, *Meetings(window.of(CollectiveEntry)).arrivals(self.config.cohort)]
+        elif not any(arrival.lateness >= self.config.least_ms * MILLISECOND for arrival in told):
             return
         groups: dict[tuple[int, str], list[Arrival]] = {}
         for arrival in told:

@@ -16,11 +16,9 @@ Group: TypeAlias = tuple[int, str]
 class Meetings:
     """When each rank came to each collective of a group."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
         self._came: dict[Group, dict[int, dict[int, CollectiveEntry]]] = {}
         self._members: dict[Group, set[int]] = {}
-
-    def add(self, entries: Sequence[CollectiveEntry]) -> None:
         for entry in entries:
             if entry.rank is None or entry.created is None:
                 continue

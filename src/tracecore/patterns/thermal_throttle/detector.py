@@ -143,7 +143,6 @@ class ThermalThrottle(Pattern[Config]):
     maturity = "experimental"
     needs = (ThrottleSample,)
     triggers = (ThrottleSample,)
-    steady = (ThrottleSample,)
     Config = Config
 
     @property
@@ -154,11 +153,9 @@ class ThermalThrottle(Pattern[Config]):
     def keys(self, fact: Fact) -> tuple[Key, ...]:
         return ((fact.node or "",),) if fact.gpu else ()
 
-    def arms(self, fact: Fact, key: Key) -> bool:
-        """A node none of whose GPUs is hot need not be looked at."""
-        return isinstance(fact, ThrottleSample) and fact.thermal
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        if not any(sample.thermal for sample in window.of(ThrottleSample)):
+            return []
         gpus: dict[str, Gpu] = {}
         found: dict[str, ThermalThrottleVerdict] = {}
         hot: list[ThrottleSample] | None = None

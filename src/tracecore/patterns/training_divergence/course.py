@@ -1,10 +1,9 @@
-"""What each rank reported, in order, and where its values went wrong: kept from one look to the next."""
+"""What each rank reported in order, and where its values went wrong."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tracecore.facts.training import NonFinite, Progress
@@ -118,10 +117,9 @@ class Course:
         reports, factor, persist, window: as in the pattern's settings.
     """
 
-    __slots__ = ("complaints", "losses", "order", "streaks", "surges")
+    __slots__ = ("complaints", "losses", "streaks", "surges")
 
     def __init__(self, reports: int, factor: float, persist: int, window: int) -> None:
-        self.order: tuple[int, int, str, bool] = (0, 0, "", False)
         self.losses: list[Report] = []
         self.complaints: list[NonFinite] = []
         #: Of losses, and of norms of gradients.
@@ -209,9 +207,9 @@ class Courses:
         self._settings = (reports, factor, persist, window)
         self.attempts: dict[int, Attempt] = {}
 
-    def take(self, reports: Iterable[Report]) -> bool:
-        """Take these; False where one of them comes before what its rank had reported, and all is to be made anew."""
-        for order, report in sorted(((_order(report), report) for report in reports), key=itemgetter(0)):
+    def take(self, reports: Iterable[Report]) -> None:
+        """Take these, in any order."""
+        for report in sorted(reports, key=_order):
             attempt = self.attempts.get(report.attempt)
             if attempt is None:
                 attempt = self.attempts[report.attempt] = Attempt()
@@ -219,9 +217,6 @@ class Courses:
             course = attempt.ranks.get(rank)
             if course is None:
                 course = attempt.ranks[rank] = Course(*self._settings)
-            elif order < course.order:
-                return False
-            course.order = order
             course.add(report)
             if rank not in attempt.telling and course.telling:
                 attempt.telling[rank] = course
@@ -231,7 +226,6 @@ class Courses:
                         attempt.good.setdefault(report.step, set()).add(rank)
                 elif report.explicit or report.what not in GRADIENTS:
                     attempt.bad.setdefault(report.step, set()).add(rank)
-        return True
 
 
 def place_of(fact: Fact) -> tuple[int, int, str]:

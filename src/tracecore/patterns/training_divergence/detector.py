@@ -14,7 +14,7 @@ from tracecore.patterns.spread import Spread
 from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Confidence, Key, Window
@@ -148,38 +148,6 @@ class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
         return Suspects(ranks=() if self.alone is None else (self.alone,))
 
 
-class Values:
-    """How far apart losses lie, and norms of gradients."""
-
-    def __init__(self) -> None:
-        self.losses = Spread()
-        self.norms = Spread()
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        self.losses.add([report.loss for report in reports if report.loss is not None])
-        self.norms.add([report.grad_norm for report in reports if report.grad_norm is not None])
-
-
-class Counts:
-    """How many values that are not finite any rank told of at most, and whether one was a complaint."""
-
-    def __init__(self) -> None:
-        self.explicit = False
-        self.losses = 0
-        self.gradients = 0
-        self._series: dict[tuple[int, int | None, bool], int] = {}
-
-    def add(self, values: Sequence[NonFinite]) -> None:
-        for value in values:
-            series = (value.attempt, value.rank, value.what in GRADIENTS)
-            number = self._series[series] = self._series.get(series, 0) + 1
-            self.explicit = self.explicit or value.explicit
-            if series[2]:
-                self.gradients = max(self.gradients, number)
-            else:
-                self.losses = max(self.losses, number)
-
-
 class TrainingDivergence(Pattern[Config]):
     """A loss that is not finite on consecutive reports, a complaint of one, or a jump that stays; one for each attempt.
 
@@ -192,31 +160,24 @@ class TrainingDivergence(Pattern[Config]):
     role = "cause"
     maturity = "stable"
     needs = (NonFinite, Progress)
-    steady = (Progress,)
     Config = Config
-    window_limit = 16_384
 
     @property
     def horizon(self) -> int:
         return 2 * self.config.window
 
     def keys(self, fact: Fact) -> tuple[Key, ...]:
-        return () if isinstance(fact, NonFinite) and fact.phase == "eval" else job_keys(fact)
-
-    def sift(self, facts: Sequence[Any]) -> list[Any]:
         """Evaluation does not count, nor does a report without a value."""
-        return [
-            fact for fact in facts if (fact.loss is not None or fact.grad_norm is not None) and fact.phase != "eval"
-        ]
+        if isinstance(fact, Progress) and fact.loss is None and fact.grad_norm is None:
+            return ()
+        return job_keys(fact) if isinstance(fact, Progress | NonFinite) and fact.phase != "eval" else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        courses: Courses | None = window.kept
-        if courses is None and not self._possible(window):
+        if not self._possible(window):
             return []
-        if courses is None or not courses.take(_reports(window.new())):
-            courses = self._courses()
-            courses.take((*window.of(Progress), *window.of(NonFinite)))
-        window.keep(courses)
+        config = self.config
+        courses = Courses(config.reports, config.factor, config.persist, config.window)
+        courses.take((*window.of(Progress), *window.of(NonFinite)))
         found: list[Verdict] = []
         for number in sorted(courses.attempts):
             attempt = courses.attempts[number]
@@ -226,20 +187,21 @@ class TrainingDivergence(Pattern[Config]):
                 found.append(msgspec.structs.replace(surest, alone=alone, shared=shared))
         return found
 
-    def _courses(self) -> Courses:
-        config = self.config
-        return Courses(config.reports, config.factor, config.persist, config.window)
-
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
-        values = window.digest(Progress, Values)
-        for spread in (values.losses, values.norms):
+        reports = window.of(Progress)
+        losses = Spread([report.loss for report in reports if report.loss is not None])
+        norms = Spread([report.grad_norm for report in reports if report.grad_norm is not None])
+        for spread in (losses, norms):
             if spread and (spread.odd or not spread.high < self.config.factor * spread.low):
                 return True
         if not window.of(NonFinite):
             return False
-        bad = window.digest(NonFinite, Counts)
-        return bad.explicit or bad.losses >= self.config.reports or bad.gradients >= self.config.persist
+        series = window.grouped(NonFinite, _series)
+        return any(value.explicit for value in window.of(NonFinite)) or any(
+            len(values) >= (self.config.persist if gradients else self.config.reports)
+            for (_, _, gradients), values in series.items()
+        )
 
     def _candidates(self, window: Window, number: int, attempt: Attempt) -> Iterator[TrainingDivergenceVerdict]:
         def verdict(
@@ -299,5 +261,6 @@ def _order(verdict: TrainingDivergenceVerdict) -> tuple[int, int, int, int, str]
     return sure, first.time, -1 if first.rank is None else first.rank, first.source.offset, first.uid
 
 
-def _reports(facts: Mapping[type[Fact], Sequence[Any]]) -> tuple[Report, ...]:
-    return (*facts.get(Progress, ()), *facts.get(NonFinite, ()))
+def _series(value: NonFinite) -> tuple[int, int | None, bool]:
+    """Values that follow each other: of one rank, and either of gradients or of losses."""
+    return value.attempt, value.rank, value.what in GRADIENTS

@@ -105,7 +105,7 @@ class Scene:
 
     @cached_property
     def _unranked_reports(self) -> dict[int | None, list[LauncherFailure]]:
-        return grouped(self.ledger.launched.known.get(None, ()), _pid)
+        return grouped(self.ledger.launched.get(None, ()), _pid)
 
     @cached_property
     def _ends_of_all(self) -> Others[ExitStatus]:
@@ -164,7 +164,7 @@ class Scene:
 
     def _heard(self, rank: int | None, fact: Fact) -> bool:
         """Whether there is any output of this rank around that time."""
-        steps = self.ledger.steps.ranks.get(rank, ())
+        steps = self.ledger.steps.get(rank, ())
         place = bisect_left(steps, fact.time - self.memory, key=_time)
         if place < len(steps) and steps[place].time <= fact.time + self.memory:
             return True
@@ -190,20 +190,6 @@ class Scene:
         # Workers that are terminated were told to end, by their own process or by whoever stops it.
         return fact.signal != "SIGTERM" and not self._ended(fact)
 
-    def waits(self, fact: Fact) -> bool:
-        """Whether a further step may change how it is judged: of its rank, of any where that is not known."""
-        if isinstance(fact, CudaError):
-            if self._last_word(fact) is None:
-                return False
-        elif not isinstance(fact, ExceptionRaised | ExitStatus):
-            return False
-        steps = self.ledger.steps.ranks.get(fact.rank)
-        if not steps or fact.rank is None:
-            return True
-        last = steps[-1]
-        went_on = last.attempt == fact.attempt and fact.end < last.time <= fact.time + self.memory
-        return not went_on or not after(last, fact)
-
     def rank(self, fact: Fact) -> int | None:
         """Its rank, or that of whose exception it tells; where the line names only a process, that process's rank."""
         if isinstance(fact, ExceptionRaised) and fact.origin is not None:
@@ -215,8 +201,7 @@ class Scene:
         pid: int = getattr(fact, "pid", None) or -1
         for known in self.ledger.pids:
             for other in self._near(known.get(pid, ()), fact):
-                rank: int = other.rank
-                return rank
+                return other.rank
         return None
 
     def named(self, fact: Fact) -> int | None:
@@ -360,7 +345,7 @@ class Scene:
 
     def survived(self, fact: Fact) -> bool:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
-        for done in self.ledger.done.known.get(fact.rank, ())[-LOOKED_AT:]:
+        for done in self.ledger.done.get(fact.rank, ())[-LOOKED_AT:]:
             # Who says in one file that it is complete did not die of what is in the other.
             elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
             if (after(done, fact) or elsewhere) and self.near(done, fact):
@@ -370,7 +355,7 @@ class Scene:
             return True
         if fact.rank is None:
             return self._others_went_on(fact)
-        steps = self.ledger.steps.ranks.get(fact.rank, ())
+        steps = self.ledger.steps.get(fact.rank, ())
         place = bisect_left(steps, fact.time, key=_time)
         return any(
             step.attempt == fact.attempt and step.time <= fact.time + self.memory and after(step, fact)
@@ -398,7 +383,7 @@ class Scene:
         """What else says that this very process ended badly: its launcher, its exit status, its container."""
         rank, pid = self.rank(fact), getattr(fact, "pid", None)
         if rank is not None:
-            for report in self._near(self.ledger.launched.known.get(rank, ()), fact):
+            for report in self._near(self.ledger.launched.get(rank, ()), fact):
                 if self._blames(report, fact):
                     return report
         for report in self._of_pid(pid, fact):
@@ -407,7 +392,7 @@ class Scene:
         for status in self._ends(fact):
             if status is not fact and status.exit_code:
                 return status
-        for end in self._near(self.ledger.pods.known.get(fact.pod, ()), fact) if fact.pod else ():
+        for end in self._near(self.ledger.pods.get(fact.pod, ()), fact) if fact.pod else ():
             if end is not fact and end.exit_code:
                 return end
         return None
@@ -415,7 +400,7 @@ class Scene:
     def _of_pid(self, pid: int | None, fact: Fact) -> Sequence[LauncherFailure]:
         """Reports near this that name no rank, and no other process."""
         if pid is None:
-            return self._near(self.ledger.launched.known.get(None, ()), fact)
+            return self._near(self.ledger.launched.get(None, ()), fact)
         own = [self._near(self._unranked_reports.get(name, ()), fact) for name in (None, pid)]
         return in_order(*own)
 
@@ -430,11 +415,11 @@ class Scene:
         if fact.rank is None:
             # One process, or one launcher for all of them.
             return self._near(self.statuses, fact) if self.alone(fact) else []
-        known = self._near(self.ledger.statuses.known.get(fact.rank, ()), fact)
+        known = self._near(self.ledger.statuses.get(fact.rank, ()), fact)
         if known:
             # A single status beside a launcher is the launcher's own, whatever it is called.
             return [] if self.launched(fact) and self.alone(fact) else known
-        unnamed = self._near(self.ledger.statuses.known.get(None, ()), fact)
+        unnamed = self._near(self.ledger.statuses.get(None, ()), fact)
         return unnamed if unnamed and self.alone(fact) else []
 
     def launched(self, fact: Fact) -> bool:

@@ -19,15 +19,26 @@ from tracecore.facts.training import Progress, RunFinished
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.worker_crash.failures import Failures
+from tracecore.patterns.worker_crash.blame import Scene
+from tracecore.patterns.worker_crash.crash import crashes
+from tracecore.patterns.worker_crash.ledger import Ledger, arrange
 from tracecore.patterns.worker_crash.verdict import WorkerCrashVerdict
 
 if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Verdict, Window
-    from tracecore.patterns.worker_crash.blame import Scene
     from tracecore.patterns.worker_crash.crash import Crash
 
+#: Facts that may be a process's own failure.
+FAILURES = (
+    ExceptionRaised,
+    CudaError,
+    FatalSignal,
+    ExitStatus,
+    ContainerTerminated,
+    LauncherFailure,
+    LoaderError,
+)
 #: At most this many of those that followed are cited.
 CITED = 3
 
@@ -73,8 +84,6 @@ class WorkerCrash(Pattern[Config]):
         RunFinished,
     )
     triggers = (ExceptionRaised, FatalSignal, ExitStatus, LauncherFailure, LoaderError, ContainerTerminated, CudaError)
-    steady = (Progress,)
-    asides = (Progress, RunFinished)
     Config = Config
 
     @property
@@ -86,22 +95,12 @@ class WorkerCrash(Pattern[Config]):
             return ()
         return job_keys(fact)
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """A step matters to a failure of its rank that no step came after, and to one whose rank is not known; the end
-        of a run to errors of its rank."""
-        failures: Failures | None = window.kept
-        if failures is None:
-            return True
-        if type(fact) is Progress:
-            return fact.rank in failures.awaited or None in failures.awaited
-        return not isinstance(fact, RunFinished) or failures.bears(fact)
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        kept: Failures | None = window.kept
-        failures = Failures(self.config.window) if kept is None else kept
-        scene = failures.judge(window, self.config.memory, self.config.grace)
-        window.keep(failures)
-        found = [self._verdict(window, scene, crash) for crash in failures.crashes()]
+        scene = Scene(window, Ledger(window), self.config.memory, self.config.grace)
+        own: list[Fact] = [fact for kind in FAILURES for fact in window.of(kind) if scene.own(fact)]
+        arrange(own)
+        whose = {id(fact): scene.named(fact) for fact in own}
+        found = [self._verdict(window, scene, crash) for crash in crashes(own, whose, self.config.window)]
         found.sort(key=lambda verdict: (verdict.time, verdict.episode))
         return found
 

@@ -1,11 +1,10 @@
-"""What is known of a job's processes, kept from one look to the next."""
+"""What the facts of a window say about a job's processes, arranged for look-ups."""
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import defaultdict
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tracecore.facts.fact import Fact, order
 from tracecore.facts.kubernetes import ContainerTerminated
@@ -18,14 +17,13 @@ from tracecore.facts.process import (
     LauncherFailure,
     LoaderError,
 )
-from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.patterns.contract import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from tracecore.patterns.contract import Digest
+    from tracecore.patterns.contract import Window
+
 
 F = TypeVar("F", bound=Fact)
 
@@ -53,53 +51,8 @@ TYPES: tuple[type[Fact], ...] = (
 #: Of the facts that may bear on a failure so many of one process are looked at, so that a storm costs no more.
 LOOKED_AT = 64
 _time = attrgetter("time")
-
-
-class ByRank(Generic[F]):
-    """Facts of one type by rank, in order."""
-
-    field: ClassVar[str] = "rank"
-
-    def __init__(self) -> None:
-        self.known: dict[Any, list[F]] = {}
-
-    def add(self, facts: Sequence[F]) -> None:
-        for fact in facts:
-            _keep(self.known.setdefault(getattr(fact, self.field), []), fact)
-
-
-class ByPod(ByRank[F]):
-    """Facts of one type by pod, in order."""
-
-    field = "pod"
-
-
-class ByPid(ByRank[F]):
-    """Facts of one type that know process and rank, by process, in order."""
-
-    field = "pid"
-
-    def add(self, facts: Sequence[F]) -> None:
-        super().add([fact for fact in facts if getattr(fact, "pid", None) is not None and fact.rank is not None])
-
-
-class Steps:
-    """Reports of progress by rank, in order of time."""
-
-    def __init__(self) -> None:
-        self.ranks: defaultdict[int | None, list[Progress]] = defaultdict(list)
-        self._latest = NEVER
-
-    def add(self, reports: Sequence[Progress]) -> None:
-        ranks = self.ranks
-        if reports[0].time >= self._latest:
-            # They are in order, and nearly always all are later than what is known.
-            for report in reports:
-                ranks[report.rank].append(report)
-        else:
-            for report in reports:
-                insort(ranks[report.rank], report, key=_time)
-        self._latest = max(self._latest, reports[-1].time)
+_rank = attrgetter("rank")
+_pod = attrgetter("pod")
 
 
 class Peers:
@@ -211,15 +164,14 @@ class LastWords:
 
 
 class Ledger:
-    """All of these, kept together: each is given the facts it is made of."""
+    """All of these for one window."""
 
-    def __init__(self) -> None:
-        self.steps = Steps()
-        self.statuses: ByRank[ExitStatus] = ByRank()
-        self.launched: ByRank[LauncherFailure] = ByRank()
-        self.done: ByRank[RunFinished] = ByRank()
-        self.stopped: ByRank[PlannedStop] = ByRank()
-        self.pods: ByPod[ContainerTerminated] = ByPod()
+    def __init__(self, window: Window) -> None:
+        self.steps = window.grouped(Progress, _rank)
+        self.statuses = window.grouped(ExitStatus, _rank)
+        self.launched = window.grouped(LauncherFailure, _rank)
+        self.done = window.grouped(RunFinished, _rank)
+        self.pods = window.grouped(ContainerTerminated, _pod)
         self.words = LastWords()
         self.ends = Ends()
         self.complaints = Complaints()
@@ -228,29 +180,26 @@ class Ledger:
         self.own_lines: tuple[Lines[Any], ...] = (own, cuda, rendezvous)
         errors, reports, failed = Lines[NcclError](), Lines[WatchdogReport](), Lines[RendezvousFailure]()
         self.peer_lines: tuple[Lines[Any], ...] = (errors, reports, failed)
-        pids: tuple[ByPid[Any], ...] = (ByPid(), ByPid(), ByPid(), ByPid())
-        #: By process, of those who name it the one to be believed first.
-        self.pids: tuple[dict[int, list[Any]], ...] = tuple(known.known for known in pids)
-        self._parts: dict[type[Fact], tuple[Digest[Any], ...]] = {
-            Progress: (self.steps,),
-            ExitStatus: (self.statuses, pids[3]),
-            LauncherFailure: (self.launched, pids[0]),
-            RunFinished: (self.done,),
-            PlannedStop: (self.stopped,),
-            ContainerTerminated: (self.pods,),
+        #: Facts that know process and rank, by process; of those who name it the one to be believed first.
+        kinds: tuple[type[Fact], ...] = (LauncherFailure, FatalSignal, ExceptionRaised, ExitStatus)
+        self.pids = tuple([window.grouped(kind, _ranked_pid) for kind in kinds])
+        parts: dict[type[Fact], tuple[Any, ...]] = {
             NcclError: (self.peers, own, errors),
             WatchdogReport: (self.peers, reports, self.words),
             RendezvousFailure: (self.peers, rendezvous, failed),
             CudaError: (cuda,),
-            FatalSignal: (self.ends, self.complaints, pids[1]),
-            ExceptionRaised: (self.peers, self.complaints, pids[2]),
+            FatalSignal: (self.ends, self.complaints),
+            ExceptionRaised: (self.peers, self.complaints),
         }
+        for kind, some in parts.items():
+            if facts := window.of(kind):
+                for part in some:
+                    part.add(facts)
 
-    def take(self, new: Mapping[type[Fact], Sequence[Any]]) -> None:
-        """Take facts, by type."""
-        for kind, facts in new.items():
-            for part in self._parts.get(kind, ()):
-                part.add(facts)
+
+def _ranked_pid(fact: Fact) -> int | None:
+    """Its process, where it knows the rank, too."""
+    return None if fact.rank is None else getattr(fact, "pid", None)
 
 
 def place_of(fact: Fact) -> tuple[str, int, str]:

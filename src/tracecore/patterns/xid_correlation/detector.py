@@ -9,7 +9,6 @@ from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.xid_catalog import entry
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
-from tracecore.patterns.judged import Judged
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
@@ -111,7 +110,6 @@ class XidCorrelation(Pattern[Config]):
     maturity = "experimental"
     needs = (Xid, PodEvicted)
     triggers = (PodEvicted,)
-    asides = (Xid,)
     Config = Config
 
     @property
@@ -123,26 +121,20 @@ class XidCorrelation(Pattern[Config]):
             return ()
         return ((fact.node,),)
 
-    def matters(self, window: Window, fact: Fact) -> bool:
-        """An Xid matters to evictions after it."""
-        evictions = window.of(PodEvicted)
-        return bool(evictions) and fact.time <= evictions[-1].time
-
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        joined = Joined.resumed(window)
-        joined.verdicts += self._join(window, joined)
-        return joined.leave(window)
+        return list(self._join(window))
 
-    def _join(self, window: Window, joined: Joined) -> Iterator[Verdict]:
-        xids = iter(joined.later(window.of(Xid)))
+    def _join(self, window: Window) -> Iterator[Verdict]:
+        xids = iter(window.of(Xid))
         upcoming = next(xids, None)
         near = self.config.window
-        evicted, latest, longest = joined.evicted, joined.latest, joined.longest
-        latest_end = 0 if latest is None else latest.end
-        longest_end = 0 if longest is None else longest.end
-        latest_until, longest_until = latest_end + near, longest_end + near
-        time = joined.until
-        for eviction in joined.later(window.of(PodEvicted)):
+        evicted: dict[str | None, int] = {}
+        # The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later.
+        latest: Xid | None = None
+        longest: Xid | None = None
+        latest_end = longest_end = 0
+        latest_until = longest_until = near
+        for eviction in window.of(PodEvicted):
             time, pod = eviction.time, eviction.pod
             while upcoming is not None and upcoming.time <= time:
                 latest = upcoming
@@ -164,17 +156,3 @@ class XidCorrelation(Pattern[Config]):
                     xid=latest if recent else longest,
                     eviction=eviction,
                 )
-        joined.until, joined.latest, joined.longest = time, latest, longest
-
-
-class Joined(Judged):
-    """The last Xid to begin, and the one that went on longest: a folded storm may outlast those that began later; and
-    when each pod was last evicted."""
-
-    __slots__ = ("evicted", "latest", "longest")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.evicted: dict[str | None, int] = {}
-        self.latest: Xid | None = None
-        self.longest: Xid | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -176,7 +177,8 @@ def shares(counts: Mapping[str, int], order: Sequence[str]) -> Markup:
     return Markup("").join(parts)
 
 
-def gpu_squares(states: Sequence[tuple[str, str]]) -> Markup:
+@lru_cache(4096)
+def gpu_squares(states: tuple[tuple[str, str], ...]) -> Markup:
     """The GPUs of a node as squares, at most 16 in a row. Each is (name, state)."""
     count = min(16, max(8, len(states)))
     parts = [_svg('<svg viewBox="0 0 {} 10" preserveAspectRatio="xMinYMid meet" aria-hidden="true">', count * 11)]

@@ -17,8 +17,8 @@ from tracecore.server.pages.templating import render
 from tracecore.store.records import Gpu, IncidentRow, NodeRow
 
 router = APIRouter()
-#: Tiles of one page.
-TILES: Final = 500
+#: Tiles of one state on a page.
+TILES: Final = 160
 ORDER: Final = ("failed", "degraded", "silent", "healthy")
 
 
@@ -27,28 +27,34 @@ def nodes(
     request: Request,
     who: Reader,
     store: Held,
-    now: Now,
     q: str = Query("", max_length=300),
     state: str = Query("", max_length=16),
     cursor: str = Query("", max_length=600),
 ) -> Response:
-    page = store.nodes.find(state=state or None, name=q.strip() or None, limit=TILES, cursor=cursor or None)
-    groups: list[tuple[str, list[NodeRow]]] = [
-        (name, own) for name in ORDER if (own := [row for row in page.nodes if row.state == name])
-    ]
+    name = q.strip() or None
+    asked = (state,) if state else ORDER
+    groups: list[tuple[str, list[NodeRow]]] = []
+    after = None
+    for one in asked:
+        # Nodes in trouble stand on the first page, however many healthy ones there are.
+        last = one == asked[-1]
+        if last or not cursor:
+            page = store.nodes.find(state=one, name=name, limit=TILES, cursor=cursor or None)
+            groups += [(one, page.nodes)] if page.nodes else []
+            after = page.next if last else after
     return render(
         request,
         "nodes.html",
         groups=groups,
-        next=page.next,
+        next=after,
         given={"q": q, "state": state, "cursor": cursor},
-        counts=store.overview(now, days=1).nodes,
+        counts=store.nodes.counts(),
         squares=_squares,
     )
 
 
 def _squares(gpus: list[Gpu]) -> object:
-    return gpu_squares([(gpu.gpu, gpu.state) for gpu in gpus])
+    return gpu_squares(tuple((gpu.gpu, gpu.state) for gpu in gpus[:16]))
 
 
 @router.get("/nodes/{name:path}")

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from tracecore.patterns import runbook, types
 from tracecore.patterns.cases import CaseError
 from tracecore.server.pages.access import Held, Now, Reader
-from tracecore.server.pages.overview import DAYS
+from tracecore.server.pages.overview import DAYS, lately
 from tracecore.server.pages.templating import render
 from tracecore.store.incidents import IncidentQuery
 
@@ -55,7 +55,7 @@ def runbook_of(name: str, wanted: Sequence[str] = runbook.SECTIONS) -> list[tupl
 @router.get("/patterns")
 def patterns(request: Request, who: Reader, store: Held, now: Now) -> Response:
     counts: Counter[str] = Counter()
-    for cause in store.overview(now, days=DAYS, tenant=who.tenant).causes:
+    for cause in lately(request, store, who, now).seen.causes:
         counts[cause.pattern] += cause.incidents
     rows = [msgspec.structs.replace(one, count=counts[one.name]) for one in catalogue().values()]
     return render(request, "patterns.html", rows=rows, days=DAYS)

@@ -46,12 +46,12 @@ def environment() -> Environment:
 def render(request: Request, name: str, status: int = 200, **context: Any) -> Response:
     """A page, or the part of one that htmx asked for."""
     clock = getattr(request.app.state, "clock", words.now)
-    frame = {"here": request.url.path, "now": clock(), "csrf": form_token(request), "viewer": _viewer(request)}
+    frame = {"here": request.url.path, "now": clock(), "csrf": form_token(request), "viewer": viewer(request)}
     page = environment().get_template(name).render(**frame | context)
     return remember(request, HTMLResponse(page, status))
 
 
-def _viewer(request: Request) -> str:
-    """The name of who looks; empty where the server asks nobody."""
+def viewer(request: Request) -> Principal | None:
+    """Who looks; None where the server asks nobody, or does not know yet."""
     found = getattr(request.state, "principal", None)
-    return found.name if isinstance(found, Principal) and found.how != "none" else ""
+    return found if isinstance(found, Principal) and found.how != "none" else None

@@ -69,4 +69,9 @@ def _one(store: Store, who: Principal, id: str) -> dict[str, Any]:
     if row is None:
         raise HTTPException(404, "no such upload")
     rows = [store.incidents.row(name, tenant=who.tenant) for name in row.incidents[:20]]
-    return {"row": row, "incidents": [found for found in rows if found is not None]}
+    return {
+        "row": row,
+        "incidents": [found for found in rows if found is not None],
+        "has_document": row.state == "done" and store.uploads.document(id) is not None,
+        "has_page": row.state == "done" and store.uploads.page(id) is not None,
+    }

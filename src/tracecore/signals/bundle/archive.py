@@ -25,7 +25,7 @@ ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.Tar
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How much a bundle may ask for.
+    """Limits of a bundle.
 
     Args:
         files: files and archive members in all.
@@ -49,7 +49,7 @@ class Bomb(ValueError):
 
 
 def reason(error: BaseException) -> str:
-    """Why something could not be read, in a few words."""
+    """Return why something could not be read, in a few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
@@ -231,7 +231,7 @@ class Tar:
 
     @property
     def cut(self) -> str:
-        """What is wrong with the rest of the archive, as far as it was read; empty where nothing is."""
+        """Return what is wrong with the rest of the archive, as far as it was read; empty where nothing is."""
         return getattr(self._file, "cut", "")
 
     def members(self) -> Iterator[tuple[int, tarfile.TarInfo]]:

@@ -9,33 +9,42 @@ from __future__ import annotations
 import io
 import os
 import stat
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, TypedDict, cast
+from typing import BinaryIO, TypedDict
 
 import msgspec
 
-from tracecore.signals import folders
 from tracecore.signals.bundle import archive, exports, identity, ordinals
 from tracecore.signals.bundle.archive import Limits, Opener
+from tracecore.signals.bundle.opening import (
+    GIVEN,
+    aside,
+    decompressed,
+    descriptor,
+    end_of_file,
+    exactly,
+    inside,
+    not_regular,
+    open_file,
+    spool,
+    stem,
+    walk,
+)
 from tracecore.signals.bundle.recognition import holds_work, recognise, recorded_times, times
+from tracecore.signals.bundle.settling import settle_local_ranks, settle_pods, settle_time
 from tracecore.signals.kernel import lines as kernel_lines
-from tracecore.signals.kubernetes import objects
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
 from tracecore.signals.redaction import redacted
-from tracecore.signals.stamps import DAY, Stamp
+from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import BASE_TIME, Clock, Counters, Stream
 
 HEAD = 64 * 1024
-TAIL = 32 * 1024
 #: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
 NESTED_ZIP = 1 << 30
-#: Bytes of standard input that are copied aside.
-GIVEN = 64 << 30
 #: Bytes of exports of logs that are held in memory.
 EXPORTS = 4 * exports.MAX_SIZE
 
@@ -73,11 +82,11 @@ class Bundle(msgspec.Struct, kw_only=True):
     redact: bool = True
 
     def layers(self) -> dict[str, int]:
-        """How many files there are of each layer, those without any included."""
+        """Return how many files there are of each layer, those without any included."""
         return {layer: sum(1 for stream in self.streams if stream.layer == layer) for layer in LAYERS}
 
     def coverage(self, counters: Counters) -> Coverage:
-        """What a diagnosis says about what it has seen."""
+        """Return what a diagnosis says about what it has seen."""
         return {
             "files_read": len({stream.path for stream in self.streams}),
             "bytes_read": counters.bytes_read,
@@ -93,7 +102,7 @@ class Bundle(msgspec.Struct, kw_only=True):
     def note_shrunk(self) -> None:
         """Notes files that became shorter since they were found: what was at their end may not have been read."""
         for stream in self.streams:
-            if isinstance(stream.open, partial) and stream.open.func is _open and stream.size:
+            if isinstance(stream.open, partial) and stream.open.func is open_file and stream.size:
                 try:
                     size = os.stat(stream.open.args[0]).st_size
                 except OSError:
@@ -122,13 +131,13 @@ def discover(
     """
     search = _Search(limits or Limits(), redact=redact)
     for path in sorted({os.fspath(path) for path in paths}):
-        if _descriptor(path) is None and not os.path.lexists(path):
+        if descriptor(path) is None and not os.path.lexists(path):
             raise FileNotFoundError(path)
         search.path(Path(path))
-    _settle_local_ranks(search.streams)
-    _settle_pods(search.streams)
+    settle_local_ranks(search.streams)
+    settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
-    clock = _settle_time(search.stamps, BASE_TIME if now is None else now)
+    clock = settle_time(search.stamps, BASE_TIME if now is None else now)
     return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
 
 
@@ -157,18 +166,18 @@ class _Search:
 
     def path(self, root: Path) -> None:
         """A file or directory the user named."""
-        if (number := _descriptor(os.fspath(root))) is not None:
+        if (number := descriptor(os.fspath(root))) is not None:
             self._given(number, "<stdin>" if number == 0 else str(root))
             return
         if not root.is_dir():
             self.file(str(root), root.name)
             return
         real = os.path.realpath(root)
-        for path, relative in _walk(root, self.skip):
+        for path, relative in walk(root, self.skip):
             if self.count >= self.limits.files:
                 self.skip(str(root), f"more than {self.limits.files} files: the rest was left out")
                 return
-            if os.path.islink(path) and not _inside(path, real):
+            if os.path.islink(path) and not inside(path, real):
                 self.skip(path, "a link that leads out of the directory")
                 continue
             self.file(path, f"{root.name}/{relative}")
@@ -177,7 +186,7 @@ class _Search:
         """Read standard input or another open file; what can be read only once is copied."""
         self.count += 1
         try:
-            copy, whole = _spool(number)
+            copy, whole = spool(number)
             if not whole:
                 self.skip(shown, f"read in part: more than {GIVEN >> 30} GiB")
             self.compressed += copy.size
@@ -192,10 +201,10 @@ class _Search:
         try:
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
-                self.skip(path, _not_regular(found.st_mode))
+                self.skip(path, not_regular(found.st_mode))
                 return
             self.compressed += found.st_size
-            self.consider(path, relative, partial(_open, path), found.st_size, 0)
+            self.consider(path, relative, partial(open_file, path), found.st_size, 0)
         except archive.ERRORS as error:
             self.skip(path, archive.reason(error))
 
@@ -203,7 +212,7 @@ class _Search:
         """Recognises one file, going into it where it is an archive."""
         path, relative = self.shown(path), printable(relative)
         with opener() as file:
-            head = _exactly(file, HEAD)
+            head = exactly(file, HEAD)
             kind = archive.kind(head)
             made_of = None if kind else exports.shape(head)
             if made_of is not None and self._export(path, relative, made_of, head, file):
@@ -214,7 +223,7 @@ class _Search:
                 return
         if not kind:
             with opener() as file:
-                self._recognise(path, relative, opener, size, _exactly(file, HEAD), file)
+                self._recognise(path, relative, opener, size, exactly(file, HEAD), file)
                 self._note_cut(path, file)
             return
         if depth >= self.limits.depth:
@@ -231,13 +240,13 @@ class _Search:
             self.skip(path, f"read in part: {cut}")
 
     def _compressed(self, path: str, relative: str, opener: Opener, size: int | None, kind: str, depth: int) -> None:
-        inner = partial(_decompressed, opener, kind, size if size is not None else self.limits.ratio_from, self.limits)
+        inner = partial(decompressed, opener, kind, size if size is not None else self.limits.ratio_from, self.limits)
         with inner() as file:
-            tar = archive.kind(_exactly(file, 512)) == "tar"
+            tar = archive.kind(exactly(file, 512)) == "tar"
         if tar:
             self._tar(path, relative, inner, depth)
         else:
-            self.consider(path, _stem(relative), inner, None, depth + 1)
+            self.consider(path, stem(relative), inner, None, depth + 1)
 
     def _tar(self, path: str, relative: str, opener: Opener, depth: int) -> None:
         tar = archive.Tar(opener, self.limits)
@@ -261,7 +270,7 @@ class _Search:
             self.skip(path, f"read in part: {archive.reason(error)}" if found else archive.reason(error))
 
     def _zip(self, path: str, relative: str, opener: Opener, depth: int) -> None:
-        bundle = archive.Zip(partial(_aside, opener, NESTED_ZIP) if depth else opener, self.limits)
+        bundle = archive.Zip(partial(aside, opener, NESTED_ZIP) if depth else opener, self.limits)
         for info, allowed in bundle.members():
             name = archive.safe_name(info.filename)
             shown = f"{path}!/{name or info.filename}"
@@ -293,7 +302,7 @@ class _Search:
 
     def _export(self, path: str, relative: str, made_of: exports.Shape, head: bytes, file: BinaryIO) -> bool:
         """The logs of an export, each as a file of its own; whether there are any, and it was not too large."""
-        data = head + _exactly(file, exports.MAX_SIZE + 1 - len(head))
+        data = head + exactly(file, exports.MAX_SIZE + 1 - len(head))
         self.exported += len(data)
         if len(data) > exports.MAX_SIZE or self.exported > EXPORTS:
             self.skip(path, "exports of logs too large to be held, read line by line: give them in parts")
@@ -311,7 +320,7 @@ class _Search:
                 log.resource if "k8s.pod.name" in log.resource else identity.of(f"{relative}/{name}") | log.resource
             )
             with opener() as inner:
-                start = _exactly(inner, HEAD)
+                start = exactly(inner, HEAD)
                 self._recognise(f"{path}!/{name}", f"{relative}/{name}", opener, len(log.data), start, inner, resource)
         return bool(export.logs)
 
@@ -330,7 +339,7 @@ class _Search:
             # An archive may have two members of one name.
             path = f"{path} ({self.paths[path]})"
         complete = len(head) < HEAD
-        tail, size = (b"", len(head)) if complete else _tail(file, head, size)
+        tail, size = (b"", len(head)) if complete else end_of_file(file, head, size)
         if not file.seekable():
             most = max(4 * self.limits.ratio_from, self.limits.ratio * self.compressed)
             if self.expanded + (size or 0) > most:
@@ -373,175 +382,3 @@ class _Search:
         self.streams.append(stream)
         if holds_work(found, head, tail):
             self.streams.append(msgspec.structs.replace(stream, layer="stdout", resource=dict(stream.resource)))
-
-
-def _settle_time(stamps: list[Stamp], now: int) -> Clock:
-    """The end of the bundle: complete timestamps decide on the year, then those without one count too."""
-    whole = max((stamp.nanos for stamp in stamps if not stamp.missing), default=None)
-    reference = now if whole is None else whole
-    dated = [stamp.resolve(reference) for stamp in stamps if stamp.missing != "date"]
-    if dated:
-        return Clock(max(dated), True)
-    return Clock(_last_of_day(sorted({stamp.nanos for stamp in stamps}), reference), False)
-
-
-def _last_of_day(clocks: list[int], reference: int) -> int:
-    """The end of a bundle whose logs have times of the day and no date.
-
-    A run may go past midnight: the longest time in which no log ends is the one after the last of them.
-    """
-    if not clocks:
-        return reference
-    following = [*clocks[1:], clocks[0] + DAY]
-    silence = [later - clock for clock, later in zip(clocks, following, strict=True)]
-    return reference - reference % DAY + clocks[silence.index(max(silence))]
-
-
-def _settle_pods(streams: list[Stream]) -> None:
-    """What the objects of pods say about them (node, job, rank) holds for their logs, and before the file's name."""
-    logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
-    if not logs:
-        return
-    known: dict[tuple[str, str], Attributes] = {}
-    for stream in streams:
-        if stream.format in ("kubernetes_json", "kubernetes_yaml"):
-            try:
-                known.update(((namespace, name), identity) for namespace, name, identity in objects.pods(stream))
-            except archive.ERRORS:
-                continue  # it will be read, and fail, again where that is reported
-    for stream in logs:
-        key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
-        stream.resource.update(known.get(key, {}))
-
-
-def _settle_local_ranks(streams: list[Stream]) -> None:
-    """A local rank is the global one where there is one node: where only one log is of a local rank 0, and one has the
-    lines of all of them, which a launcher writes beside it.
-    """
-    of_all = {stream.path for stream in streams if stream.resource.pop("gen_ai.training.local_ranks", False)}
-    of_zero = {
-        stream.path
-        for stream in streams
-        if stream.resource.get("gen_ai.training.local_rank") == 0
-        and stream.resource.get("log.iostream", "stderr") == "stderr"
-        and stream.resource.get("tracecore.attempt", 0) == 0
-    }
-    if len(of_all) > 1 or len(of_zero) > 1:
-        for stream in streams:
-            stream.single_node = False
-        return
-    for stream in streams:
-        local = stream.resource.get("gen_ai.training.local_rank")
-        if local is not None:
-            stream.resource.setdefault("gen_ai.training.rank", local)
-
-
-def _walk(root: Path, skip: Callable[[str, str], None]) -> Iterator[tuple[str, str]]:
-    """Every file below and its path from there, by name, directories in their place.
-
-    Links to directories are not entered.
-    """
-    for folder, files in folders.walk(root, lambda problem: skip(str(problem.filename), archive.reason(problem))):
-        here = Path(folder)
-        # A path object for every file costs more than to open it.
-        shown = "" if str(here) == "." else os.path.join(here, "")
-        below = "" if here == root else here.relative_to(root).as_posix() + "/"
-        for name in files:
-            yield shown + name, below + name
-
-
-def _not_regular(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a pipe: give what comes out of it as standard input, `tracecore diagnose -`"
-    return "a socket" if stat.S_ISSOCK(mode) else "a device"
-
-
-def _descriptor(name: str) -> int | None:
-    """The descriptor of the open file that such a path stands for."""
-    if name in ("-", "/dev/stdin"):
-        return 0
-    for prefix in ("/dev/fd/", "/proc/self/fd/"):
-        if name.startswith(prefix) and name[len(prefix) :].isdigit():
-            return int(name[len(prefix) :])
-    return None
-
-
-class _Copy:
-    """Opens a temporary file that has no name any more, as often as wanted."""
-
-    def __init__(self, file: BinaryIO, size: int) -> None:
-        self._file = file
-        self.size = size
-
-    def __call__(self) -> BinaryIO:
-        return open(f"/proc/self/fd/{self._file.fileno()}", "rb", buffering=0)
-
-
-def _spool(number: int) -> tuple[_Copy, bool]:
-    """Copy an open file to where it can be read again; whether all of it was."""
-    if stat.S_ISREG(os.fstat(number).st_mode):
-        file = cast(BinaryIO, os.fdopen(os.dup(number), "rb", buffering=0))
-        return _Copy(file, os.fstat(number).st_size), True
-    copy = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-    size = 0
-    while size < GIVEN and (chunk := os.read(number, 1 << 20)):
-        size += copy.write(chunk) or 0
-    whole = size < GIVEN or not os.read(number, 1)
-    return _Copy(cast(BinaryIO, copy), size), whole
-
-
-def _inside(path: str, real: str) -> bool:
-    return os.path.commonpath((os.path.realpath(path), real)) == real
-
-
-def _open(path: str) -> BinaryIO:
-    return open(path, "rb", buffering=0)
-
-
-def _decompressed(opener: Opener, kind: str, compressed: int, limits: Limits) -> BinaryIO:
-    return archive.decompress(opener(), kind, compressed, limits)
-
-
-def _aside(opener: Opener, most: int) -> BinaryIO:
-    """A copy that can be read from its end, in memory while small."""
-    copy = tempfile.SpooledTemporaryFile(max_size=16 << 20)  # noqa: SIM115
-    size = 0
-    with opener() as file:
-        while chunk := file.read(1 << 20):
-            size += len(chunk)
-            if size > most:
-                copy.close()
-                raise archive.Bomb(f"a zip of more than {most} bytes inside of an archive")
-            copy.write(chunk)
-    copy.seek(0)
-    return cast(BinaryIO, copy)
-
-
-def _exactly(file: BinaryIO, size: int) -> bytes:
-    parts: list[bytes] = []
-    while size > 0 and (chunk := file.read(size)):
-        parts.append(chunk)
-        size -= len(chunk)
-    return b"".join(parts)
-
-
-def _tail(file: BinaryIO, head: bytes, size: int | None) -> tuple[bytes, int | None]:
-    """The end of a file whose head was read, and its size: by a seek where that is possible, else by reading on."""
-    if file.seekable():
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(end - TAIL, len(head)))
-        return _exactly(file, TAIL), size
-    last = b""
-    read = len(head)
-    while chunk := file.read(1 << 20):
-        last = (last + chunk)[-TAIL:]
-        read += len(chunk)
-    return last, read
-
-
-def _stem(name: str) -> str:
-    """Without the suffix of a compression."""
-    for suffix in (".gz", ".bz2", ".xz", ".zst", ".zstd"):
-        if name.endswith(suffix):
-            return name[: -len(suffix)]
-    return name

@@ -1,4 +1,4 @@
-"""What log services give out: entries of many writers in one document, each with its time, its text and its origin.
+"""Exports of log services: entries of many writers in one document, each with its time, its text and its origin.
 
 Read are the exports of Google's and Amazon's services, Azure's, Loki's (logcli, Grafana, its API), Datadog's, those of
 Elasticsearch, and lines as Fluent Bit and Beats ship them; as JSON, lines of JSON, or CSV. An export is taken like an
@@ -91,7 +91,7 @@ class Export(NamedTuple):
 
 
 def shape(head: bytes) -> Shape | None:
-    """Whether a file is an export, by its beginning, and what it is made of."""
+    """Return whether a file is an export, by its beginning, and what it is made of."""
     if _OPENS.match(head):
         if not any(all(word in head for word in words) for words in _MARKS):
             return None
@@ -108,7 +108,7 @@ def shape(head: bytes) -> Shape | None:
 
 
 def _is_exported(entry: Entry) -> bool:
-    """Whether a line is a service's own, and not that of a program that logs JSON with words like theirs."""
+    """Return whether a line is a service's own, and not that of a program that logs JSON with words like theirs."""
     if isinstance(entry.get("textPayload"), str) or isinstance(entry.get("jsonPayload"), dict):
         return True
     if isinstance(entry.get("_source"), dict) or (entry.get("type") == "log" and "attributes" in entry):
@@ -213,7 +213,7 @@ def _listed(raw: msgspec.Raw) -> list[msgspec.Raw]:
 
 
 def _told(stream: Entry) -> Iterator[Entry | None]:
-    """What Loki's API gives: the labels once, then pairs of time and line."""
+    """Yield what Loki's API gives: the labels once, then pairs of time and line."""
     for pair in stream["values"]:
         if isinstance(pair, list) and len(pair) >= 2:
             yield {"labels": stream.get("stream"), "timestamp": pair[0], "line": pair[1]}
@@ -276,7 +276,7 @@ def _clock(text: str) -> int | None:
 
 
 def _origin(entry: Entry) -> dict[str, str]:
-    """Who wrote an entry: pod and container, else host and stream."""
+    """Return who wrote an entry: pod and container, else host and stream."""
     resource = entry.get("resource")
     parts = (resource.get("labels") if isinstance(resource, dict) else None, entry.get("labels"), entry.get("fields"))
     places: list[Entry] = [entry, *(part for part in parts if isinstance(part, dict))]

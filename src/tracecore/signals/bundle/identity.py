@@ -1,4 +1,4 @@
-"""Whose output a file is, as far as its path tells."""
+"""The identity (node, pod, rank) that the path of a file tells."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def of(path: str) -> Attributes:
 
 @lru_cache(maxsize=1024)
 def _is_node(folder: str) -> bool:
-    """Whether a folder is named after a machine; many files lie in one folder."""
+    """Return whether a folder is named after a machine; many files lie in one folder."""
     return _NODE.match(folder) is not None

@@ -39,7 +39,7 @@ _WORLD = re2.compile(rb"(?i)\bworld[_ -]?size['\"]?[ =:]+(\d{1,7})\b")
 
 
 class Processes(NamedTuple):
-    """What the two ends of a file say of the processes that wrote it.
+    """Statements at the two ends of a file about the processes that wrote it.
 
     Args:
         launched: a launcher that starts several of them speaks.
@@ -128,7 +128,7 @@ def settle(streams: Iterable[Stream], said: dict[str, Processes]) -> None:
 
 
 def _place(stream: Stream) -> _Place | None:
-    """Where among its like a log stands, by the name of its pod, or of its file where that names a role."""
+    """Return where among its like a log stands, by the name of its pod, or of its file where that names a role."""
     pod = stream.resource.get("k8s.pod.name")
     if isinstance(pod, str):
         folder, name = str(stream.resource.get("k8s.namespace.name", "")), pod

@@ -1,4 +1,4 @@
-"""What a file is, by its content first, then by its name."""
+"""Recognise the format of a file by its content first, then by its name."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LAYER_OF = {
 
 
 class Recognised(msgspec.Struct, frozen=True):
-    """What a file is; `format` is empty where nothing reads it, and `reason` says why."""
+    """The format of a file; `format` is empty where nothing reads it, and `reason` says why."""
 
     format: str = ""
     layer: str = ""
@@ -137,7 +137,7 @@ _BINARY = bytes(set(range(32)) - {7, 8, 9, 10, 12, 13, 27})
 
 
 def recognise(head: bytes, tail: bytes, name: str, complete: bool) -> Recognised:
-    """What a file is.
+    """Return what a file is.
 
     Args:
         head: its first bytes, tens of KiB.
@@ -252,7 +252,7 @@ def _by_line(sample: bytes) -> str:
 
 
 def _kind(line: bytes) -> str:
-    """Which format of lines this could be one of; cheap questions come before regular expressions."""
+    """Return which format of lines this could be one of; cheap questions come before regular expressions."""
     if line.startswith(_KERNEL):
         return "dmesg"
     first, early = line[:1], line[:60]
@@ -308,7 +308,7 @@ _WORK = re2.compile(
 
 
 def holds_work(found: Recognised, head: bytes, tail: bytes) -> bool:
-    """Whether a log of the system also has the output of a program that trains."""
+    """Return whether a log of the system also has the output of a program that trains."""
     if found.format not in ("syslog", "journal_json"):
         return False
     for line in (head + b"\n" + tail).split(b"\n"):
@@ -321,11 +321,14 @@ def holds_work(found: Recognised, head: bytes, tail: bytes) -> bool:
     return False
 
 
+_LABELLED = re2.compile(rb"^ *\d{1,7}: ?[\[A-Za-z]")
+
+
 def _wrapping(head: bytes) -> str:
-    """Which of `dialects.WRAPPINGS` stands before every line: nearly all have it."""
+    """Return which of `dialects.WRAPPINGS` stands before every line: nearly all have it; of a few lines all."""
     lines = [line for line in head[:16_384].split(b"\n")[:60] if line.strip() and not _about_containers(line)]
     if len(lines) < 4:
-        return ""
+        return "srun" if len(lines) > 1 and all(map(_LABELLED.match, lines)) else ""
     for name, expression in WRAPPINGS.items():
         # The first few tell that nearly every file has none.
         first = [line for line in lines[:8] if _MAY_WRAP[name](line)]
@@ -338,7 +341,7 @@ def _wrapping(head: bytes) -> str:
 
 
 def _about_containers(line: bytes) -> bool:
-    """What compose itself says between the lines of its containers."""
+    """Return what compose itself says between the lines of its containers."""
     return line.startswith(b"Attaching to ") or b" exited with code " in line
 
 
@@ -432,7 +435,7 @@ _JOURNALED = re2.compile(rb'__REALTIME_TIMESTAMP(?:=|"\s*:\s*")(\d{10,17})')
 
 
 def recorded_times(sample: bytes) -> list[int]:
-    """When things happened that Kubernetes objects or journal entries tell of; the latest is all that matters."""
+    """Times in Kubernetes objects or journal entries; only the latest matters."""
     found = [stamps.parse(text.decode()) or 0 for text in _HAPPENED.findall(sample)]
     found += [int(micros) * 1000 for micros in _JOURNALED.findall(sample)]
     found = [time for time in found if stamps.is_plausible(time)]

@@ -1,4 +1,4 @@
-"""What `ibstat` prints: the ports of a machine's InfiniBand adapters."""
+"""Output of `ibstat`: the ports of a machine's InfiniBand adapters."""
 
 from __future__ import annotations
 

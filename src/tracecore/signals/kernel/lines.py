@@ -35,7 +35,7 @@ _AUDIT = re2.compile(rb"(?m)\[ *(\d+)\.(\d+)\].{0,60}audit\((1\d{9})\.(\d{3}):\d
 
 
 def boot_time(text: bytes) -> int | None:
-    """When the machine booted, where the log tells (the clock chip at start, an audit record later)."""
+    """Return when the machine booted, where the log tells (the clock chip at start, an audit record later)."""
     last = None
     for match in _AUDIT.finditer(text):
         last = match
@@ -73,7 +73,7 @@ _SYSTEM = re2.compile(
 
 
 def is_system(program: str) -> bool:
-    """Whether a program of this name is part of the machine, and no work that runs on it."""
+    """Return whether a program of this name is part of the machine, and no work that runs on it."""
     return not program or bool(_SYSTEM.match(program))
 
 
@@ -82,7 +82,7 @@ _MONOTONIC = re2.compile(rb"^([\w.-]{1,255}) kernel: ")
 
 
 def dialect(stream: Stream, clock: Clock) -> Dialect:
-    """How to read the lines of this kernel or system log."""
+    """Return how to read the lines of this kernel or system log."""
     work = stream.layer == "stdout"
     boot, inferred = stream.boot_time, False
     if boot is None:

@@ -59,7 +59,7 @@ class Gone(ApiError):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """Who we are.
+    """Credentials of a client.
 
     Args:
         headers: made anew for each request, since tokens are renewed on disk.

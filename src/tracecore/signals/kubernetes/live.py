@@ -1,4 +1,4 @@
-"""What objects say has happened, told while they change: each thing once, however often its object is told again.
+"""Events taken from objects while they change: each once, however often its object is told again.
 
 The reading of an object is that of `kubectl get -o json` in a bundle (`objects.records`). A watch repeats itself: a pod
 whose label changes still has the container that was killed an hour ago, and an event that happens again is the same
@@ -36,7 +36,7 @@ def unwrapped(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
 
 
 def likeness(item: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """What an event has in common with those that say the same of another pod or at another time.
+    """Return what an event has in common with those that say the same of another pod or at another time.
 
     A busy cluster tells thousands of events a second that mean nothing to anybody here: whoever has seen that one of
     them does need not look at the next. None for what is no event.
@@ -68,7 +68,7 @@ class Live:
         self._streams: dict[str, Stream] = {}
 
     def signals(self, change: str, item: dict[str, Any], now: int) -> Iterator[LogSignal]:
-        """What this object says that had not been said.
+        """Yield what this object says that had not been said.
 
         Args:
             change: ADDED, MODIFIED, DELETED; nothing for an object that was pulled.

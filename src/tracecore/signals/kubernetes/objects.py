@@ -153,7 +153,7 @@ def _items(documents: Iterator[object]) -> Iterator[Json]:
 
 
 def records(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSignal]:
-    """What one object says has happened."""
+    """Yield what one object says has happened."""
     kind = item.get("kind")
     if kind == "Event":
         yield _event(item, stream, clock, index)
@@ -315,7 +315,7 @@ def _pod(item: Json, stream: Stream, clock: Clock, index: int) -> Iterator[LogSi
 
 
 def _deleted(meta: Json) -> int | None:
-    """When somebody asked for the pod to go: what is left of its life then is its grace period."""
+    """Return when somebody asked for the pod to go: what is left of its life then is its grace period."""
     when, grace = _time(meta.get("deletionTimestamp")), meta.get("deletionGracePeriodSeconds")
     if when is None:
         return None
@@ -323,7 +323,7 @@ def _deleted(meta: Json) -> int | None:
 
 
 def _stopped(status: Json) -> int | None:
-    """When a pod was ended: as its conditions, else its containers say; of one that never ran, when it came."""
+    """Return when a pod was ended: as its conditions, else its containers say; of one that never ran, when it came."""
     conditions = [_dict(c) for c in _list(status.get("conditions"))]
     ends = [
         _time(c.get("lastTransitionTime")) or 0

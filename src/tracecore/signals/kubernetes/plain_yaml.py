@@ -197,7 +197,7 @@ class _Parser:
 
 
 def _key_end(text: str) -> int:
-    """Where the colon after the key is; -1 where there is no key."""
+    """Return where the colon after the key is; -1 where there is no key."""
     if text[:1] in ('"', "'"):
         end = _closing(text[1:], text[0])
         if end < 0 or text[end + 2 : end + 3] != ":":

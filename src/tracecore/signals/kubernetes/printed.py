@@ -1,4 +1,4 @@
-"""What kubectl prints for people: `describe pod`, `describe node`, `get events`.
+"""Output of kubectl for people: `describe pod`, `describe node`, `get events`.
 
 Events there have ages, not times: they are counted back from the end of the bundle, and their records say so.
 """

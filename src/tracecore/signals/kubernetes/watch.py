@@ -234,7 +234,7 @@ class Follower:
                 return  # it has ended by itself
 
     def changes(self) -> Iterator[Change]:
-        """What is told, for ever."""
+        """Yield what is told, for ever."""
         wait = self._back_off[0]
         suspect = bool(self.version)
         while not self._stop.is_set():
@@ -298,7 +298,7 @@ class Follower:
             raise found
 
     def _forbidden(self, error: Forbidden) -> bool:
-        """Whether it is known what to do without this right."""
+        """Return whether it is known what to do without this right."""
         name = self.collection.name
         for verb in ("list", "watch"):
             if str(error) == f"missing right: {verb} {name}":
@@ -368,7 +368,7 @@ class Follower:
             self.wake()
 
     def _change(self, line: bytes) -> Change | None:
-        """What a line says; None for one that says nothing.
+        """Return what a line says; None for one that says nothing.
 
         Raises:
             ApiError: the server says that the watch cannot go on.

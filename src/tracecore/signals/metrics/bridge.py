@@ -83,7 +83,7 @@ S = TypeVar("S")
 
 
 class Memory(Generic[S]):
-    """What a bridge remembers of each of its series. When full, what was silent for long makes room."""
+    """State of a bridge for each of its series. When it is full, long silent series make room."""
 
     def __init__(self, limits: Limits) -> None:
         self._states: dict[Hashable, tuple[int, S]] = {}
@@ -136,7 +136,7 @@ class Bridges:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many samples were left out, by reason."""
+        """Return how many samples were left out, by reason."""
         left = self._left_out + Counter({"series": sum(bridge.dropped for bridge in self.bridges)})
         return {reason: left[reason] for reason in sorted(left)}
 
@@ -154,7 +154,7 @@ class Bridges:
             self._waiting.append(sample)
 
     def advance(self, now: int) -> list[LogSignal]:
-        """What the samples show that are old enough at `now`."""
+        """Return what the samples show that are old enough at `now`."""
         ahead = now + AHEAD
         ready: list[Sample] = []
         rest: list[Sample] = []
@@ -170,7 +170,7 @@ class Bridges:
         return self._release(ready)
 
     def finish(self) -> list[LogSignal]:
-        """What all samples show that still wait: nothing more will come."""
+        """Return what all samples show that still wait: nothing more will come."""
         ready, self._waiting = self._waiting, []
         self._done = max([self._done, *(sample.time for sample in ready)])
         return self._release(ready)

@@ -84,7 +84,7 @@ def written(line: str) -> Written:
 
 
 def _is_name(name: str) -> bool:
-    """Whether it may be the name of a label."""
+    """Return whether it may be the name of a label."""
     return name.isascii() and name.isidentifier()
 
 
@@ -168,7 +168,7 @@ def _exemplar(behind: str) -> Exemplar:
 
 
 def about(line: str) -> About | None:
-    """What a comment says about a metric; None for any other comment.
+    """Return what a comment says about a metric; None for any other comment.
 
     Raises:
         ExpositionError: a type that is none.

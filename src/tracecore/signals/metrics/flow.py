@@ -21,7 +21,7 @@ _IMPOSSIBLE: Final = 1e14
 
 
 class Flow(NamedTuple):
-    """What a series says between two of its samples.
+    """The change of a series between two of its samples.
 
     Args:
         since: time of the sample before.
@@ -37,7 +37,7 @@ class Flow(NamedTuple):
 
 
 class Manner(msgspec.Struct):
-    """How the series of one name on one node have behaved so far."""
+    """The behaviour so far of the series of one name on one node."""
 
     documented: bool
     declared: str
@@ -49,7 +49,7 @@ class Manner(msgspec.Struct):
 
     @property
     def counts(self) -> bool:
-        """Whether they count bytes, and do not tell bytes per second."""
+        """Return whether they count bytes, and do not tell bytes per second."""
         if self.impossible:
             return True
         if self.falls * 4 > self.rises:
@@ -92,7 +92,7 @@ class FlowMemory:
         return found
 
     def flow(self, sample: Sample) -> Flow | None:
-        """What happened since the sample before; None for a repetition of it.
+        """Return what happened since the sample before; None for a repetition of it.
 
         The first one has none before it: it tells a rate, or nothing.
         """

@@ -1,4 +1,4 @@
-"""How much of a GPU's memory is free, one record for each GPU and scrape."""
+"""Free memory of GPUs, one record for each GPU and scrape."""
 
 from __future__ import annotations
 

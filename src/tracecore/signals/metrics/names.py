@@ -1,4 +1,4 @@
-"""Which bus id a GPU has that an exporter knows by its UUID or its index only."""
+"""Find the bus id of a GPU that an exporter knows by its UUID or its index only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST: Final = 1 << 18
 
 
 class GpuNames:
-    """What has been said so far about the names of GPUs. A name that was given to two GPUs is nobody's."""
+    """The names of GPUs seen so far. A name that was given to two GPUs counts for neither."""
 
     def __init__(self, most: int = MOST) -> None:
         self._by_uuid: dict[str, str | None] = {}

@@ -103,7 +103,7 @@ class Series(msgspec.Struct, eq=False):
 
     @property
     def mig(self) -> bool:
-        """Whether it is about an instance, and not the whole GPU."""
+        """Return whether it is about an instance, and not the whole GPU."""
         return "hw.gpu.mig.id" in self.attributes
 
 

@@ -134,7 +134,7 @@ class EccBridge:
 
 
 def _part(attributes: Attributes) -> str:
-    """Which part of the GPU a counter is for; empty for all of it."""
+    """Return which part of the GPU a counter is for; empty for all of it."""
     if (location := attributes.get("error.location")) is not None:
         return str(location)
     kind = str(attributes.get("hw.gpu.memory.kind", ""))

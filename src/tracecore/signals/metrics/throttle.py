@@ -25,7 +25,7 @@ _NOT_THROTTLED: Final = frozenset({"none", "idle", "applications_clocks", "low_u
 
 
 class _Look(msgspec.Struct):
-    """What the samples of one instant say about one GPU.
+    """The samples of one instant about one GPU.
 
     Args:
         sample: any of them.

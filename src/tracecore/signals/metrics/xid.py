@@ -14,7 +14,7 @@ MOST: Final = 9_999
 
 
 class XidGaugeBridge:
-    """What the gauge shows, once for each value.
+    """Report each value of the gauge once.
 
     It keeps the last Xid until the driver is loaded again, for weeks if need be, so that it tells of no event and there
     is nothing to count. It can only agree with a kernel log that tells of one.

@@ -1,1 +1,1 @@
-"""What `nvidia-smi` prints, as metric points."""
+"""Output of `nvidia-smi` as metric points."""

@@ -1,4 +1,4 @@
-"""How much a request will become, before it becomes that.
+"""Bounds on the memory that a request needs once it is decoded.
 
 A record of two bytes takes a hundred when it is decoded and a thousand as a dictionary: a request of the usual size
 limit, a few kilobytes when compressed, would take gigabytes. Lengths are counted first, level by level, without

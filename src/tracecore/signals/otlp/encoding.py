@@ -182,12 +182,12 @@ class _Key:
         self.known: dict[str, bytes] = {}
 
     def before(self, size: int) -> bytes:
-        """What stands before an `AnyValue` of so many bytes."""
+        """Return what stands before an `AnyValue` of so many bytes."""
         length = varint(size)
         return self.tag + varint(len(self.name) + 1 + len(length) + size) + self.name + b"\x12" + length
 
     def text(self, size: int) -> bytes:
-        """What stands before a text of so many bytes."""
+        """Return what stands before a text of so many bytes."""
         length = varint(size)
         found = self.before(1 + len(length) + size) + b"\x0a" + length
         if size < _TEXT_LIMIT:

@@ -1,4 +1,4 @@
-"""What an OTLP server answers: partial success, and errors."""
+"""Answers of an OTLP server: partial success, and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def failure(code: int, text: str, json: bool) -> bytes:
 
 
 def rejected(signal: str, content: bytes, kind: str) -> tuple[int, str] | None:
-    """How many records a server refused, and why; None where the answer cannot be read."""
+    """Return how many records a server refused, and why; None where the answer cannot be read."""
     from google.protobuf.message import DecodeError
 
     try:

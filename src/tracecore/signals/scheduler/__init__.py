@@ -1,1 +1,1 @@
-"""What launchers and schedulers say about a job's processes: exit statuses, Slurm's accounting and state."""
+"""Statements of launchers and schedulers about a job's processes: exit statuses, Slurm's accounting and state."""

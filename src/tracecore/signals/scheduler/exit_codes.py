@@ -83,7 +83,7 @@ def read(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
 
 
 def _launcher(raw: bytes, stream: Stream, clock: Clock) -> LogSignal | None:
-    """How a supervised command itself ended, `{"launcher": 1}`: of which rank that is, nobody knows."""
+    """Return how a supervised command itself ended, `{"launcher": 1}`: of which rank that is, nobody knows."""
     try:
         status = msgspec.json.decode(raw, type=_Supervised).launcher
     except msgspec.DecodeError:

@@ -85,12 +85,12 @@ def _job(row: dict[str, str], body: str, stream: Stream, clock: Clock, source: S
 
 
 def _counts(code: int, state: str) -> bool:
-    """Whether this is how a process ended: a job that lost its node has a 0 there, too, and did not end well."""
+    """Return whether this is how a process ended: a job that lost its node has a 0 there, too, and did not end well."""
     return state not in ("RUNNING", "PENDING") and (code != 0 or state == "COMPLETED")
 
 
 def _says_nothing(step: str, state: str) -> bool:
-    """Whether a step says nothing about how the job went.
+    """Return whether a step says nothing about how the job went.
 
     The one that Slurm runs for itself (`extern`) ends well whatever happens; and steps are cancelled because a task or
     the node failed as often as because somebody asked: who asked is in the job's own row.

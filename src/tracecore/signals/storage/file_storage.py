@@ -21,7 +21,7 @@ _MIB: Final = 1 << 20
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
-    """When the room of what is no longer current is given back to the file system.
+    """Options for giving unused room back to the file system.
 
     Args:
         directory: accepted for the Collector's sake; nothing is copied here.
@@ -66,7 +66,7 @@ class FileStorageConfig(msgspec.Struct, frozen=True, kw_only=True):
     recreate: bool = False
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What is wrong with it, and where."""
+        """Yield what is wrong with it, and where."""
         try:
             if not 0 <= int(self.directory_permissions, 8) <= 0o777:
                 raise ValueError
@@ -163,7 +163,7 @@ class FileStorage:
 
     @property
     def failed_compactions(self) -> int:
-        """How often a file could not be rewritten, all files together."""
+        """Return how often a file could not be rewritten, all files together."""
         return sum(journal.failed_compactions for journal in self._open.values())
 
     def stop(self) -> None:

@@ -41,7 +41,7 @@ _WORD: Final = 4
 
 
 def collect(path: Path) -> list[Value]:
-    """What all ports say now; nothing where there are none.
+    """Return what all ports say now; nothing where there are none.
 
     Args:
         path: `/sys/class/infiniband`, or where it is mounted.

@@ -74,7 +74,7 @@ class Nvml:
             return  # it is gone already
 
     def collect(self) -> list[Value]:
-        """What all GPUs say now.
+        """Return what all GPUs say now.
 
         Raises:
             NvmlError: the driver does not answer; open it anew.
@@ -184,7 +184,7 @@ class Nvml:
                 yield Value("hw.gpu.throttle.duration", held.violationTime / 1e9, "s", about, True)
 
     def _fields(self, handle: Any, who: dict[str, str | int]) -> Iterator[Value]:
-        """What has no function of its own, in one call: memory's temperature, traffic of PCIe and of NVLinks."""
+        """Yield what has no function of its own, in one call: memory's temperature, traffic of PCIe and of NVLinks."""
         nvml = self._nvml
         links: list[int] = []
         for link in range(MOST_LINKS):

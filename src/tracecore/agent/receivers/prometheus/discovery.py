@@ -1,4 +1,4 @@
-"""Where targets come from: written down, or pods that the Kubernetes API knows."""
+"""Discovery of targets: written down, or pods that the Kubernetes API knows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Discovery(Protocol):
         """Of each target, `__address__` among them."""
 
     def wrong(self) -> str:
-        """Why targets are not known; empty when they are."""
+        """Return why targets are not known; empty when they are."""
 
 
 def discoveries(job: ScrapeConfig) -> list[Discovery]:

@@ -40,7 +40,7 @@ _CONTROLLERS: Final = {
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What a target says about one of its metrics."""
+    """Type, unit and help of a metric, as its target states them."""
 
     name: str
     type: str = "unknown"
@@ -53,7 +53,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 def named(name: str, known: Mapping[str, Metadata]) -> tuple[Metadata, str]:
-    """Which metric a series of this name belongs to, and that metric's name."""
+    """Return which metric a series of this name belongs to, and that metric's name."""
     if (found := known.get(name)) is not None:
         return found, name
     for suffix in _TRIMMED:
@@ -128,7 +128,7 @@ def _split(instance: str) -> tuple[str, str]:
 
 
 def discernible(host: str) -> bool:
-    """Whether a host's name tells which machine it is; `localhost` does not."""
+    """Return whether a host's name tells which machine it is; `localhost` does not."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -175,7 +175,7 @@ class Group:
         self.parts, self.exemplars, self.sum, self.count = [], [], None, None
 
     def point(self) -> dict[str, Any] | None:
-        """What the answer says; None without a count, which is the one thing it needs."""
+        """Return what the answer says; None without a count, which is the one thing it needs."""
         count = self.count
         self.shown = False
         if count is None or not 0 <= count < 2**64:

@@ -29,11 +29,11 @@ _USUAL: Final = ("OpenMetricsText1.0.0", "OpenMetricsText0.0.1", "PrometheusText
 
 
 class ScrapeError(Exception):
-    """Why there is no answer."""
+    """The reason for a missing answer."""
 
 
 class Answer(NamedTuple):
-    """What a target said.
+    """The answer of a target.
 
     Args:
         text: decompressed.

@@ -42,7 +42,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
+        """Return what to do about a setting that is not here on purpose."""
         return (
             f'"{name}" is not supported here; write it to a file and name that: {name}_file'
             if name
@@ -207,7 +207,7 @@ class KubernetesSd(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
+        """Return what to do about a setting that is not here on purpose."""
         return f'"{name}" {elsewhere.HERE}' if name in _OTHER_CLUSTER or name in _PROXY else ""
 
 
@@ -301,7 +301,7 @@ class ScrapeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
+        """Return what to do about a setting that is not here on purpose."""
         if name.endswith("_sd_configs"):
             return f'the discovery "{name}" {elsewhere.HERE}'
         return f'"{name}" {elsewhere.HERE}' if name in (*_PROXY, "oauth2", "http_headers") else ""
@@ -373,7 +373,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def elsewhere(name: str) -> str:
-        """What to do about a setting that is not here on purpose."""
+        """Return what to do about a setting that is not here on purpose."""
         return f"a target allocator {elsewhere.HERE}" if name == "target_allocator" else ""
 
     def jobs(self) -> list[Any]:

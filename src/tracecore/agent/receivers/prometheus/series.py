@@ -27,7 +27,7 @@ Labels: TypeAlias = dict[str, str]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes a scrape fail; 0 for no limit but that of the format.
+    """Limits of a scrape; 0 for no limit but that of the format.
 
     Args:
         samples: of one answer, after rules have dropped some.
@@ -42,7 +42,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     value: int = 0
 
     def wrong(self, labels: Mapping[str, str]) -> str:
-        """Which of them a series breaks."""
+        """Return which of them a series breaks."""
         if self.labels and len(labels) > self.labels:
             return f"a series of more than {self.labels} labels"
         if self.name and any(len(name) > self.name for name in labels):
@@ -77,7 +77,7 @@ class Entry:
 
 
 class Tally(msgspec.Struct):
-    """What one answer had.
+    """Counts of one answer.
 
     Args:
         scraped: samples in it.
@@ -95,7 +95,7 @@ class Tally(msgspec.Struct):
 
 
 class SeriesMemory:
-    """What is known of a target's series.
+    """State of a target's series.
 
     Args:
         labels: of the target; every series gets them.
@@ -251,7 +251,7 @@ class SeriesMemory:
         self._new = []
 
     def _unlearn(self) -> None:
-        """What was learned from an answer that failed half-way."""
+        """Forget what was learned from an answer that failed half-way."""
         if not self._new:
             return
         for entry in self._new:
@@ -358,7 +358,7 @@ class SeriesMemory:
         self._aside = 0
 
     def _learn(self, line: str, open_metrics: bool, tally: Tally) -> tuple[Entry, int]:
-        """What a line that is not known yet is."""
+        """Return what a line that is not known yet is."""
         found = written(line)
         key = line[: found.end]
         entry = self._known.get(key)

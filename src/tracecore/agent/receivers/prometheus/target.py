@@ -49,7 +49,7 @@ _EXTRA: Final = ("scrape_timeout_seconds", "scrape_sample_limit", "scrape_body_s
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is scraped.
+    """A target: address, labels and job.
 
     Args:
         config: its job.
@@ -305,7 +305,7 @@ class Scraper:
         self.wrong = wrong
 
     def _place(self, labels: dict[str, str]) -> Place:
-        """Where series with these labels belong."""
+        """Return where series with these labels belong."""
         own = self.target.labels
         job, instance = labels.get("job") or own["job"], labels.get("instance") or own["instance"]
         prefix = "otel_scope_"

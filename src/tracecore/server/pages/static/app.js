@@ -49,15 +49,15 @@
   const listening = document.querySelector("[hx-trigger*='tracecore:']");
   if (listening && "EventSource" in window) {
     const waiting = new Set();
-    let timer = 0;
+    let timer = 0, last = 0;
+    // The first change is shown at once, many changes together at most every three seconds.
     const say = (name) => {
       waiting.add(name);
-      // Many changes at once are one reload.
       if (!timer) timer = setTimeout(() => {
-        timer = 0;
+        timer = 0; last = Date.now();
         for (const one of waiting) document.body.dispatchEvent(new CustomEvent(one));
         waiting.clear();
-      }, 400);
+      }, Math.max(200, last + 3000 - Date.now()));
     };
     const live = (on, words) => { if (sign) { sign.hidden = false; sign.classList.toggle("on", on); sign.textContent = words; } };
     const shown = document.querySelector("[data-incident]");
@@ -163,7 +163,7 @@
       };
       request.onerror = () => failed("The connection broke. Nothing was kept; try again.");
       request.open("POST", form.getAttribute("action"));
-      request.setRequestHeader("Accept", "application/json, text/html;q=0.5");
+      request.setRequestHeader("Accept", "application/json");
       request.send(new FormData(form));
     });
   }

@@ -1,1 +1,1 @@
-"""What the Collector's operators do to log entries: parse, move, join, route, drop."""
+"""The Collector's operators on log entries: parse, move, join, route, drop."""

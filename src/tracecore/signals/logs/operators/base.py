@@ -1,4 +1,4 @@
-"""What all operators have: a condition, a way to deal with failures, and somewhere to write."""
+"""Base of operators: a condition, a way to deal with failures, and somewhere to write."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Operator:
         """Writes everything that is held back."""
 
     def held(self, source: object) -> int | None:
-        """Where the first entry of a file begins that is held back."""
+        """Return where the first entry of a file begins that is held back."""
         return None
 
 

@@ -75,7 +75,7 @@ class _Count(msgspec.Struct):
 
 
 def problems(operators: Sequence[Any]) -> list[Problem]:
-    """What is wrong with the configuration of operators, and where."""
+    """Return what is wrong with the configuration of operators, and where."""
     try:
         Chain(operators, _Count())
     except ChainError as error:
@@ -130,7 +130,7 @@ class Chain:
             raise ChainError(wrong)
 
     def process(self, entries: list[Entry], now: int) -> list[Entry]:
-        """What becomes of entries; some may be held back."""
+        """Return what becomes of entries; some may be held back."""
         if self.operators:
             self.operators[0].process(entries, now)
         else:
@@ -150,7 +150,7 @@ class Chain:
         return self._taken()
 
     def held(self, source: object) -> int | None:
-        """Where the first entry of a file begins that is held back."""
+        """Return where the first entry of a file begins that is held back."""
         return min((at for operator in self.operators if (at := operator.held(source)) is not None), default=None)
 
     def _taken(self) -> list[Entry]:

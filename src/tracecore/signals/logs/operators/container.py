@@ -34,7 +34,7 @@ _NAMES: Final = {
 
 
 def pod_of(path: str) -> Attributes | None:
-    """What the path of a container's log says about it; None where it is no such path."""
+    """Return what the path of a container's log says about it; None where it is no such path."""
     match = _PATH.match(path)
     if match is None:
         return None

@@ -56,7 +56,7 @@ class Searcher:
         self.names = tuple(self._slow.groupindex)
 
     def found(self, text: str) -> bool:
-        """Whether it matches somewhere."""
+        """Return whether it matches somewhere."""
         if self._quick is not None and _TELLING not in text and text[-1:] != "\n":
             return self._quick.match(text) is not None
         return self._slow.search(text) is not None
@@ -153,7 +153,7 @@ def _characters(item: Any) -> frozenset[int]:
 
 
 def _deterministic(steps: list[_Step]) -> bool:
-    """Whether every repetition ends where the next item begins, so that no other division is ever tried."""
+    """Return whether every repetition ends where the next item begins, so that no other division is ever tried."""
     for number, (characters, repeats, missing) in enumerate(steps):
         if not repeats and not missing:
             continue

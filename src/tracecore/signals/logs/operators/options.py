@@ -145,7 +145,7 @@ class Options:
         return Options(found, (*self.path, name), self._problems)
 
     def made(self, name: str, make: Callable[[], T]) -> T | None:
-        """What a function makes; None, and a mistake noted, where it cannot."""
+        """Return what a function makes; None, and a mistake noted, where it cannot."""
         return self._made(name, make)
 
     def finish(self) -> None:

@@ -124,7 +124,7 @@ class TimeReader:
 
 
 class Parser(Operator):
-    """What parsers have in common: where they read and write, and what they read from the outcome."""
+    """Base of parsers: where they read and write, and what they take from the outcome."""
 
     def __init__(self, options: Options, failures: Failures) -> None:
         super().__init__(options, failures)
@@ -186,7 +186,7 @@ class Parser(Operator):
             entry.scope = value
 
     def parse(self, value: Any) -> Any:
-        """What is made of a value.
+        """Return what is made of a value.
 
         Raises:
             OperatorError: nothing can be.

@@ -170,7 +170,7 @@ class Recombine(Operator):
 
 
 def _identified(field: Field | None) -> Callable[[Entry], Any]:
-    """What the source of an entry is called: by the field, or, where it has none, the file it was read from."""
+    """Return what the source of an entry is called: by the field, or, where it has none, the file it was read from."""
 
     def identify(entry: Entry) -> Any:
         value = MISSING if field is None else field.get(entry)

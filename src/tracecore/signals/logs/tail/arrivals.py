@@ -1,4 +1,4 @@
-"""What was handed out and what of it has arrived: the positions that a restart goes on from.
+"""Positions of what was handed out and of what has arrived, from which a restart goes on.
 
 Batches arrive in any order, and are reported by any thread. A position is written down as soon as its batch has
 arrived: what a kill doubles is what was under way, not what arrived since some last time.

@@ -17,7 +17,7 @@ _COMMON: Final = 4096
 
 
 class Template(msgspec.Struct, frozen=True):
-    """What records share.
+    """Values that the records of a batch share.
 
     Args:
         resource: attributes of the resource.
@@ -167,7 +167,7 @@ class Columns:
 
 
 class _Form:
-    """What stands around the time and the text of an encoded record."""
+    """The bytes around the time and the text of an encoded record."""
 
     __slots__ = ("_severity", "_timed", "heads", "tail")
 
@@ -181,7 +181,7 @@ class _Form:
         self.heads: dict[int, tuple[bytes, bytes]] = {}
 
     def head(self, size: int) -> tuple[bytes, bytes]:
-        """What stands before the time, and between time and text."""
+        """Return what stands before the time, and between time and text."""
         length = varint(size)
         middle = self._severity + b"\x2a" + varint(size + len(length) + 1) + b"\x0a" + length
         total = (9 if self._timed else 0) + len(middle) + size + len(self.tail)

@@ -1,4 +1,4 @@
-"""How far files were read and delivered, kept over restarts."""
+"""Positions up to which files were read and delivered, kept over restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Store(Protocol):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored of one file: up to `offset` everything has arrived, and so have the pieces of `beyond`."""
+    """The stored position of one file: everything up to `offset` has arrived, and so have the pieces of `beyond`."""
 
     version: int
     path: str
@@ -70,7 +70,7 @@ def load(store: Store) -> tuple[list[Watched], int]:
 
 
 def changes(files: Iterable[Watched]) -> dict[str, bytes]:
-    """What has to be written so that the store knows how far these files are."""
+    """Return what has to be written so that the store knows how far these files are."""
     found: dict[str, bytes] = {}
     for file in files:
         position = Position(
@@ -95,7 +95,7 @@ def changes(files: Iterable[Watched]) -> dict[str, bytes]:
 
 
 def _ordered(position: Position) -> bool:
-    """Whether what arrived ahead lies behind the offset, in order and apart."""
+    """Return whether what arrived ahead lies behind the offset, in order and apart."""
     at = position.offset
     for start, end, _ in position.beyond:
         if not at < start < end:

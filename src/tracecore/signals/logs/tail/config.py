@@ -23,7 +23,7 @@ SECOND: Final = 1_000 * MILLISECOND
 
 
 class Multiline(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an entry begins or ends, if not at line ends. One of the two patterns.
+    """Pattern for the beginning or the end of an entry that is more than a line. One of the two is given.
 
     Args:
         line_start_pattern: an entry begins where this matches.
@@ -55,7 +55,7 @@ class Sort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ordering(msgspec.Struct, frozen=True, kw_only=True):
-    """Which files are read, and in which order.
+    """Selection and order of the files that are read.
 
     Args:
         regex: named groups to sort by; a file that does not match is not read.
@@ -71,7 +71,7 @@ class Ordering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """What the receiver does when nobody takes its records: it waits and reads no further, and these say how.
+    """Options for waiting when nobody takes the receiver's records.
 
     Args:
         enabled: try again; otherwise the records are dropped, and counted.
@@ -180,7 +180,7 @@ class FileLogConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.rotation_stalled if containers else 0
 
     def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What is wrong with it, and where."""
+        """Yield what is wrong with it, and where."""
         from tracecore.signals.logs.operators.chain import problems
 
         if not self.include:
@@ -251,7 +251,7 @@ def codec(name: str) -> str:
 
 
 def regex_problem(pattern: str) -> str:
-    """What is wrong with a regular expression; nothing for a good one."""
+    """Return what is wrong with a regular expression; nothing for a good one."""
     try:
         re2.compile(pattern)
     except re2.error as error:

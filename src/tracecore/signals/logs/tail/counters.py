@@ -1,4 +1,4 @@
-"""What a receiver of files has done, in numbers."""
+"""Counters of a receiver of files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Counters(msgspec.Struct):
-    """What was read, and what went wrong."""
+    """Counters of what was read, and of what went wrong."""
 
     bytes_read: int = 0
     records: int = 0

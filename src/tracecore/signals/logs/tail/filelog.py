@@ -100,7 +100,7 @@ class FileLog:
 
     @property
     def more(self) -> bool:
-        """Whether there is more to read at once: call `poll` again without waiting."""
+        """Return whether there is more to read at once: call `poll` again without waiting."""
         return bool(self._queue) or self._places.crowded
 
     @property
@@ -110,7 +110,7 @@ class FileLog:
 
     @property
     def polled(self) -> tuple[str, ...]:
-        """Why some files are looked at every `poll_interval` only, and not when they change."""
+        """Return why some files are looked at every `poll_interval` only, and not when they change."""
         return ("inotify: false",) if self._watches is None else tuple(self._watches.reasons)
 
     @property
@@ -143,7 +143,7 @@ class FileLog:
         return max(interval, QUIET) if self._places.quiet and not self._reading.holds else interval
 
     def _paced(self) -> int:
-        """How soon to look again: at once where it costs little, seldom where there is always much to read."""
+        """Return how soon to look again: at once where it costs little, seldom where there is always much to read."""
         before, self._account = self._account, (time.monotonic_ns(), time.thread_time_ns())
         passed, spent = self._account[0] - before[0], self._account[1] - before[1]
         self._credit = max(min(self._credit + passed // SHARE - spent, CREDIT), -CREDIT)
@@ -155,7 +155,7 @@ class FileLog:
         return self._places.open_files
 
     def poll(self) -> list[LogBatch]:
-        """What came since the last time, at most a few megabytes of it."""
+        """Return what came since the last time, at most a few megabytes of it."""
         now = self._clock()
         self._arrive()
         # Also while there is much to read: what comes and goes meanwhile has to be opened before it is gone.
@@ -210,7 +210,7 @@ class FileLog:
         return [batch for batch in batches if not self._keeps or any(not file.placed for file, _ in batch.notes)]
 
     def rest(self) -> Iterator[LogBatch]:
-        """What is left in files that no path leads to, when this is the end: nobody can read it later."""
+        """Yield what is left in files that no path leads to, when this is the end: nobody can read it later."""
         while True:
             now = self._clock()
             files = self._places.lost(now)
@@ -228,7 +228,7 @@ class FileLog:
                 return
 
     def drain(self) -> list[LogBatch]:
-        """What is held back because it may not be whole yet.
+        """Return what is held back because it may not be whole yet.
 
         With a store there is nothing: it is read again after a restart, and then whole.
         """

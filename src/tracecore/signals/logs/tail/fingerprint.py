@@ -1,4 +1,4 @@
-"""What identifies a file: its first bytes, in whichever name or place it is found again."""
+"""Fingerprints of files: their first bytes identify them wherever they are moved to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Fingerprint(msgspec.Struct, frozen=True, gc=False):
     digest: bytes
 
     def begins(self, data: bytes) -> bool:
-        """Whether these bytes begin as the file did."""
+        """Return whether these bytes begin as the file did."""
         return 0 < self.length <= len(data) and digest(data[: self.length]) == self.digest
 
 

@@ -28,7 +28,7 @@ MAX_ALTERNATIVES: Final = 1000
 
 
 def problem(pattern: str) -> str:
-    """What is wrong with a glob; nothing for a good one."""
+    """Return what is wrong with a glob; nothing for a good one."""
     try:
         for alternative in alternatives(pattern):
             for part in alternative.split("/"):
@@ -157,7 +157,7 @@ class Finder:
 
     @property
     def stale(self) -> bool:
-        """Whether something may be found that was not the last time."""
+        """Return whether something may be found that was not the last time."""
         return any((base, number, 0) not in self._known for number, (base, _) in enumerate(self._patterns))
 
     def doubt(self) -> None:
@@ -176,7 +176,7 @@ class Finder:
         return self._compiled(part).match(name) is not None
 
     def _stale(self, base: str) -> None:
-        """What was found below a directory is to be found anew, and so below all that it is in."""
+        """Forget what was found below a directory and below its parents."""
         while True:
             for number, at in self._states:
                 self._known.pop((base, number, at), None)
@@ -253,7 +253,7 @@ class Finder:
         return [(where, at + 1) for where in self._matching(base, number, at, status, now)]
 
     def _asked(self, base: str, *, files: bool) -> tuple[os.stat_result | None, bool]:
-        """What is known of a directory, and whether changes in it are announced."""
+        """Return what is known of a directory, and whether changes in it are announced."""
         self._seen.add(base)
         watches = self._watches
         try:
@@ -333,12 +333,12 @@ class Finder:
 
 @functools.cache
 def _is_glob(part: str) -> bool:
-    """Whether a name may match others than itself."""
+    """Return whether a name may match others than itself."""
     return not _SPECIAL.isdisjoint(part)
 
 
 def _parts(pattern: str) -> tuple[str, list[str]]:
-    """Where a glob begins, and the names that follow."""
+    """Return where a glob begins, and the names that follow."""
     parts = pattern.split("/")
     if parts[-1] == "**":
         parts.append("*")

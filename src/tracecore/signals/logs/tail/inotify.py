@@ -1,4 +1,4 @@
-"""What the kernel announces of changes in directories: inotify, through the C library. Linux only."""
+"""Notices of changes in directories by inotify, through the C library. Linux only."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Inotify:
         self._remove(self._fd, number)
 
     def read(self) -> list[Event]:
-        """What was announced since the last time, each once."""
+        """Return what was announced since the last time, each once."""
         found: dict[bytes, None] = {}
         while True:
             try:
@@ -98,7 +98,7 @@ class Inotify:
         return events
 
     def wait(self, seconds: float) -> bool:
-        """Whether something is announced within this time."""
+        """Return whether something is announced within this time."""
         return bool(self._poll.poll(max(seconds, 0.0) * 1000))
 
     def close(self) -> None:

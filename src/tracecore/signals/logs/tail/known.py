@@ -75,7 +75,7 @@ class Known:
 
 
 def differ(one: int, other: int) -> bool:
-    """Whether two files that begin alike are different: neither is the beginning of the other.
+    """Return whether two files that begin alike are different: neither is the beginning of the other.
 
     Of what they have in common the beginning is compared, and the end.
     """

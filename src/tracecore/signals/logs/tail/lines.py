@@ -19,7 +19,7 @@ class Lines(Sequence[bytes]):
 
     @property
     def ends(self) -> Ends:
-        """Where the newlines are; whoever knows may say so."""
+        """Return where the newlines are; whoever knows may say so."""
         if self._ends is None:
             self._ends = np.flatnonzero(np.frombuffer(self.data, np.uint8) == 10)
         return self._ends

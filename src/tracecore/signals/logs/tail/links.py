@@ -15,7 +15,7 @@ MAX_PARTS: Final = 256
 
 
 def trusted(path: str, fd: int) -> bool:
-    """Whether an opened file may be read as the file at this path.
+    """Return whether an opened file may be read as the file at this path.
 
     The file is asked, not the path alone: what is at a path can be exchanged between two looks.
     """
@@ -35,7 +35,7 @@ def trusted(path: str, fd: int) -> bool:
 
 
 def _makers(path: str) -> set[int]:
-    """Who made the links on the way to a path."""
+    """Return who made the links on the way to a path."""
     return {status.st_uid for _, status in _walked(path) if _link(status)}
 
 

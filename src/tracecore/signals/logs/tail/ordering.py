@@ -1,4 +1,4 @@
-"""Which of the files that match are read, and in which order."""
+"""Choice and order of the files that match."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _sorted(paths: list[str], sorts: Sequence[Sort], regex: str, now: int) -> li
 
 
 def _key(path: str, sort: Sort, text: str, now: int) -> int | str | None:
-    """What a file is sorted by; None where it has none, and then it is not read."""
+    """Return what a file is sorted by; None where it has none, and then it is not read."""
     if sort.sort_type == "mtime":
         return _mtime(path) or None
     if sort.sort_type == "alphabetical":

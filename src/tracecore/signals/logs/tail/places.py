@@ -1,4 +1,4 @@
-"""Which file is at which path now: files are found, known again wherever they were moved to, and let go.
+"""Match files with paths: find them, recognise them wherever they were moved to, and let them go.
 
 A file is known by its first bytes. One that has no path any more is held open and read to its end.
 
@@ -177,7 +177,7 @@ class Places:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing has to be looked at before something is announced."""
+        """Return whether nothing has to be looked at before something is announced."""
         if self._idle or self._unlinked.open or self._fickle or self._finder.stale:
             return False
         return all(map(self._announced, self._busy.values()))
@@ -326,7 +326,7 @@ class Places:
         return found
 
     def _announced(self, place: Place) -> bool:
-        """Whether it is enough to look at a place when something happens there."""
+        """Return whether it is enough to look at a place when something happens there."""
         if self._watches is None or place.silent or place.links != 1 or not place.status:
             return False
         # What begins like another file waits for that one to go, and a last line without an end is given out some time.
@@ -338,7 +338,7 @@ class Places:
         return sum(place.file is None for place in due) > 1
 
     def _leave(self, place: Place) -> None:
-        """What was at a place is not there any more."""
+        """Note that the file of a place is not there any more."""
         if place.file is not None:
             place.file.placed = False
             self._unlinked.add(place.file)
@@ -407,7 +407,7 @@ class Places:
         self._claim(file, place, status, now, reads)
 
     def _same(self, file: Watched, place: Place) -> bool:
-        """Whether a file that changed still begins as it did."""
+        """Return whether a file that changed still begins as it did."""
         if file.fd is None:
             fd = self._open(place)
             if fd is None:
@@ -424,7 +424,7 @@ class Places:
         return True
 
     def _identify(self, place: Place, now: int, reads: list[Watched]) -> None:
-        """Which file is at a place where another one was, or none."""
+        """Decide which file is at a place where another one was, or none."""
         fd = self._open(place)
         if fd is None:
             return
@@ -598,7 +598,7 @@ class Places:
 
 
 def _unchanged(place: Place) -> bool:
-    """Whether a place is as it was, and nothing of what is there waits to be read."""
+    """Return whether a place is as it was, and nothing of what is there waits to be read."""
     try:
         status = os.stat(place.path)
     except OSError:

@@ -124,7 +124,7 @@ class Reading:
         return len(data), more
 
     def _to_line_end(self, file: Watched, want: int) -> int:
-        """How much of a large piece ends with a line: what has no rest need not be copied."""
+        """Return how much of a large piece ends with a line: what has no rest need not be copied."""
         if file.compressed or file.fd is None or file.offset + want >= file.target:
             return want
         last = os.pread(file.fd, LAST, file.offset + want - LAST).rfind(b"\n")
@@ -137,14 +137,14 @@ class Reading:
         self._arrivals.skip(file)
 
     def _unchanged(self, file: Watched) -> bool:
-        """Whether a file still begins as it did: then what was just read of it is what was written there."""
+        """Return whether a file still begins as it did: then what was just read of it is what was written there."""
         assert file.fd is not None
         known = file.fingerprint
         return fingerprint.digest(os.pread(file.fd, known.length, 0)) == known.digest
 
     @property
     def holds(self) -> bool:
-        """Whether something is held back until its time comes."""
+        """Return whether something is held back until its time comes."""
         return self._converter.holds
 
     def due(self, now: int, batches: list[LogBatch]) -> None:
@@ -189,7 +189,7 @@ class Reading:
         return tokens, starts, consumed
 
     def _flushed(self, file: Watched, rest: int, now: int) -> bool:
-        """Whether what stands after the last line end is to be given out."""
+        """Return whether what stands after the last line end is to be given out."""
         if file.compressed or self._config.delete_after_read:
             return True
         if not self._config.force_flush_period:

@@ -36,7 +36,7 @@ class UnlinkedFiles:
 
     @property
     def open(self) -> bool:
-        """Whether some may still be written to."""
+        """Return whether some may still be written to."""
         return bool(self._open)
 
     def add(self, file: Watched) -> None:

@@ -99,7 +99,7 @@ class Watched:
 
     @property
     def exhausted(self) -> bool:
-        """Whether there is nothing to read in it now."""
+        """Return whether there is nothing to read in it now."""
         return not self.compressed and self.size <= self.offset
 
     def close(self) -> None:
@@ -149,7 +149,7 @@ class Watched:
 
 
 def file_attributes(config: FileLogConfig, path: str, fd: int) -> dict[str, Value]:
-    """What the options `include_file_…` ask for."""
+    """Return what the options `include_file_…` ask for."""
     found: dict[str, Value] = {}
     if config.include_file_name:
         found["log.file.name"] = os.path.basename(path)

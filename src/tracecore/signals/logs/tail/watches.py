@@ -1,4 +1,4 @@
-"""Which directories the kernel is asked to watch, and what it says of them in words of paths.
+"""Watches on directories, and the kernel's notices of changes as paths.
 
 Where it cannot be asked, or does not know, files are looked at again and again instead; `reasons` says why.
 """
@@ -28,7 +28,7 @@ _LIMIT: Final = Path("/proc/sys/fs/inotify/max_user_watches")
 
 
 class Changes(msgspec.Struct):
-    """What was announced.
+    """Changes that the kernel announced.
 
     Args:
         paths: files that were written to, came or went, in order; also by way of the links that lead to them.
@@ -73,7 +73,7 @@ class Watches:
 
     @property
     def alive(self) -> bool:
-        """Whether anything is announced at all."""
+        """Return whether anything is announced at all."""
         return self._inotify is not None
 
     def __len__(self) -> int:
@@ -165,7 +165,7 @@ class Watches:
                 self.release(name)
 
     def linked(self, path: str) -> bool:
-        """Whether links lead to a file."""
+        """Return whether links lead to a file."""
         return path in self._steps
 
     def forget(self, path: str) -> None:
@@ -177,7 +177,7 @@ class Watches:
                 del self._led[step]
 
     def covers(self, path: str) -> bool:
-        """Whether all that happens to the file at a path is announced."""
+        """Return whether all that happens to the file at a path is announced."""
         if directory(path) not in self._with_files:
             return False
         steps = self._steps.get(path)
@@ -186,7 +186,7 @@ class Watches:
         )
 
     def read(self) -> Changes:
-        """What was announced since the last time."""
+        """Return what was announced since the last time."""
         changes = Changes(replaced=self._replaced)
         self._replaced = set()
         for number, mask, name in self._inotify.read() if self._inotify is not None else ():
@@ -222,7 +222,7 @@ class Watches:
                 changes.replaced.add(f"{path}/")
 
     def wait(self, seconds: float) -> bool:
-        """Whether something is announced within this time."""
+        """Return whether something is announced within this time."""
         return self._inotify is not None and self._inotify.wait(seconds)
 
     def _give_up(self, reason: str, number: int | None) -> None:

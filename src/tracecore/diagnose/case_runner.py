@@ -1,4 +1,4 @@
-"""Running cases: a timeline through the engine, what stands at each instant, and the golden at the end."""
+"""Runs the cases of patterns: a timeline through the engine, the verdicts at each instant, and the golden file."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from tracecore.engine import lodging
+from tracecore.engine import node_facts
 from tracecore.engine.emission import standing
 from tracecore.engine.engine import Engine
 from tracecore.facts.fact import Fact
@@ -61,8 +61,8 @@ def test_only_on_its_node_and_for_every_job_there() -> None:
 
 
 def test_what_waits_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lodging, "MOST_GUESTS", 8)
-    monkeypatch.setattr(lodging, "MOST_NODES", 4)
+    monkeypatch.setattr(node_facts, "MOST_FACTS", 8)
+    monkeypatch.setattr(node_facts, "MOST_NODES", 4)
     engine = Engine([CheckpointerHang()])
     engine.add([_trouble(number, "node-0", number) for number in range(20)])
     engine.add([_trouble(30 + number, f"node-{number}", 100 + number) for number in range(1, 9)])
@@ -74,20 +74,28 @@ def test_what_waits_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(e.verdict.key[0], e.verdict.confidence) for e in said] == [("gone", "partial"), ("llm", "full")]
 
 
-def test_what_is_steady_can_be_neither_guest_nor_host() -> None:
-    class Wrong(CheckpointerHang):
-        steady = (StorageError,)  # type: ignore[assignment]
-
-    with pytest.raises(ValueError, match="neither guest nor host"):
-        Engine([Wrong()])
-
-
 def test_what_is_old_is_forgotten() -> None:
-    kept = lodging.Lodging(CheckpointerHang(), Engine([]).stats)
-    kept.of_host(_save(0))
-    assert ("llm", "") in kept.of_guest(_trouble(1))
-    kept.sweep(START + 2 * SECOND)
-    assert ("llm", "") not in kept.of_guest(_trouble(3))
-    kept.sweep(START + 4 * SECOND)
-    kept.of_host(_save(5))
-    assert kept.arrivals == []
+    known = node_facts.NodeFacts(CheckpointerHang(), Engine([]).stats)
+    job = ("llm", "")
+    known.deliveries(_save(0))
+    trouble = _trouble(1)
+    assert (trouble, job) in known.deliveries(trouble)
+    known.prune(START + 2 * SECOND)
+    later = _trouble(3)
+    assert [key for _, key in known.deliveries(later)] == [("", "")]
+    known.prune(START + 4 * SECOND)
+    save = _save(5)
+    assert known.deliveries(save) == [(save, job)]
+
+
+def test_a_fact_at_the_time_of_the_cutoff_is_kept() -> None:
+    known = node_facts.NodeFacts(CheckpointerHang(), Engine([]).stats)
+    trouble, save = _trouble(1), _save(0)
+    known.deliveries(trouble)
+    known.deliveries(save)
+    known.prune(START)
+    assert (_save(2), ("llm", "")) in known.deliveries(_save(2))
+    assert ("llm", "") in [key for _, key in known.deliveries(_trouble(2, number=7))]
+    known.prune(START + SECOND)
+    other = _save(3, "other")
+    assert (trouble, ("other", "")) in known.deliveries(other)

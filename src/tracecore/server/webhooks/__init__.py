@@ -1,0 +1,1 @@
+"""Messages of other systems, taken by webhook, as facts."""

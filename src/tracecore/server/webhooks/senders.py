@@ -1,0 +1,103 @@
+"""Payloads of NVSentinel and Alertmanager, checked and read as reports."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tracecore.facts.coerce import moment
+from tracecore.server.webhooks.report import MAX_NAME, Report, pci_of, text_of
+
+#: Reports of one request.
+MOST: Final = 1_000
+#: Labels in which alerts say where and what.
+_NODE: Final = ("node", "Hostname", "hostname", "host", "kubernetes_node", "nodename", "instance")
+_PCI: Final = ("pci_bus_id", "pci", "busid")
+_CODE: Final = ("xid", "sxid", "err_code", "error_code", "code")
+
+
+class BadPayload(ValueError):
+    """It is not what this sender sends; the message says why."""
+
+
+def nvsentinel(payload: object, now: int) -> list[Report]:
+    """Read CloudEvents of NVSentinel's event exporter: one, or a batch.
+
+    Raises:
+        BadPayload: they are none.
+    """
+    events = payload if isinstance(payload, list) else [payload]
+    if len(events) > MOST:
+        raise BadPayload(f"more than {MOST} events in one request")
+    found = []
+    for event in events:
+        if not isinstance(event, dict) or event.get("specversion") != "1.0":
+            raise BadPayload("expected a CloudEvent with specversion 1.0")
+        data = event.get("data")
+        health = data.get("healthEvent") if isinstance(data, dict) else None
+        ident = text_of(event.get("id"), 100)
+        if not isinstance(health, dict) or not ident:
+            raise BadPayload("expected an id and data.healthEvent")
+        found.append(_health_event(event, health, ident, now))
+    return found
+
+
+def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now: int) -> Report:
+    entities = health.get("entitiesImpacted")
+    places = {
+        str(one.get("entityType", "")).upper(): one.get("entityValue")
+        for one in (entities if isinstance(entities, list) else ())
+        if isinstance(one, dict)
+    }
+    codes = health.get("errorCode")
+    codes = codes if isinstance(codes, list) else [codes]
+    code = next((str(one) for one in codes if isinstance(one, str | int) and str(one).isdecimal()), "")
+    return Report(
+        origin="nvsentinel",
+        ident=f"{text_of(event.get('source'), 200)}/{ident}",
+        name=text_of(health.get("checkName"), MAX_NAME),
+        healthy=health.get("isHealthy") is True,
+        message=text_of(health.get("message")),
+        node=text_of(health.get("nodeName"), MAX_NAME),
+        code=code[:6],
+        pci=pci_of(places.get("PCI")),
+        time=moment(health.get("generatedTimestamp")) or moment(event.get("time")) or now,
+    )
+
+
+def alertmanager(payload: object, now: int) -> list[Report]:
+    """Read what Alertmanager posts to a webhook (version 4).
+
+    Raises:
+        BadPayload: it is something else.
+    """
+    alerts = payload.get("alerts") if isinstance(payload, dict) else None
+    if not isinstance(alerts, list):
+        raise BadPayload("expected Alertmanager's webhook payload, with `alerts`")
+    if len(alerts) > MOST:
+        raise BadPayload(f"more than {MOST} alerts in one request; set max_alerts")
+    return [_alert(alert, now) for alert in alerts if isinstance(alert, dict)]
+
+
+def _alert(alert: dict[str, Any], now: int) -> Report:
+    labels, notes = _texts(alert.get("labels")), _texts(alert.get("annotations"))
+    healthy = alert.get("status") == "resolved"
+    began = moment(alert.get("startsAt")) or now
+    time = (moment(alert.get("endsAt")) or now) if healthy else began
+    code = next((labels[name] for name in _CODE if labels.get(name, "").isdecimal()), "")
+    node = next((labels[name] for name in _NODE if labels.get(name)), "")
+    return Report(
+        origin="alertmanager",
+        # An alert that fires again later is another report; one that is sent again is not.
+        ident=f"{text_of(alert.get('fingerprint'), 64)}/{began}/{'resolved' if healthy else 'firing'}",
+        name=labels.get("alertname", "")[:MAX_NAME],
+        healthy=healthy,
+        message=text_of(notes.get("description") or notes.get("summary") or notes.get("message")),
+        node=node.partition(":")[0][:MAX_NAME],
+        code=code[:6],
+        pci=next((found for name in _PCI if (found := pci_of(labels.get(name)))), ""),
+        time=time,
+    )
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {str(name): text for name, text in value.items() if isinstance(text, str)} if isinstance(value, dict) else {}

@@ -1,0 +1,70 @@
+"""Facts that need all files of a bundle: the year and the end, the identity of pods, and ranks."""
+
+from __future__ import annotations
+
+from tracecore.signals.bundle import archive
+from tracecore.signals.kubernetes import objects
+from tracecore.signals.record import Attributes
+from tracecore.signals.stamps import DAY, Stamp
+from tracecore.signals.stream import Clock, Stream
+
+
+def settle_time(stamps: list[Stamp], now: int) -> Clock:
+    """The end of the bundle: complete timestamps decide on the year, then those without one count too."""
+    whole = max((stamp.nanos for stamp in stamps if not stamp.missing), default=None)
+    reference = now if whole is None else whole
+    dated = [stamp.resolve(reference) for stamp in stamps if stamp.missing != "date"]
+    if dated:
+        return Clock(max(dated), True)
+    return Clock(_last_of_day(sorted({stamp.nanos for stamp in stamps}), reference), False)
+
+
+def _last_of_day(clocks: list[int], reference: int) -> int:
+    """The end of a bundle whose logs have times of the day and no date.
+
+    A run may go past midnight: the longest time in which no log ends is the one after the last of them.
+    """
+    if not clocks:
+        return reference
+    following = [*clocks[1:], clocks[0] + DAY]
+    silence = [later - clock for clock, later in zip(clocks, following, strict=True)]
+    return reference - reference % DAY + clocks[silence.index(max(silence))]
+
+
+def settle_pods(streams: list[Stream]) -> None:
+    """Give logs of pods the identity (node, job, rank) of the pods' objects; it wins over the file's name."""
+    logs = [stream for stream in streams if "k8s.pod.name" in stream.resource]
+    if not logs:
+        return
+    known: dict[tuple[str, str], Attributes] = {}
+    for stream in streams:
+        if stream.format in ("kubernetes_json", "kubernetes_yaml"):
+            try:
+                known.update(((namespace, name), identity) for namespace, name, identity in objects.pods(stream))
+            except archive.ERRORS:
+                continue  # it will be read, and fail, again where that is reported
+    for stream in logs:
+        key = (str(stream.resource.get("k8s.namespace.name", "")), str(stream.resource["k8s.pod.name"]))
+        stream.resource.update(known.get(key, {}))
+
+
+def settle_local_ranks(streams: list[Stream]) -> None:
+    """A local rank is the global one where there is one node: where only one log is of a local rank 0, and one has the
+    lines of all of them, which a launcher writes beside it.
+    """
+    of_all = {stream.path for stream in streams if stream.resource.pop("gen_ai.training.local_ranks", False)}
+    of_zero = {
+        stream.path
+        for stream in streams
+        if stream.resource.get("gen_ai.training.local_rank") == 0
+        and stream.resource.get("log.iostream", "stderr") == "stderr"
+        and stream.resource.get("tracecore.attempt", 0) == 0
+    }
+    if len(of_all) > 1 or len(of_zero) > 1:
+        for stream in streams:
+            stream.single_node = False
+        return
+    for stream in streams:
+        local = stream.resource.get("gen_ai.training.local_rank")
+        if local is not None:
+            stream.resource.setdefault("gen_ai.training.rank", local)
