@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.incidents.incident import Gap
-    from tracecore.incidents.run import Attempt, Run
+    from tracecore.incidents.run import JobAttempt, JobRun
 
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
@@ -38,7 +38,7 @@ _TELLING: Final = {
 _MUTE: Final = (NcclError, WatchdogReport, LauncherFailure, FatalSignal, ContainerTerminated)
 
 
-def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: bool) -> Incident | None:
+def unexplained(attempt: JobAttempt, run: JobRun, layers: Mapping[str, int], *, last: bool) -> Incident | None:
     """An incident without a root, where this attempt failed or hung and no verdict says why; None where it did not.
 
     Args:
@@ -68,7 +68,7 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
     return _incident(headline, suspects, evidence, state, attempt.job, attempt.number, run, layers)
 
 
-def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
+def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     """An incident without a root, where something speaks of a failure and nothing says how the run went on."""
     if not run.trouble or any(attempt.state in ("finished", "unended") for attempt in run.attempts.values()):
         return None
@@ -130,7 +130,7 @@ def _incident(
     state: str,
     job: str,
     attempt: int,
-    run: Run,
+    run: JobRun,
     layers: Mapping[str, int],
 ) -> Incident:
     # Who hangs leaves dumps, who failed a kernel log.
@@ -160,7 +160,7 @@ def _incident(
     )
 
 
-def _told_by_library(run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _told_by_library(run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """The collective library says what is wrong."""
     said: list[Fact] = [fact for fact in run.trouble if isinstance(fact, NcclError) and fact.error in _TELLING]
     if not said:
@@ -171,7 +171,7 @@ def _told_by_library(run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return f"The collectives could not be set up: {_TELLING[first.error]}{detail}", Suspects.of(said[:1]), said
 
 
-def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
+def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     statuses = {rank: s for rank, s in sorted(attempt.ended.items()) if s.exit_code}
     if not statuses:
         facts = sorted(attempt.bad, key=order)
@@ -192,14 +192,14 @@ def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     return headline, Suspects(ranks=tuple(ranks)), [*said, *evidence, *attempt.bad]
 
 
-def _only_gave_up(attempt: Attempt) -> bool:
+def _only_gave_up(attempt: JobAttempt) -> bool:
     """The watchdogs of ranks that waited ended them, and nothing else is known to have failed."""
     waited = {fact.rank for fact in attempt.stalls if isinstance(fact, WatchdogReport)}
     aborted = all(isinstance(fact, FatalSignal) and fact.signal == "SIGABRT" for fact in attempt.bad)
     return bool(waited) and not attempt.ended and aborted and {fact.rank for fact in attempt.bad} <= waited | {None}
 
 
-def _missed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _missed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Somebody says who did not come to a collective or barrier, and nobody else that it waits there."""
     said = [fact for fact in attempt.stalls if isinstance(fact, WatchdogReport) and fact.missing]
     if not said:
@@ -209,7 +209,7 @@ def _missed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return headline, Suspects(ranks=ranks), said
 
 
-def _apart(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _apart(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Most ranks stood at one line when their stacks were printed, as those do that wait; the others elsewhere."""
     places: dict[str, list[int]] = {}
     for rank, stack in sorted(attempt.stacks.items()):
@@ -227,7 +227,7 @@ def _apart(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return headline, Suspects(ranks=tuple(few)), evidence
 
 
-def _gone(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _gone(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Everybody who said something lost a connection: whoever said nothing was at the other end of it."""
     # Who ended well before the others did left them, too.
     left = {rank for rank, status in attempt.ended.items() if rank >= 0 and not status.alive and not status.exit_code}
@@ -247,7 +247,7 @@ def _ending(code: int) -> str:
     return name or f"exit status {code}"
 
 
-def _hung(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Processes that had not ended: hung or at work. Their own logs cannot tell, since silence has no line."""
     if attempt.finished:
         return None
@@ -273,7 +273,7 @@ def _alive(count: int) -> str:
     return "The process was" if count == 1 else f"{count} processes were"
 
 
-def _stalled(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
+def _stalled(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     stalls = [fact for fact in attempt.stalls if isinstance(fact, StepStalled)]
     facts = sorted(stalls or attempt.stalls, key=order)
     if stalls:

@@ -29,6 +29,7 @@ class Line(msgspec.Struct, gc=False):
         attributes: the record's own attributes; None where there are none.
         host: the machine, where the line names it.
         program: who logged it, in a syslog.
+        folded: the line had a whole traceback in a field: nothing that follows belongs to it.
     """
 
     text: bytes
@@ -39,6 +40,7 @@ class Line(msgspec.Struct, gc=False):
     attributes: Attributes | None = None
     host: str = ""
     program: str = ""
+    folded: bool = False
 
 
 #: Takes a raw line without its terminator.
@@ -119,6 +121,7 @@ def _unfold(line: Line) -> None:
         for name, value in fields.items():
             if isinstance(value, str) and TRACEBACK.decode() in value:
                 fields[name] = ""
+                line.folded = True
                 line.text = msgspec.json.encode(entry) + b"\n" + clean(value.encode("utf-8", "surrogatepass"))
                 rank = entry.get("global_rank", entry.get("rank"))
                 if type(rank) is int and 0 <= rank < MAX_RANK:
