@@ -177,6 +177,7 @@ def single_logs() -> list[Path]:
 
 #: Where `classify` on the tail still says something else, and why.
 TAIL_DIFFERS = {
+    "lone_receive": "that one rank called something else is told by lines of all ranks together",
     "waits_for_a_queue": "an empty queue may follow from a loader that ended; the diagnosis blames the rank",
     "helpers_complain": "without ranks a deadline of a helper comes before the exception of the trainer",
 }
@@ -192,7 +193,7 @@ def test_a_single_log_has_one_class(log: Path, tmp_path: Path) -> None:
     said = diagnose([folder])
     document = said.document()
     ended = Ended(folder=folder, logs=(folder / "output.log",), exit=Exit(exit_code=1), env={}, since=0)
-    judged = judge(ended, policies.standard(), Ledger(), 0, diagnose=lambda _: document).failure
+    judged = judge(ended, policies.standard(), FailureLedger(), 0, diagnose=lambda _: document).failure
     (failure, *_) = [incident["failure"] for incident in document["incidents"]] or [judged.document()]
     wanted = failure["class"], failure["retry"]["decision"]
     assert (judged.failure_class, judged.retry.decision) == wanted
