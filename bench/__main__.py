@@ -26,7 +26,12 @@ from bench import Measurement
 from bench.ceilings import Ceiling, ceiling_of, failures, read
 
 #: Modules that others here are made of.
-PARTS = frozenset({"detector_shapes", "ceilings", "dumps", "mixture", "overhead", "postgres", "training_log"})
+PARTS = frozenset(
+    {
+        *("ceilings", "detector_shapes", "dumps", "log_shapes", "mixed_logs", "mixture"),
+        *("overhead", "postgres", "training_log"),
+    }
+)
 
 
 def modules() -> list[str]:

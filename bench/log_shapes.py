@@ -1,3 +1,4 @@
+# ruff: noqa: E501  a line of a log is as long as it is
 """Logs as training programs and those around them write them, one function for each shape; made up, always the same."""
 
 from __future__ import annotations
@@ -139,6 +140,50 @@ def coloured(number: int, now: datetime, dice: random.Random) -> str:
     )
 
 
+def json_tracebacks(number: int, now: datetime, dice: random.Random) -> str:
+    """Every line an error, with its traceback in a field."""
+    module = _WORDS[number % 6]
+    frames = "".join(
+        f'  File "/app/{module}.py", line {at}, in {word}\n    {word}(batch)\n' for at, word in enumerate(_WORDS[:5])
+    )
+    error = f"ValueError: row {dice.randrange(10**6)}: expected 512 tokens, got {number % 500}"
+    entry = {"ts": f"{now:%Y-%m-%dT%H:%M:%S.%f}Z", "level": "error", "msg": "skipped a batch", "sample": number}
+    return json.dumps({**entry, "exc_info": f"Traceback (most recent call last):\n{frames}{error}"}) + "\n"
+
+
+def loguru(number: int, now: datetime, dice: random.Random) -> str:
+    return f"{_stamp(now).replace(',', '.')} | INFO     | trainer.loop:run:{dice.randrange(80, 99)} - {_step(number, dice)}\n"
+
+
+def deepspeed(number: int, now: datetime, dice: random.Random) -> str:
+    rate = 20 + dice.random()
+    return f"[{_stamp(now)}] [INFO] [logging.py:96:log_dist] [Rank {number % 8}] step={number // 8}, skipped=0, lr=[{rate * 1e-6}], mom=[(0.9, 0.95)]\n"
+
+
+def ray(number: int, now: datetime, dice: random.Random) -> str:
+    return f"(RayTrainWorker pid={4000 + number % 8}, ip=10.0.0.7) {_step(number, dice, 8)}\n"
+
+
+def glog(number: int, now: datetime, dice: random.Random) -> str:
+    return f"I{now:%m%d %H:%M:%S}.{now.microsecond:06d} 140001 train.py:{dice.randrange(200, 203)}] completed {_step(number, dice)}\n"
+
+
+def keras(number: int, now: datetime, dice: random.Random) -> str:
+    done = number % 1000
+    bar = "=" * (done // 34) + ">" + "." * (29 - done // 34)
+    return f"{done:4d}/1000 [{bar}] - ETA: {(1000 - done) // 9}s - loss: {2 + dice.random():.4f} - accuracy: {dice.random():.4f}\r"
+
+
+def rulers(number: int, now: datetime, dice: random.Random) -> str:
+    return "=" * dice.randrange(30, 120) + "\n" if number % 2 else f"{_stamp(now)} INFO {dice.choice(_WORDS)}\n"
+
+
+def tables(number: int, now: datetime, dice: random.Random) -> str:
+    if number % 5 == 0:
+        return "├" + "─" * 26 + "┼" + "─" * 10 + "┼" + "─" * 10 + "┤\n"
+    return f"│ {dice.choice(_WORDS):<24} │ {dice.random():8.4f} │ {dice.randrange(9999):>8} │\n"
+
+
 SHAPES: tuple[Shape, ...] = (
     plain,
     untimed,
@@ -153,6 +198,14 @@ SHAPES: tuple[Shape, ...] = (
     chatter,
     long_json,
     coloured,
+    json_tracebacks,
+    loguru,
+    deepspeed,
+    ray,
+    glog,
+    keras,
+    rulers,
+    tables,
 )
 
 

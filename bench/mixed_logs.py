@@ -104,7 +104,48 @@ JAX: tuple[tuple[int, Line], ...] = (
     (4, lambda a: f"[{a.stamp('%H:%M:%S')}] {a.words(1, 12)} Loss of precision: {a.words(1, 3)} error=0 failed=0"),
 )  # fmt: skip
 
-MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {"torch": TORCH, "ray": RAY, "jax": JAX}
+#: Lightning, NeMo, Detectron2, MMEngine and fairseq, with Slurm, Java and kernel-like loggers beside them.
+VISION: tuple[tuple[int, Line], ...] = (
+    (12, lambda a: f"[{a.stamp('%m/%d %H:%M:%S')}] d2.utils.events INFO:  eta: {a.dice.randint(0, 9)}:{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)}  iter: {a.step}  total_loss: {a.value(0.5, 3):.4g}  loss_cls: {a.value(0.1, 1):.4g}  loss_box_reg: {a.value(0.1, 1):.4g}  time: {a.value(0.2, 0.5):.4f}  data_time: {a.value(0, 0.1):.4f}  lr: {a.value(1e-4, 2e-2):.5g}  max_mem: {a.dice.randint(4000, 30_000)}M"),
+    (12, lambda a: f"{a.stamp('%Y/%m/%d %H:%M:%S')} - mmengine - INFO - Epoch(train) [{a.step // 2000 + 1}][{a.step % 2000:4d}/2000]  lr: {a.value(1e-4, 2e-2):.4e}  eta: {a.dice.randint(1, 9)} days, {a.dice.randint(1, 23)}:{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)}  time: {a.value(0.2, 0.5):.4f}  data_time: {a.value(0, 0.1):.4f}  memory: {a.dice.randint(4000, 30_000)}  grad_norm: {a.value(1, 9):.4f}  loss: {a.value(0.5, 3):.4f}  decode.acc_seg: {a.value(10, 99):.4f}"),
+    (10, lambda a: f"{a.stamp()} | INFO | train_inner | {{\"epoch\": {a.step // 5000 + 1}, \"update\": {a.step / 5000:.3f}, \"loss\": \"{a.value(3, 9):.3f}\", \"ppl\": \"{a.value(8, 90):.2f}\", \"wps\": \"{a.dice.randint(10_000, 90_000)}\", \"num_updates\": \"{a.step}\", \"gnorm\": \"{a.value(0.5, 2):.3f}\", \"train_wall\": \"{a.dice.randint(10, 99)}\"}}"),
+    (12, lambda a: f"Epoch {a.step // 1000}: {a.step % 1000 // 10:3d}%|{'█' * (a.step % 1000 // 100):<10}| {a.step % 1000}/1000 [{a.step % 1000 // 60:02d}:{a.step % 60:02d}<{a.dice.randint(0, 59):02d}:{a.dice.randint(0, 59):02d},  {a.value(1, 9):.2f}it/s, v_num={a.dice.randint(1, 9)}, reduced_train_loss={a.value(1, 3):.3f}, global_step={a.step}.0, consumed_samples={a.step * 256}.0, train_step_timing in s={a.value(0.5, 1):.3f}]"),
+    (8, lambda a: f"[NeMo I {a.stamp()} {a.words(1, 1)}_callback:{a.dice.randint(1, 400)}] {a.words(4, 16)}"),
+    (5, lambda a: f"[NeMo W {a.stamp()} nemo_logging:{a.dice.randint(349, 350)}] {a.words(2, 9)}"),
+    (8, lambda a: f"{a.stamp('%y/%m/%d %H:%M:%S')} INFO BlockManagerInfo: Removed broadcast_{a.dice.randint(1, 9999)}_piece{a.dice.randint(0, 9)} on 10.2.{a.rank}.{a.dice.randint(1, 250)}:{a.dice.randint(30_000, 50_000)} in memory (size: {a.value(1, 60):.1f} KiB, free: {a.value(1, 9):.1f} GiB)"),
+    (6, lambda a: f"{a.stamp('%Y-%m-%dT%H:%M:%S')}.{a.millis:03d}+0000 [{a.words(1, 1)}-{a.dice.randint(1, 16)}] WARN  c.e.{a.words(1, 1)}.{a.words(1, 1).title()}Client - retry {a.dice.randint(1, 3)} of 3 for {a.hex(8)}-{a.hex(4)}-{a.hex(4)}-{a.hex(4)}-{a.hex(12)}: {a.words(3, 7)}"),
+    (6, lambda a: f"slurmstepd-like: task {a.rank}: {a.words(1, 5)} cpu={a.value(0, 100):.1f}% rss={a.dice.randint(100_000, 9_000_000)}K"),
+    (5, lambda a: f"[{a.dice.randint(1000, 99_999)}.{a.dice.randint(0, 999_999):06d}] {a.words(1, 1)}{a.dice.randint(0, 9)}: {a.words(3, 9)} 0x{a.hex(8)}"),
+    (5, lambda a: f"  | Name{a.dice.randint(0, 99):<4}| {a.words(1, 1).title():<16}| {a.value(1, 900):.1f} M | train"),
+    (4, lambda a: f"AP for {a.words(1, 1)}: {a.value(0, 99):.3f} | {a.words(1, 1)}: {a.value(0, 99):.3f} | nan"),
+    (4, lambda a: f"[{a.stamp()},{a.millis:03d}][{a.words(1, 1)}][WARNING] - Skipping sample {a.hex(16)}: invalid crop, {a.words(2, 8)}"),
+    (3, lambda a: "-" * a.dice.randint(30, 80)),
+)  # fmt: skip
+
+#: Reinforcement learning: verl, TRL, OpenRLHF and vLLM under Ray, with zap, klog, logrus and pino beside them.
+RLHF: tuple[tuple[int, Line], ...] = (
+    (10, lambda a: f"(TaskRunner pid={7000 + a.rank}) step:{a.step} - global_seqlen/min:{a.dice.randint(9_000, 20_000)} - actor/entropy:{a.value(0.1, 0.9):.3f} - actor/pg_loss:{a.value(-0.1, 0.1):.3f} - actor/grad_norm:{a.value(0.1, 1):.3f} - critic/score/mean:{a.value(0, 1):.3f} - response_length/mean:{a.value(200, 900):.3f} - timing_s/gen:{a.value(20, 60):.3f} - perf/throughput:{a.value(900, 1900):.3f}"),
+    (12, lambda a: f"(WorkerDict pid={8000 + a.dice.randint(0, 7)}, ip=10.1.{a.rank}.4) INFO {a.stamp('%m-%d %H:%M:%S')} [{a.words(1, 1)}.py:{a.dice.randint(1, 900)}] {a.words(2, 9)} {a.value(0, 9):.2f} GiB"),
+    (10, lambda a: f"INFO {a.stamp('%m-%d %H:%M:%S')} [loggers.py:{a.dice.randint(110, 119)}] Engine {a.rank:03d}: Avg prompt throughput: {a.value(10, 900):.1f} tokens/s, Avg generation throughput: {a.value(100, 9000):.1f} tokens/s, Running: {a.dice.randint(0, 256)} reqs, Waiting: {a.dice.randint(0, 99)} reqs, GPU KV cache usage: {a.value(0, 99):.1f}%, Prefix cache hit rate: {a.value(0, 99):.1f}%"),
+    (10, lambda a: str({"loss": round(a.value(0, 1), 4), "grad_norm": a.value(0.1, 2), "learning_rate": a.value(1e-7, 1e-6), "num_tokens": float(a.step * 4096), "rewards/reward_func/mean": round(a.value(0, 1), 4), "kl": a.value(0, 0.1), "epoch": round(a.step / 9000, 2)})),
+    (8, lambda a: f'{{"level":"info","ts":{a.time:.7f},"logger":"{a.words(1, 1)}","caller":"{a.words(1, 1)}/{a.words(1, 1)}.go:{a.dice.randint(1, 900)}","msg":"{a.words(2, 8)}","reconcileID":"{a.hex(8)}-{a.hex(4)}-{a.hex(12)}"}}'),
+    (8, lambda a: f'{a.stamp("I%m%d %H:%M:%S")}.{a.dice.randint(0, 999_999):06d}       1 {a.words(1, 1)}_controller.go:{a.dice.randint(1, 900)}] "{a.words(2, 6).capitalize()}" pod="ml/{a.words(1, 1)}-{a.hex(5)}" err="<nil>" duration="{a.value(0, 9):.6f}s"'),
+    (8, lambda a: f'time="{a.stamp("%Y-%m-%dT%H:%M:%SZ")}" level=warning msg="{a.words(3, 9)}" component={a.words(1, 1)} attempt={a.dice.randint(1, 5)} request_id={a.hex(20)}'),
+    (7, lambda a: json.dumps({"level": 30, "time": int(a.time * 1000), "pid": 4000 + a.rank, "hostname": f"node-{a.rank}", "reqId": a.hex(10), "msg": f"request completed in {a.dice.randint(1, 900)}ms: {a.words(1, 6)}"}, separators=(",", ":"))),
+    (8, lambda a: f"Train epoch [{a.step // 1000 + 1}/3]: {a.step % 1000 // 10}%|{'█' * (a.step % 1000 // 100)}{'▏▎▍▌▋▊▉'[a.step % 7]}| {a.step % 1000}/1000 [{a.step % 1000 // 60:02d}:{a.step % 60:02d}<{a.dice.randint(10, 59)}:{a.dice.randint(10, 59)}, {a.value(1, 9):.2f}s/it, pg={a.value(-1, 1):.3f}, ret={a.value(0, 1):.3f}, glen={a.value(200, 900):.0f}, act_lr={a.value(1e-7, 1e-6):.2e}]"),
+    (6, lambda a: f"\x1b[36m(pid={9000 + a.dice.randint(0, 63)})\x1b[0m \x1b[32m{a.stamp('%H:%M:%S')}\x1b[0m \x1b[33m{a.words(1, 1):<12}\x1b[0m {a.words(3, 12)} \x1b[2m{a.hex(12)}\x1b[0m"),
+    (5, lambda a: f"{a.words(1, 1).title()} {a.dice.randint(0, 99)}: Q: {a.words(6, 30)}? A: {a.words(4, 40)}. score={a.value(0, 1):.2f}"),
+    (4, lambda a: f"[{a.words(1, 1)}] {a.stamp('%d/%b/%Y:%H:%M:%S')} +0000 \"PUT /checkpoints/{a.hex(8)}/{a.hex(8)}.part HTTP/1.1\" {a.dice.choice((200, 201, 206))} {a.dice.randint(100, 9_999_999)} \"-\" \"aws-cli/2.{a.dice.randint(1, 30)}\""),
+    (4, lambda a: f"Loading safetensors checkpoint shards: {a.dice.randint(0, 100):3d}% Completed | {a.dice.randint(1, 40)}/40 [00:{a.dice.randint(10, 59)}<00:{a.dice.randint(10, 59)},  {a.value(1, 5):.2f}it/s]"),
+)  # fmt: skip
+
+MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
+    "torch": TORCH,
+    "ray": RAY,
+    "jax": JAX,
+    "vision": VISION,
+    "rlhf": RLHF,
+}
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 
 

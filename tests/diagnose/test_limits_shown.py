@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tracecore.diagnose.offline import diagnose
-from tracecore.engine.bounds import Stats
+from tracecore.engine.bounds import EngineStats
 from tracecore.incidents.coverage import limits_reached
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.page import page
@@ -84,8 +84,8 @@ def test_every_counter_of_a_limit_is_either_shown_or_known_to_be_none() -> None:
         "held",
         "windows",
     }
-    stats = Stats(**{name: 7 for name in Stats.__struct_fields__ if name != "errors"}).limits_reached()
-    assert set(stats) == set(Stats.__struct_fields__) - about - {"errors"}
+    stats = EngineStats(**{name: 7 for name in EngineStats.__struct_fields__ if name != "errors"}).limits_reached()
+    assert set(stats) == set(EngineStats.__struct_fields__) - about - {"errors"}
     said = limits_reached(
         {"files_read": 1, "bytes_read": 1, "layers": {}, "skipped": [], "limits_reached": given | stats}
     )

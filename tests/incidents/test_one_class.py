@@ -14,7 +14,7 @@ from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
 from tracecore.actions.failure import CLASSES
 from tracecore.actions.incident_failure import failure_of_facts
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.rules import standard
 from tracecore.actions.supervisor.judgement import Ended, judge
 from tracecore.actions.supervisor.process import Exit
@@ -110,7 +110,7 @@ def test_recorded_incidents_have_one_class(recorded: Diagnosis, tmp_path: Path) 
             assert (live["class"], live["retry"]["decision"]) == wanted, ("agent", incident.headline)
         one = {**document, "incidents": [document["incidents"][number]]}
         ended = Ended(folder=tmp_path, logs=(), exit=Exit(exit_code=1), env={}, since=0)
-        judged = judge(ended, policies.standard(), Ledger(), 0, diagnose=lambda _, one=one: one)  # type: ignore[misc]
+        judged = judge(ended, policies.standard(), FailureLedger(), 0, diagnose=lambda _, one=one: one)  # type: ignore[misc]
         assert (judged.failure.failure_class, judged.failure.retry.decision) == wanted, ("supervise", incident.headline)
 
 
@@ -124,7 +124,7 @@ def test_a_hang_is_infrastructure_for_supervise_and_diagnose(tmp_path: Path) -> 
     ended = Ended(
         folder=tmp_path, logs=(log,), exit=None, env={}, since=0, said="no progress for 1140 s", reason="Stalled"
     )
-    judged = judge(ended, policies.standard(), Ledger(), 0)
+    judged = judge(ended, policies.standard(), FailureLedger(), 0)
     assert judged.failure.failure_class == "infrastructure"
 
 
@@ -159,5 +159,5 @@ def test_decisions_read_as_sentences(exit_code: int, log: str, said: str) -> Non
     ],
 )
 def test_stops_read_as_sentences(stop: str, retry: bool, said: str) -> None:
-    decision = policies.standard().decide(policies.failure_of({"stop": stop}), Ledger(), 0)
+    decision = policies.standard().decide(policies.failure_of({"stop": stop}), FailureLedger(), 0)
     assert (decision.retry, decision.reason) == (retry, said)

@@ -106,7 +106,7 @@ def _without_time(facts: list[Fact]) -> list[Fact]:
 
 @pytest.mark.parametrize("layout", ["cri", "docker", "text"])
 @pytest.mark.parametrize("mixture", sorted(mixed_logs.MIXTURES))
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_same_is_concluded_as_from_every_line(mixture: str, layout: str, seed: int) -> None:
     dice = random.Random(f"{mixture} {layout} {seed}")
     data = _kept(layout, _story(mixture, dice))

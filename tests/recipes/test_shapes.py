@@ -10,7 +10,7 @@ import pytest
 
 from tracecore.recipes.columns import HIDDEN, Mask
 from tracecore.recipes.plan import fresh
-from tracecore.recipes.shapes import ALONE, NOTHING, Said, Shape, Shapes, learn
+from tracecore.recipes.shapes import ALONE, NOTHING, WORTH, Said, Shape, Shapes, learn
 from tracecore.signals.stream import Stream
 
 LINES = {
@@ -53,9 +53,11 @@ def test_a_shape_is_what_numbers_move() -> None:
 
 
 def test_a_shape_that_is_wrong_is_not_used_again() -> None:
-    shapes = Shapes(_ask, _ask)
-    assert shapes.find(b"step 1", b"step 1") == ALONE, "nothing is learned from a line that comes once"
-    variant = shapes.find(b"step 2", b"step 2")
+    shapes = Shapes(_ask)
+    for number in range(WORTH):
+        line = b"step %d" % number
+        assert shapes.find(line, line, [(5, 6)]) == ALONE, "nothing is learned from a line that is rare"
+    variant = shapes.find(b"step 2", b"step 2", [(5, 6)])
     assert variant >= 0
     shapes.remember(b"step ", variant, masked=False)
     shapes.rows.columns()
@@ -63,7 +65,7 @@ def test_a_shape_that_is_wrong_is_not_used_again() -> None:
     assert not shapes.agrees(variant, b"step 7777", 7777)
     assert shapes.refused == 1
     assert not shapes.keys
-    assert shapes.find(b"step 3", b"step 3") == ALONE
+    assert shapes.find(b"step 3", b"step 3", [(5, 6)]) == ALONE
 
 
 def test_what_means_nothing_is_hidden_and_stays_in_its_place() -> None:

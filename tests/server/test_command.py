@@ -90,3 +90,18 @@ def test_supervise_publishes_what_failed_and_goes_on_without_a_server(
     assert len(sqlite_store.incidents.find().incidents) == 1
     assert main([*state, str(tmp_path / "b"), "--publish", "http://127.0.0.1:9", *fail]) == 1
     assert "the diagnosis is not published" in capfd.readouterr().err
+
+
+def test_a_backup_is_restored_by_putting_it_in_place(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "a.db"))
+    store.put_incident(incident(), T0)
+    assert main(["backup", str(tmp_path / "copy.db"), "--database", str(tmp_path / "a.db")]) == 0
+    store.put_incident(incident(2), T0)
+    store.close()
+    for name in ("a.db-wal", "a.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / "copy.db").replace(tmp_path / "a.db")
+    restored = Store.open(str(tmp_path / "a.db"))
+    assert [row.id for row in restored.incidents.find().incidents] == [incident()["id"]]
+    restored.close()
+    assert main(["backup", str(tmp_path / "no" / "x.db"), "--database", str(tmp_path / "a.db")]) == 1

@@ -69,7 +69,7 @@ class Batch:
         pause: nanoseconds after which at the latest its receiver has what follows; 0 where nobody knows.
     """
 
-    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "identity", "pause", "peer", "signal")
+    __slots__ = ("_count", "_payload", "_raw", "_source", "acks", "identity", "pause", "peer", "selected", "signal")
 
     def __init__(
         self,
@@ -93,6 +93,8 @@ class Batch:
         self.identity = identity
         self.peer = peer
         self.pause = pause
+        #: Its receiver has left out lines that no recipe can do anything with, and sampled steps.
+        self.selected: bool = bool(getattr(source, "selected", False))
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class Batch:
         else:
             payload = None if self._payload is None or self._raw is not None else _copied(self._payload)
             source = None
-        return Batch(
+        copied = Batch(
             self.signal,
             payload,
             raw=self._raw,
@@ -165,6 +167,8 @@ class Batch:
             peer=self.peer,
             pause=self.pause,
         )
+        copied.selected = self.selected
+        return copied
 
     def hold(self, more: int) -> None:
         for ack in self.acks:

@@ -33,6 +33,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "notify": ("tracecore.cli.notify", "Check who is told of incidents, and send a test."),
     "incidents": ("tracecore.cli.incidents", "List, show, acknowledge, resolve and note incidents."),
     "nodes": ("tracecore.cli.nodes", "List nodes, and show one with its history."),
+    "backup": ("tracecore.cli.backup", "Copy the server's SQLite database while it is used."),
     "tokens": ("tracecore.cli.tokens", "API tokens: make, list, revoke."),
     "validate": ("tracecore.cli.validate", "Check an agent configuration."),
     "completion": ("tracecore.cli.completion", "Print the completion script of bash, zsh or fish."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,10 +29,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
     host = urlsplit(url).hostname or "?"
     given = {"Content-Type": "application/json; charset=utf-8", "User-Agent": "tracecore", **(headers or {})}
     try:
-        with (
-            httpx.Client(timeout=timeout, follow_redirects=False, trust_env=True) as client,
-            client.stream("POST", url, content=body, headers=given) as answer,
-        ):
+        with _client().stream("POST", url, content=body, headers=given, timeout=timeout) as answer:
             found = b""
             for piece in answer.iter_bytes():
                 found += piece[: MAX_ANSWER - len(found)]
@@ -46,6 +44,12 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
     if not 200 <= status < 300:
         raise Refused(f"{host} answered {status} {_start(found)}".strip())
     return found
+
+
+@cache
+def _client() -> httpx.Client:
+    """One client for all threads: to make one costs more than a request, and connections are used again."""
+    return httpx.Client(follow_redirects=False, limits=httpx.Limits(max_connections=100, keepalive_expiry=30))
 
 
 def _seconds(text: str) -> float:

@@ -52,7 +52,7 @@ POLL_S: Final = 0.2
 BATCH: Final = 500
 #: Deliveries at the same time: in all, and of one way, so that a slow receiver does not hold up the others.
 WORKERS: Final = 16
-WORKERS_OF_A_WAY: Final = 4
+WORKERS_OF_A_WAY: Final = 8
 #: Seconds of the longest pause between two attempts.
 LONGEST_S: Final = 300.0
 #: Incidents that can inhibit others.
@@ -95,6 +95,7 @@ class Notifier:
         self._busy_ways: Counter[tuple[str, str]] = Counter()
         self._swept = 0
         self._stop = threading.Event()
+        self._free = threading.Event()
         self._thread: threading.Thread | None = None
         #: Deliveries by how they ended: sent, failed, retried.
         self.counts: Counter[str] = Counter()
@@ -121,7 +122,9 @@ class Notifier:
                 # The database may be away for a while.
                 log.exception("notifications wait: the store could not be read")
                 self._stop.wait(5 * POLL_S)
-            self._stop.wait(POLL_S)
+            # Whoever waits for a free worker goes on when one is.
+            self._free.wait(POLL_S)
+            self._free.clear()
 
     def step(self) -> bool:
         """Do what is due now; whether there is more to do at once. False where another process has the lease."""
@@ -283,6 +286,7 @@ class Notifier:
             with self._lock:
                 self._busy.discard(delivery.group)
                 self._busy_ways[delivery.message.receiver, delivery.way.name] -= 1
+            self._free.set()
 
     def _attempt(self, delivery: _Delivery) -> None:
         reference: dict[str, Any] | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -16,13 +15,14 @@ Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _TENS: Final = 10 ** np.arange(MAX_DIGITS + 1, dtype=np.int64)
 HIDDEN: Final = b"\xff"
-_COLOUR: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _LETTER: Final = 2
 #: Kinds of bytes: digits are 1, letters 2, all others 0.
 _KINDS: Final = bytes(1 if byte in DIGITS else _LETTER * (byte < 128 and chr(byte).isalpha()) for byte in range(256))
 _SMALL: Final = np.uint64(0x2020202020202020)
 _HIGH: Final = np.uint64(0x8080808080808080)
 _UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
+_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
+_SHIFT: Final = np.uint64(64 - 18)
 _FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
@@ -62,7 +62,7 @@ class Lines:
 
 
 class Mask:
-    """Hides what differs from line to line and means nothing: words that no recipe names, identifiers, colours.
+    """Hides what differs from line to line and means nothing: words that no recipe names, and identifiers.
 
     Args:
         words: those that recipes name, in small letters.
@@ -70,50 +70,56 @@ class Mask:
 
     def __init__(self, words: Iterable[str]) -> None:
         named = {form for word in words for form in (word, word + "s")}
-        self._named = np.unique(np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64))
+        values = np.unique(np.array([int.from_bytes(word.encode()[:8], "little") for word in named], np.uint64))
+        # By a hash of the word. A word that shares the place of another is not hidden, which does no harm.
+        self._named = np.zeros(1 << 18, np.bool_)
+        self._named[(values * _FACTOR) >> _SHIFT] = True
 
     def __call__(self, text: bytes) -> bytes:
         """A text of lines in which `HIDDEN` stands for each byte of these; everything else stays in its place."""
-        if b"\x1b" in text:
-            text = _COLOUR.sub(_hidden, text)
+        array = np.frombuffer(text, np.uint8)
         kind = np.frombuffer(text.translate(_KINDS), np.uint8)
-        change = np.flatnonzero(kind[1:] != kind[:-1]) + 1
-        begin, end = np.append(0, change), np.append(change, len(text))
-        size = end - begin
-        # Runs of digits and of letters; those that touch are one token.
+        # Runs of bytes of one kind; those of digits and letters that touch are one token.
+        begin = np.append(0, np.flatnonzero(kind[1:] != kind[:-1]) + 1)
+        size = np.diff(begin, append=len(text))
         said = kind[begin]
-        alike = said > 0
-        token = np.cumsum(alike & ~np.append(False, alike[:-1]))
-        runs = np.bincount(token[alike], minlength=token[-1] + 1)
+        touching = np.append(False, (said[1:] > 0) & (said[:-1] > 0))
+        mixed = touching | np.append(touching[1:], False)
         letters = np.flatnonzero(said == _LETTER)
         if not len(letters):
             return text
-        words = np.ndarray((len(text) + 1,), np.uint64, text + bytes(8), 0, (1,))[begin[letters]] | _SMALL
+        words = np.ndarray((len(text),), np.uint64, text + bytes(8), 0, (1,))[begin[letters]] | _SMALL
         words &= _FRONTS[np.minimum(size[letters], 8)]
-        hidden = np.zeros(len(begin), np.bool_)
-        place = np.minimum(np.searchsorted(self._named, words), len(self._named) - 1)
-        alone = (runs[token[letters]] == 1) & (size[letters] > 2)
+        named = self._named[(words * _FACTOR) >> _SHIFT]
         # `batch_7` names something; what is said of a number is not joined to it so.
-        last = len(text) - 1
-        joined = np.frombuffer(text, np.uint8)[np.minimum(end[letters], last)] == ord("_")
-        joined &= kind[np.minimum(end[letters] + 1, last)] == 1
-        hidden[letters[alone & (joined | (self._named[place] != words))]] = True
-        # Identifiers: hexadecimal, but no number with an exponent, or letters and digits by turns.
-        mixed = np.flatnonzero(alike & (runs[token] > 1))
-        inside = np.flatnonzero(runs[token[letters]] > 1)
-        within = token[letters[inside]]
-        decimal = ((_UP_TO_F - words[inside]) & _HIGH == _HIGH) & (size[letters[inside]] <= 8)
-        foreign = np.bincount(within, ~decimal, len(runs)) > 0
-        plain = np.bincount(within, words[inside] != ord("e"), len(runs)) == 0
-        length = np.bincount(token[mixed], size[mixed], len(runs))
-        identifier = (runs > 3) | (~foreign & ~plain & (length >= 6))
-        hidden[mixed] = identifier[token[mixed]]
-        masked = np.where(np.repeat(hidden, size), np.uint8(HIDDEN[0]), np.frombuffer(text, np.uint8))
-        return masked.tobytes()
+        after = np.minimum(begin[letters] + size[letters], len(text) - 2)
+        named &= (array[after] != ord("_")) | (kind[after + 1] != 1)
+        hidden = np.zeros(len(begin), np.bool_)
+        hidden[letters[~named & ~mixed[letters] & (size[letters] > 2)]] = True
+        if len(parts := np.flatnonzero(mixed)):
+            front = np.zeros(len(begin), np.uint64)
+            front[letters] = words
+            hidden[parts] = _identifiers(said[parts], size[parts], front[parts], ~touching[parts])
+        return np.where(np.repeat(hidden, size), np.uint8(HIDDEN[0]), array).tobytes()
 
 
-def _hidden(match: re.Match[bytes]) -> bytes:
-    return HIDDEN * (match.end() - match.start())
+def _identifiers(said: Any, size: Array, words: Any, first: Flags) -> Flags:
+    """Which runs are part of an identifier: hexadecimal but no number with an exponent, or digits and letters by turns.
+
+    Args:
+        said: what kind each run is.
+        size: how long it is.
+        words: the letters it begins with.
+        first: it begins a token.
+    """
+    starts = np.flatnonzero(first)
+    runs = np.diff(starts, append=len(first))
+    letter = said == _LETTER
+    hexadecimal = ((_UP_TO_F - words) & _HIGH == _HIGH) & (size <= 8)
+    foreign = np.logical_or.reduceat(letter & ~hexadecimal, starts)
+    exponent = np.logical_and.reduceat(~letter | (words == ord("e")), starts)
+    found = (runs > 3) | (~foreign & ~exponent & (np.add.reduceat(size, starts) >= 6))
+    return np.repeat(found, runs)
 
 
 class Progress(NamedTuple):
@@ -124,6 +130,7 @@ class Progress(NamedTuple):
         variant: of their shapes.
         step: -1 where they have none.
         time: in seconds; not a number where they have none.
+        who: who wrote them.
         lane: whose lines of which shape they are, and how large their values.
     """
 
@@ -131,12 +138,13 @@ class Progress(NamedTuple):
     variant: Array
     step: Array
     time: Times
+    who: Array
     lane: Array
 
     def some(self, where: Array | Flags) -> Progress:
         """Those in some places."""
-        line, variant, step, time, lane = self
-        return Progress(line[where], variant[where], step[where], time[where], lane[where])
+        line, variant, step, time, who, lane = self
+        return Progress(line[where], variant[where], step[where], time[where], who[where], lane[where])
 
     def joined(self, other: Progress) -> Progress:
         """With other lines of the same block."""
@@ -145,13 +153,14 @@ class Progress(NamedTuple):
             np.append(self.variant, other.variant),
             np.append(self.step, other.step),
             np.append(self.time, other.time),
+            np.append(self.who, other.who),
             np.append(self.lane, other.lane),
         )
         return both.some(np.argsort(both.line, kind="stable"))
 
 
 _NONE: Final[Array] = np.zeros(0, np.int64)
-NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NONE)
+NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NONE, _NONE)
 
 
 def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: Flags) -> tuple[Progress, Array]:
@@ -198,7 +207,7 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     long |= (step >= MAX_STEP) | (step < 0)
     step[stepless[shape]] = -1
     time[timeless[shape]] = np.nan
-    found = Progress(line, variant, step, time, shape * _KIND + who * _WHO + size * _SIZE)
+    found = Progress(line, variant, step, time, who, shape * _KIND + who * _WHO + size * _SIZE)
     if long.any():
         wrong, found = np.append(wrong, line[long]), found.some(~long)
     return found, wrong

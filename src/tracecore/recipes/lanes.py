@@ -64,7 +64,7 @@ class Thinned(NamedTuple):
 class Lane:
     """What is remembered of a lane from block to block."""
 
-    __slots__ = ("backs", "count", "last", "owed", "refilled", "report", "step", "tail", "time", "tokens")
+    __slots__ = ("backs", "count", "last", "refilled", "report", "step", "tail", "time", "tokens")
 
     def __init__(self) -> None:
         #: Of the last move.
@@ -77,8 +77,6 @@ class Lane:
         self.tail: deque[Report] = deque(maxlen=MOST_TAIL)
         #: So many steps back may still be handed on.
         self.backs = MAX_BACK
-        #: So many of the next moves follow something that is no progress.
-        self.owed = 0
         #: Lines that may be handed on for no other reason than that they are recent.
         self.tokens = 1e9
         self.refilled = float("nan")
@@ -115,6 +113,8 @@ class Lanes:
 
     def __init__(self) -> None:
         self._lanes: dict[int, Lane] = {}
+        #: So many of the next moves of each writer follow something that is no progress.
+        self._owed: dict[int, int] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
@@ -161,7 +161,8 @@ class Lanes:
         kept[ticks] = True
         starts = np.flatnonzero(begins[moves])
         stops = np.append(starts[1:], len(moves))
-        self._beside(kept, found.line[place], starts.tolist(), stops.tolist(), lanes, events, lead)
+        here = np.flatnonzero(~begins[moves])
+        self._beside(kept, here, found.line[place[here]], found.who[place[here]], events, lead)
         kept[starts] = False
         ends = np.append(first[1:], len(order))
         finals = ends + np.arange(len(first))
@@ -172,28 +173,33 @@ class Lanes:
         parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
         return Thinned(place, row - first[ordinal[moves]], kept, edge, parts, order[ends - 1])
 
-    def _beside(
-        self, kept: Flags, line: Array, starts: list[int], stops: list[int], lanes: list[Lane], events: Array, lead: int
-    ) -> None:
-        """Keeps moves before and after what is no progress; some of them may be in the next block."""
+    def _beside(self, kept: Flags, moves: Array, line: Array, who: Array, events: Array, lead: int) -> None:
+        """Keeps moves of each writer before and after what is no progress; some of them may be in the next block.
+
+        Args:
+            moves: those of this block, by their places in `kept`.
+            line: their lines.
+            who: their writers.
+        """
         if len(events):
-            for lane in self._lanes.values():
-                lane.owed = AFTER
-        elif not any(lane.owed for lane in lanes):
+            self._owed = dict.fromkeys(self._owed, AFTER)
+        if not len(line) or not (len(events) or any(self._owed.values())):
             return
-        for lane, start, stop in zip(lanes, starts, stops, strict=True):
-            first = start + 1
+        order = np.lexsort((line, who))
+        begins = np.append(0, np.flatnonzero(np.diff(who[order])) + 1)
+        for first, stop in zip(begins.tolist(), [*begins[1:].tolist(), len(order)], strict=True):
+            writer, own = int(who[order[first]]), order[first:stop]
             if not len(events):
-                kept[first : min(first + lane.owed, stop)] = True
-                lane.owed = max(lane.owed - (stop - first), 0)
+                owed = self._owed.get(writer, 0)
+                kept[moves[own[:owed]]] = True
+                self._owed[writer] = max(owed - len(own), 0)
                 continue
-            after = first + np.searchsorted(line[first:stop], events)
+            after = np.searchsorted(line[own], events)
+            last = int(after[-1])
             # The line itself may say a step, too: then the next one is no move.
-            kept[after[after < stop]] = True
-            kept[after[after + 1 < stop] + 1] = True
-            kept[after[after > first] - 1] = True
-            kept[max(int(after[-1]) - lead, first) : min(int(after[-1]) + AFTER, stop)] = True
-            lane.owed = max(int(after[-1]) + AFTER - stop, 0)
+            near = np.concatenate((after - 1, after, after + 1, np.arange(last - lead, last + AFTER)))
+            kept[moves[own[near[(near >= 0) & (near < len(own))]]]] = True
+            self._owed[writer] = max(last + AFTER - len(own), 0)
 
     def follow(self, thinned: Thinned, row: Callable[[int], Report], keep: int) -> list[Report]:
         """Lines that stand for others, of this block and of those before; what is not known yet is kept back.
@@ -240,6 +246,7 @@ class Lanes:
             recent: of lanes that went on after this place of the stream, all that is known of the last lines.
         """
         lanes, self._lanes = self._lanes, {}
+        self._owed.clear()
         reports: list[Report] = []
         for lane in lanes.values():
             late = recent is not None and lane.last is not None and lane.last.offset > recent

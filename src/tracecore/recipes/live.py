@@ -95,7 +95,7 @@ class LiveSelector:
         self._stream = stream
         self._select: Selector = plan.selector(stream, live=True)
         self._every = every
-        self._docker: Selector | None = None
+        self._docker: tuple[Selector, Selector] | None = None
         self._container = container
         self._ranks = ranks
         self._dialect: Dialect = reader.dialect(stream)
@@ -121,11 +121,13 @@ class LiveSelector:
         if self._container and block[:1] == b"{":
             if self._docker is None:
                 wrapped = Stream(path="live", format="docker", layer=self._stream.layer, open=_nothing)
-                self._docker = self._plan.every(wrapped)
-            return self._docker(block)
+                self._docker = self._plan.selector(wrapped, live=True), self._plan.every(wrapped)
+            select, every = self._docker
+        else:
+            select, every = self._select, self._every
         # The last line of a block is never left out: of one that comes alone only matters whether it says anything.
         alone = block.find(b"\n", 0, -1) < 0
-        return (self._every if alone else self._select)(block)
+        return (every if alone else select)(block)
 
     def _with_rank(self, block: bytes, picked: Sequence[int]) -> Sequence[int]:
         """Also a line that names its rank."""

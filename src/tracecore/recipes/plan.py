@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.doubts import Doubts
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.ottl.planner.selection import Selector as LineSelector
+    from tracecore.recipes.columns import Mask
     from tracecore.recipes.shapes import Ask, Shapes
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
@@ -71,8 +72,8 @@ class Prepared(msgspec.Struct, frozen=True):
         searched: what `events` searches for.
         event_patterns: the guards it was made from.
         effects: for raw lines, what progress lines must have besides; empty where that is not known.
-        progress_groups: groups of statements about progress.
         vocabulary: words that the recipes of progress name.
+        words: those that any recipe names.
     """
 
     outline: Outline
@@ -86,8 +87,8 @@ class Prepared(msgspec.Struct, frozen=True):
     searched: Search | None
     event_patterns: tuple[str, ...]
     effects: bytes
-    progress_groups: tuple[int, ...]
     vocabulary: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
@@ -115,8 +116,8 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
         searched=wanted,
         event_patterns=tuple(events),
         effects=_second_look([group for group in groups if group.processor in sampled]),
-        progress_groups=tuple(number for number, group in enumerate(groups) if group.processor in sampled),
         vocabulary=_vocabulary(group for group in groups if group.processor in sampled),
+        words=_vocabulary(groups) if progress else (),
     )
 
 
@@ -165,6 +166,7 @@ class LayerPlan:
         self._databases: dict[str, Database] = {}
         self._doubts: Doubts | None = None
         self._shapes: dict[tuple[object, ...], Shapes] = {}
+        self._masks: dict[tuple[str, ...], Mask] = {}
 
     def run(self, signal: LogSignal) -> None:
         """Stamp a record, in place."""
@@ -179,7 +181,6 @@ class LayerPlan:
         prepared = self._prepared
         if prepared.events is None or prepared.progress is None or stream.format not in SAMPLED_FORMATS:
             return self.every(stream)
-        from tracecore.recipes.columns import Mask
         from tracecore.recipes.sampling import Sampler
 
         return Sampler(
@@ -187,7 +188,8 @@ class LayerPlan:
             self._database("progress", prepared.progress),
             self._database("effects", prepared.effects) if prepared.effects else None,
             self._shapes_of(stream),
-            Mask((*prepared.vocabulary, *_OF_READERS)),
+            self._mask(prepared.vocabulary),
+            self._mask(prepared.words),
             escaped=stream.format == "docker",
             size=stream.size,
             live=live,
@@ -209,6 +211,14 @@ class LayerPlan:
         """The guards that these are found by."""
         return self._prepared.event_patterns
 
+    def _mask(self, words: tuple[str, ...]) -> Mask:
+        """What hides all words but these and those of readers."""
+        from tracecore.recipes.columns import Mask
+
+        if words not in self._masks:
+            self._masks[words] = Mask((*words, *_OF_READERS))
+        return self._masks[words]
+
     def _shapes_of(self, stream: Stream) -> Shapes:
         """What is known of lines of this kind of stream."""
         from tracecore.recipes.shapes import Shapes
@@ -216,8 +226,7 @@ class LayerPlan:
         ranked = "gen_ai.training.rank" in stream.resource
         key = stream.format, stream.wrapping, stream.single_node, ranked
         if key not in self._shapes:
-            run = self._plan.only(self._prepared.progress_groups)
-            self._shapes[key] = Shapes(self._asking(stream, run), self._asking(stream, self._plan.run))
+            self._shapes[key] = Shapes(self._asking(stream))
         return self._shapes[key]
 
     @property
@@ -248,8 +257,8 @@ class LayerPlan:
             self._databases[name] = Database((), once=False, serialised=serialised)
         return self._databases[name]
 
-    def _asking(self, stream: Stream, run: Callable[[LogSignal], None]) -> Ask:
-        """What the reader of a stream and the recipes, as they are run, make of one of its lines."""
+    def _asking(self, stream: Stream) -> Ask:
+        """What the reader of a stream and the recipes make of one of its lines."""
         from tracecore.recipes.shapes import Said
         from tracecore.signals import stamps
         from tracecore.signals.logs import reader
@@ -269,7 +278,7 @@ class LayerPlan:
                 "log": {"body": body, "attributes": attributes, "time_unix_nano": 0},
             }
             failures = self._plan.failures
-            run(signal)
+            self._plan.run(signal)
             step = attributes.get("gen_ai.training.step")
             who = (line.lane, line.host, *map(attributes.get, _WHO))
             stamped = attributes.keys() - before

@@ -12,14 +12,17 @@ all those of a run that makes a few steps a second, however they are read, and o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Final
 
 from tracecore.ottl.planner.database import Database
-from tracecore.ottl.planner.selection import Selector, ends, plain
+from tracecore.ottl.planner.selection import Selector, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Progress, read
 from tracecore.recipes.lanes import Lanes
-from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, Shapes
+from tracecore.recipes.repeats import Repeats, sampled
+from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, Shapes, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
 from tracecore.signals.logs.selector import FAILED_GROUP, PARTIALS, Picked, Report
@@ -46,7 +49,9 @@ MAX_EVENTS: Final = 8
 
 #: Left out of a masked line, what is left tells what it says.
 _UNTELLING: Final = DIGITS + HIDDEN + b" "
-_NOT_DIGITS: Final = bytes(byte for byte in range(256) if byte not in DIGITS)
+#: Terminal codes, as they are or escaped in JSON, and other escapes: what stands in a line and not in its text.
+_CODE: Final = re.compile(rb"(?:\x1b|\\u001[bB])\[[0-?]*[ -/]*[@-~]|\\u[0-9A-Fa-f]{4}|\\.")
+_ESCAPE: Final = re.compile(rb"\\[a-z]")
 _NONE: Final[Array] = np.zeros(0, np.int64)
 
 
@@ -59,6 +64,7 @@ class Sampler:
         effects: the database of what progress lines have besides, where it is known.
         shapes: of the lines of this and other streams.
         mask: hides what means nothing in lines that are not known otherwise.
+        event_mask: the same for lines that are no progress.
         escaped: lines are JSON.
         size: of the stream in bytes, where it is known.
         live: the stream goes on for ever, and nothing of it is kept back.
@@ -71,6 +77,7 @@ class Sampler:
         effects: Database | None,
         shapes: Shapes,
         mask: Mask,
+        event_mask: Mask,
         *,
         escaped: bool = False,
         size: int | None = None,
@@ -81,13 +88,14 @@ class Sampler:
         self._effects = effects
         self._shapes = shapes
         self._mask = mask
+        self._event_mask = event_mask
         self._escaped = escaped
         self._size = size
         self._live = live
         self._lanes = Lanes()
+        self._repeats = Repeats()
         #: The last line of the block before was cut by the runtime.
         self._cut = False
-        self._checks: dict[int, int] = {}
         self._end = 0
 
     def __call__(self, block: bytes) -> Sequence[int]:
@@ -102,21 +110,34 @@ class Sampler:
         """What is handed on of a block, in its order."""
         lines = Lines(block.data)
         self._end = block.offset + len(block.data)
+        # What the lines say, without escapes and terminal codes.
         text = plain(lines.marked, self._escaped)
+        said = lines if text is lines.marked else Lines(text)
         events = self._events.lines(text)
+        keys = said.without(DIGITS)
+        known = np.fromiter(map(self._shapes.keys.get, keys, repeat(UNKNOWN)), np.int64, len(keys))
         # A line that is more than progress is handed on by its place.
-        keys = lines.without(DIGITS)
-        known = np.array([self._shapes.keys.get(key, UNKNOWN) for key in keys], np.int64)
         known[events] = NOTHING
         cut, rest = self._partial(lines, events)
         known[rest] = NOTHING
-        found, alone = self._read(lines, known, lines.raw)
-        others, texts = self._matching(self._progress, text, np.flatnonzero(known == UNKNOWN))
+        found, alone = self._read(said, known, lines.raw)
+        others, texts = self._progressing(said, np.flatnonzero(known == UNKNOWN))
         if len(others):
             more, others_alone = self._found(lines, keys, others, texts)
             found, alone = found.joined(more), np.concatenate((alone, others_alone))
         newlines = lines.newlines()
+
+        def row(line: int) -> Report:
+            start = int(lines.starts[line])
+            return Report(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
+
         reports: list[Report] = []
+        masked = self._masked(said, events)
+        news = [line for line in self._repeats.news(events.tolist(), masked) if line not in cut]
+        if not self._live and len(events):
+            also = self._progressing(said, events)[0].tolist()
+            kept, reports = self._repeats.thin(events.tolist(), masked, said, row, {*also, *cut, *rest})
+            events = np.array(kept, np.int64)
         picked = [events, alone]
         if len(events) and FAILED_GROUP in text:
             # What workers say after it is another attempt: all in the order of the stream.
@@ -124,21 +145,13 @@ class Sampler:
             timed = np.zeros(len(found.line), np.bool_)
         else:
             timed = np.isfinite(found.time) & (not self._live)
-        beside = np.setdiff1d(events, [*cut, *(line for line in events.tolist() if _is_ruler(lines.raw(line)))])
-        if len(beside) > MAX_EVENTS:
-            beside = beside[np.linspace(0, len(beside) - 1, MAX_EVENTS).astype(np.int64)]
+        beside = sampled([line for line in news if not _is_ruler(lines.raw(line))], MAX_EVENTS)
         if timed.any():
             rows = found.some(timed)
             keep = self._keep(block)
             thinned = self._lanes.thin(rows, PAUSE, EVERY, ENOUGH, beside, keep)
-
-            def row(place: int) -> Report:
-                line = int(rows.line[place])
-                start = int(lines.starts[line])
-                number = block.line + int(np.searchsorted(newlines, start))
-                return Report(lines.raw(line), block.offset + start, number)
-
-            reports += self._lanes.follow(thinned, row, keep)
+            reports += self._lanes.follow(thinned, lambda place: row(int(rows.line[place])), keep)
+            reports.sort(key=_offset)
         if not timed.all():
             rows = found.some(~timed)
             thinned = self._lanes.thin(rows, LIVE_PAUSE, LIVE_EVERY, LIVE_ENOUGH, beside)
@@ -159,50 +172,58 @@ class Sampler:
         far = self._size is not None and block.offset + len(block.data) < self._size - RECENT
         return 1 if far else self._lanes.tail()
 
-    def _matching(self, database: Database | None, text: bytes, lines: Array) -> tuple[Array, list[bytes]]:
-        """Those of some lines of a text in which something is found, and what they are; None finds it in all."""
-        borders = ends(text)
-        if not text.endswith(b"\n"):
-            borders = np.append(borders, len(text))
-        begin, end = np.append(-1, borders)[lines] + 1, borders[lines]
-        texts = list(map(text.__getitem__, map(slice, begin.tolist(), end.tolist())))
-        if database is None or not texts:
-            return lines, texts
-        matched: list[int] = []
-        database.scan(b"\n".join(texts), _collect, matched)
-        found = np.unique(np.searchsorted(np.cumsum(end - begin + 1), np.array(matched, np.int64)))
-        return lines[found], [texts[number] for number in found.tolist()]
+    def _masked(self, said: Lines, events: Array) -> list[bytes]:
+        """Events without what means nothing to any recipe."""
+        if not len(events):
+            return []
+        text = b"\n".join([said.raw(line) for line in events.tolist()])
+        # An escape in a line of JSON is no part of the word after it.
+        aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
+        return [aside.raw(number) for number in range(len(events))]
+
+    def _progressing(self, said: Lines, others: Array) -> tuple[Array, list[bytes]]:
+        """Those of some lines in which a guard of progress is found, and what they say."""
+        begin, end = said.starts[others].tolist(), said.ends[others].tolist()
+        texts = list(map(said.marked.__getitem__, map(slice, begin, end)))
+        found = _matching(self._progress, texts)
+        return others[found], [texts[number] for number in found.tolist()]
 
     def _found(self, lines: Lines, keys: list[bytes], others: Array, texts: list[bytes]) -> tuple[Progress, Array]:
         """The same as `_read` for lines that may be progress and are not known as they are.
 
         Args:
+            lines: as they are.
             keys: of all lines.
             others: which lines.
-            texts: what they say, without escapes and terminal codes.
+            texts: what they say.
         """
         shapes = self._shapes
-        raw = [lines.raw(line) for line in others.tolist()]
-        aside = Lines(self._mask(b"\n".join(raw)))
+        text = b"\n".join(texts)
+        aside = Lines(self._mask(text))
         masked = aside.without(_UNTELLING)
-        variants = np.array([shapes.masked.get(key, UNKNOWN) for key in masked], np.int64)
+        variants = np.fromiter(map(shapes.masked.get, masked, repeat(UNKNOWN)), np.int64, len(masked))
         unknown = np.flatnonzero(variants == UNKNOWN)
         variants[unknown] = NOTHING
-        sure, _ = self._matching(
-            self._effects, b"\n".join([texts[number] for number in unknown.tolist()]) + b"\n", np.arange(len(unknown))
-        )
-        for number in unknown[sure].tolist():
+        if self._effects is not None:
+            unknown = unknown[_matching(self._effects, [texts[number] for number in unknown.tolist()])]
+        for number in unknown.tolist():
             found = shapes.masked.get(masked[number], UNKNOWN)
             if found == UNKNOWN:
-                found = shapes.find(aside.raw(number), raw[number])
+                raw = lines.raw(int(others[number]))
+                line = aside.raw(number)
+                spans = numbers(line) if raw == texts[number] else _numbers(raw, texts[number], self._mask)
+                found = ALONE if spans is None else shapes.find(line, raw, spans)
                 if found != ALONE:
                     shapes.remember(masked[number], found, masked=True)
             variants[number] = found
-        progress, alone = self._read(aside, variants, raw.__getitem__)
-        for number in progress.line.tolist():
-            # Where no digit was hidden, the line is known as it is from now on.
-            if aside.raw(number).translate(None, _NOT_DIGITS) == raw[number].translate(None, _NOT_DIGITS):
-                shapes.remember(keys[int(others[number])], int(variants[number]), masked=False)
+        progress, alone = self._read(aside, variants, lambda number: lines.raw(int(others[number])))
+        # Where no digit was hidden, the line is known as it is from now on.
+        hidden = np.frombuffer(aside.block, np.uint8) == HIDDEN[0]
+        hidden &= np.frombuffer(text, np.uint8) - np.uint8(48) < 10
+        opaque = np.zeros(len(others), np.bool_)
+        opaque[np.searchsorted(aside.ends, np.flatnonzero(hidden))] = True
+        for number in progress.line[~opaque[progress.line]].tolist():
+            shapes.remember(keys[int(others[number])], int(variants[number]), masked=False)
         return progress._replace(line=others[progress.line]), others[alone]
 
     def _read(self, lines: Lines, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
@@ -225,13 +246,11 @@ class Sampler:
         return found, np.append(alone, wrong)
 
     def _doubtful(self, found: Progress) -> list[int]:
-        """Progress lines to compare with what recipes make of them: the more, the less a shape was seen before."""
+        """Progress lines to compare with what recipes make of them: one of each shape that was not seen often."""
         variants, first, counts = np.unique(found.variant, return_index=True, return_counts=True)
         chosen: list[int] = []
         for variant, place, count in zip(variants.tolist(), first.tolist(), counts.tolist(), strict=True):
-            before = self._checks.get(variant, 0)
-            self._checks[variant] = before + count
-            if before.bit_length() != (before + count).bit_length():
+            if self._shapes.doubtful(variant, count):
                 chosen.append(place)
         return chosen
 
@@ -273,8 +292,38 @@ class Sampler:
         return cut, rest
 
 
+def _offset(report: Report) -> int:
+    return report.offset
+
+
 def _is_ruler(raw: bytes) -> bool:
     return b"====================" in raw or b"********************" in raw
+
+
+def _matching(database: Database, texts: Sequence[bytes]) -> Array:
+    """Which of some texts something is found in, ascending."""
+    matched: list[int] = []
+    database.scan(b"\n".join(texts), _collect, matched)
+    borders = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
+    return np.unique(np.searchsorted(borders, np.array(matched, np.int64)))
+
+
+def _numbers(raw: bytes, text: bytes, mask: Mask) -> list[tuple[int, int]] | None:
+    """Where the numbers of a line are that its text has; None where that is not certain.
+
+    Args:
+        raw: the line as it is.
+        text: the same without escapes and terminal codes.
+    """
+    spans = numbers(mask(_CODE.sub(_hidden, raw)))
+    said = numbers(mask(text))
+    if [raw[begin:end] for begin, end in spans] != [text[begin:end] for begin, end in said]:
+        return None
+    return spans
+
+
+def _hidden(match: re.Match[bytes]) -> bytes:
+    return HIDDEN * (match.end() - match.start())
 
 
 def _collect(number: int, start: int, end: int, flags: int, matched: list[int]) -> None:

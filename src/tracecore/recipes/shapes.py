@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
 from tracecore.signals.arrays import np
@@ -23,6 +24,8 @@ Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 #: Shapes that are learned; further ones are evaluated line by line.
 MAX_SHAPES: Final = 512
+#: To learn a shape takes as long as to evaluate twenty lines: so many of them have to come first.
+WORTH: Final = 3
 #: Shapes that differ in words only that no number follows.
 MAX_ALIKE: Final = 8
 #: Lines and outlines that are remembered; all are forgotten when there are so many.
@@ -114,6 +117,11 @@ class Shape(NamedTuple):
         """Numbers that mean something."""
         pairs = (*self.steps, *self.times, *self.lengths, *self.exponents)
         return sorted({*self.who, *(place for place, _ in pairs)})
+
+
+def numbers(line: bytes) -> list[tuple[int, int]]:
+    """Where the numbers of a line are."""
+    return [match.span() for match in _NUMBER.finditer(line)]
 
 
 def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int:
@@ -265,12 +273,10 @@ class Shapes:
 
     Args:
         ask: what recipes and reader make of a line.
-        often: the same for many lines that are nearly the same.
     """
 
-    def __init__(self, ask: Ask, often: Ask) -> None:
+    def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._often = often
         self._words = _Words()
         #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
         self.keys: dict[bytes, int] = {}
@@ -278,23 +284,25 @@ class Shapes:
         self._outlines: dict[tuple[bytes, bytes], int] = {}
         #: Shapes of outlines that differ in words only that no number follows.
         self._alike: dict[bytes, list[int]] = {}
-        self._seen: set[tuple[bytes, bytes]] = set()
+        self._seen: dict[tuple[bytes, bytes], int] = {}
         self.shapes: list[Shape | int] = []
         self.rows = Rows()
+        #: Lines of each variant that were seen.
+        self._counts: dict[int, int] = {}
         self._without = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
         #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
         self.refused = 0
 
-    def find(self, line: bytes, raw: bytes) -> int:
+    def find(self, line: bytes, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The variant of a line that was not found by its key.
 
         Args:
             line: the line, masked.
             raw: the line as it is.
+            spans: where its numbers are in the latter.
         """
         outline = self._words.outline(line)
         number = self._outlines.get(outline, UNKNOWN)
-        spans = [match.span() for match in _NUMBER.finditer(line)]
         if number == UNKNOWN:
             number = self._learned(outline, raw, spans)
             if number == UNKNOWN:
@@ -316,27 +324,28 @@ class Shapes:
         keys[key] = found
 
     def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
-        """The shape of the first line with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
-        said = self._ask(raw)
-        if not said.something or not said.progress:
-            return ALONE if said.something else NOTHING
-        if any(end - begin > MAX_DIGITS for begin, end in spans):
-            return ALONE
+        """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
         known = self._alike.setdefault(outline[0], [])
-        for number in known:
-            shape = self.shapes[number]
-            if isinstance(shape, Shape) and shape.fits(said, raw, spans):
-                return number
-        # To learn a shape takes as long as to evaluate twenty lines: not for one that comes once.
-        if outline not in self._seen:
+        seen = self._seen.get(outline, 0)
+        if not seen:
+            said = self._ask(raw)
+            if not said.something or not said.progress:
+                return ALONE if said.something else NOTHING
+            if any(end - begin > MAX_DIGITS for begin, end in spans):
+                return ALONE
+            for number in known:
+                shape = self.shapes[number]
+                if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+                    return number
+        if seen < WORTH:
             if len(self._seen) >= MAX_KEYS:
                 self._seen.clear()
                 self._alike.clear()
-            self._seen.add(outline)
+            self._seen[outline] = seen + 1
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
             return ALONE
-        found = learn(raw, spans, self._often)
+        found = learn(raw, spans, cache(self._ask))
         if isinstance(found, int):
             return found
         known.append(len(self.shapes))
@@ -352,6 +361,15 @@ class Shapes:
                 np.array([shape.timeless for shape in shapes], np.bool_),
             )
         return self._without
+
+    def doubtful(self, variant: int, count: int) -> bool:
+        """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
+
+        After 1, 4, 16, 64, … of them.
+        """
+        before = self._counts.get(variant, 0)
+        self._counts[variant] = before + count
+        return before.bit_length() + 1 >> 1 != (before + count).bit_length() + 1 >> 1
 
     def agrees(self, variant: int, raw: bytes, step: int) -> bool:
         """Whether a line says what its columns say; if not, its shape is not used any more."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import msgspec
 
 from tracecore.facts.fact import Fact
 from tracecore.facts.identity import Stamped, stamped
@@ -76,6 +78,10 @@ def _parts(signal: object) -> tuple[object, object]:
     return own, (resource.get("attributes") if isinstance(resource, dict) else None)
 
 
+#: How often the line of a record was written, where the reader left repeats out.
+REPEATED: Final = "tracecore.repeat.count"
+
+
 class Index:
     """Finds the projectors of a record with one look-up for each of its attributes."""
 
@@ -122,12 +128,20 @@ class Index:
         record = stamped(redacted_record(signal) if redact else signal)
         if record is None:
             return []
-        if len(found) == 1:
-            fact = self._projectors[found[0]].of(record)
-            return [] if fact is None else [fact]
         facts: list[Fact] = []
-        for place in sorted(set(found)):
+        for place in found if len(found) == 1 else sorted(set(found)):
             fact = self._projectors[place].of(record)
             if fact is not None:
                 facts.append(fact)
+        if REPEATED in attributes:
+            return [_repeated(fact, attributes) for fact in facts]
         return facts
+
+
+def _repeated(fact: Fact, attributes: dict[str, object]) -> Fact:
+    """A fact that was stated as often as its line was written."""
+    count, until = attributes[REPEATED], attributes.get("tracecore.repeat.until_unix_nano")
+    if not isinstance(count, int) or count < 2:
+        return fact
+    last = until if isinstance(until, int) and until > fact.time else None
+    return msgspec.structs.replace(fact, count=fact.count * count, last_time=last)

@@ -22,7 +22,7 @@ RULERS: Final = tuple(rb'%b{20}[ \t]*(?:$|["\r\x1e])' % mark for mark in (rb"\x3
 #: The first line of torchelastic's table, which begins with a ruler, ends so.
 TABLE: Final = b" FAILED"
 #: Bytes of other lines that may stand in between.
-REACH: Final = 1 << 16
+REACH: Final = 1 << 14
 
 
 class Doubts:

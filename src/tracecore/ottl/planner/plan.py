@@ -10,7 +10,7 @@ they are first needed. Where the same ones run again and again, texts that diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -140,21 +140,6 @@ class Plan:
         """Run on several records as on one payload; record by record where that is the same."""
         for signal in signals:
             self.run(signal)
-
-    def only(self, numbers: Iterable[int]) -> Callable[[LogSignal], None]:
-        """What runs some of the groups on a record, all statements of them: nothing is planned for that."""
-        from tracecore.ottl.planner.schedule import Rest, Stock
-
-        if self._stock is None:
-            self._stock = Stock(self.outline, self._forget)
-        stock = self._stock
-        groups = self.outline.groups
-        rest = Rest([stock.whole(number, range(len(groups[number].statements))) for number in numbers])
-
-        def run(signal: LogSignal) -> None:
-            self.failures += rest.run(signal, {})
-
-        return run
 
     def matching(self, data: bytes) -> frozenset[int]:
         """Entries of the database that occur in a text, encoded as UTF-8."""

@@ -29,29 +29,25 @@ _LONG_S: Final = FOLDING[0]
 
 _CARRIAGES: Final = bytes.maketrans(b"\r", b"\n")
 _BREAK: Final = bytes((LINE_BREAK,))
-#: JSON escapes.
-_ESCAPES: Final = {
-    b"\\\\": b"\\",
-    b"\\n": _BREAK,
-    b"\\r": _BREAK,
-    b'\\"': b'"',
-    b"\\t": b"\t",
-    b"\\/": b"/",
-    b"\\u001b": b"\x1b",
-    b"\\u0000": b"",
-    b"\\u003c": b"<",
-    b"\\u003e": b">",
-    b"\\u0026": b"&",
-    b"\\u0027": b"'",
-}
-_ESCAPE: Final = re.compile(
-    b"|".join(b"(?i:%b)" % re.escape(escape) if b"u" in escape else re.escape(escape) for escape in _ESCAPES)
+#: JSON escapes, each with what it means; frequent ones first.
+_ESCAPES: Final = (
+    (b'\\"', b'"'),
+    (b"\\n", _BREAK),
+    (b"\\u001b", b"\x1b"),
+    (b"\\t", b"\t"),
+    (b"\\r", _BREAK),
+    (b"\\u003c", b"<"),
+    (b"\\u003e", b">"),
+    (b"\\u0026", b"&"),
+    (b"\\u0027", b"'"),
+    (b"\\/", b"/"),
+    (b"\\u0000", b""),
+    (b"\\u001B", b"\x1b"),
+    (b"\\u003C", b"<"),
+    (b"\\u003E", b">"),
 )
-#: What the byte after a backslash means, where that is one byte.
-_MEANT: Final = np.zeros(256, np.uint8)
-for _escape, _text in _ESCAPES.items():
-    if len(_escape) == 2 and _escape != b"\\\\":
-        _MEANT[_escape[1]] = _text[0]
+#: Stands for an escaped backslash; no text of JSON has this byte.
+_BACKSLASH: Final = b"\x1d"
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 #: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
 _OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
@@ -147,13 +143,12 @@ def plain(block: bytes, escaped: bool) -> bytes:
 
 
 def _unescaped(block: bytes) -> bytes:
-    array = np.frombuffer(bytearray(block + b" "), np.uint8)
-    escapes = np.flatnonzero(array == 0x5C)
-    meant = _MEANT[array[escapes + 1]]
-    if not meant.all() or (escapes[1:] - escapes[:-1] == 1).any():
-        return _ESCAPE.sub(lambda match: _ESCAPES[match[0].lower()], block)
-    array[escapes + 1] = meant
-    return np.delete(array, escapes)[:-1].tobytes()
+    block = block.replace(b"\\\\", _BACKSLASH)
+    for escape, meant in _ESCAPES:
+        if b"\\" not in block:
+            break
+        block = block.replace(escape, meant)
+    return block.replace(_BACKSLASH, b"\\") if _BACKSLASH in block else block
 
 
 def ends(block: bytes) -> Array:

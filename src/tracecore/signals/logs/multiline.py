@@ -104,11 +104,13 @@ def is_exception(text: bytes) -> bool:
     return bool(package) or name[:1].isupper() or name[:1] == b"_"
 
 
-#: What a raw line has, whatever stands around its text, that `continues_message`; codes and escapes may hide anything.
-MAY_CONTINUE = re2.compile(
-    rb"[\x00\x1b\\]|#\d|nccl[A-Z]|\d: \[|^\s*$|(?:^|[]:>] )\d{1,7}\s*$|"
-    + b"|".join(map(re2.escape, (*_MESSAGE, *_CHAINED)))
+_CONTINUES = rb"#\d|nccl[A-Z]|\d: \[|^\s*$|(?:^|[]:>] )\d{1,7}\s*$|" + b"|".join(
+    map(re2.escape, (*_MESSAGE, *_CHAINED))
 )
+#: What a line has, whatever stands around its text, that `continues_message`.
+CONTINUES = re2.compile(_CONTINUES)
+#: The same of a line as it is, in which codes and escapes may hide anything.
+MAY_CONTINUE = re2.compile(rb"[\x00\x1b\\]|" + _CONTINUES)
 
 
 def continues_message(text: bytes) -> bool:

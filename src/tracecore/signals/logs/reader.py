@@ -259,9 +259,11 @@ class _Assembly:
             if report.until is not None:
                 last = self._dialect(report.until)
                 until = last.stamp or stamps.find(last.text)
+                kind = "repeat" if report.event else "report"
                 if until is not None:
-                    attributes["tracecore.report.until_unix_nano"] = max(until.resolve(time), time)
-                    attributes["tracecore.report.count"] = report.lines
+                    attributes[f"tracecore.{kind}.until_unix_nano"] = max(until.resolve(time), time)
+                if until is not None or report.event:
+                    attributes[f"tracecore.{kind}.count"] = report.lines
             source = Source(self._stream.path, report.offset, report.line, len(report.raw))
             yield self._record(line.host, line.program, line.text[:MAX_BODY], attributes, time, source)
 
@@ -327,15 +329,16 @@ class _Assembly:
         if line.rank is None and isinstance(shape, Traceback):
             line.rank = self._announced(data, position)
         time, inferred = self._when(line.stamp, offset, data, position)
-        if shape is None:
-            opened = _Open(line, offset, number, end, Message(), True)
-            self._message = opened
-        else:
-            opened = _Open(line, offset, number, end, shape, shape.worthy or self._all)
-            self._open[line.lane] = opened
+        opened = _Open(line, offset, number, end, shape or Message(), shape is None or shape.worthy or self._all)
         self._count_attempts(line, shape)
         opened.attributes = self._marked(line, inferred=inferred)
         opened.stamp = Stamp(time)
+        if line.folded:
+            yield from self._emit(opened)
+        elif shape is None:
+            self._message = opened
+        else:
+            self._open[line.lane] = opened
 
     def _left(self, line: Line) -> None:
         """PyTorch's last word at the end of a process that raised is nearer to its traceback than the line above it."""

@@ -34,7 +34,7 @@ ALWAYS = (*OPENERS, FAILED_GROUP, *PARTIALS)
 
 
 class Report(NamedTuple):
-    """A line that stands alone and is known to be progress. It may stand for others of its kind that followed it.
+    """A line that stands alone. It may stand for others of its kind that followed it.
 
     Args:
         raw: without its terminator.
@@ -42,6 +42,7 @@ class Report(NamedTuple):
         line: its number.
         until: the last line it stands for; None where it stands for itself.
         lines: how many lines these are, as far as they were looked at.
+        event: it is no progress.
     """
 
     raw: bytes
@@ -49,6 +50,7 @@ class Report(NamedTuple):
     line: int
     until: bytes | None = None
     lines: int = 1
+    event: bool = False
 
 
 class Picked(list[int]):

@@ -40,7 +40,7 @@ class PatternDetector:
             if batch.signal == "metrics":
                 self.detection.metrics(batch.view(), now)
             else:
-                self.detection.logs(batch.view(), now, batch.pause, batch.peer)
+                self.detection.logs(batch.view(), now, batch.pause, batch.peer, selected=batch.selected)
             passed = batch if self._forwards else self._told(batch)
             # What came has arrived when it was judged, and what it led to has arrived.
             if passed is not None:

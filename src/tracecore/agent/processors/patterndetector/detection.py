@@ -35,7 +35,7 @@ from tracecore.agent.processors.patterndetector.stalls import Stalls
 from tracecore.agent.processors.patterndetector.state import Kept, Told, verdict_told
 from tracecore.agent.processors.patterndetector.verdicts import is_told
 from tracecore.engine.emission import Emission
-from tracecore.engine.engine import Engine, Limits
+from tracecore.engine.engine import Engine, EngineLimits
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.ordinals import Holdings, named, reasons
@@ -55,7 +55,7 @@ log = logging.getLogger("tracecore.agent.patterndetector")
 #: Verdicts whose having been told is remembered, so that only those are taken back.
 TOLD: Final = 65_536
 #: What tenants can make an agent hold: on a node, far less than an offline diagnosis may.
-LIMITS: Final = Limits(window=16_384, total=250_000, windows=50_000, future=10_000, past=16_384)
+LIMITS: Final = EngineLimits(window=16_384, total=250_000, windows=50_000, future=10_000, past=16_384)
 #: No block waits longer for its next line.
 BLOCK_AT_MOST: Final = 1500 * MILLISECOND
 #: Facts of an earlier run that are not understood any more.
@@ -172,12 +172,15 @@ class Detection:
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
-    def logs(self, payload: Mapping[str, Any], now: int, pause: int = 0, peer: str = "") -> None:
+    def logs(
+        self, payload: Mapping[str, Any], now: int, pause: int = 0, peer: str = "", *, selected: bool = False
+    ) -> None:
         """Take log records, which are not changed.
 
         Args:
             pause: nanoseconds after which at the latest their receiver has what follows; 0 where nobody knows.
             peer: the address they were sent from; empty where that is not known.
+            selected: their receiver has sampled steps already.
         """
         self._records.pause(pause)
         for entry in payload.get("resource_logs") or ():
@@ -196,7 +199,7 @@ class Detection:
                     self._recorded(resource, records, now)
                     continue
                 for place, whose, some in by_layer(layer, resource, records):
-                    self._records.take(place, whose, some, now)
+                    self._records.take(place, whose, some, now, selected=selected)
         self._clock.appoint(now, self._records.blocks.due)
 
     def _facts_of(self, entry: Mapping[str, Any], held: Mapping[str, Any], peer: str, now: int) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Streams whose steps are sampled; of a stream that is forgotten, sampling begins anew.
 SAMPLED: Final = 1_000
-#: Of so few records none is left out: what reads files has sampled them already.
+#: Of so few records none is left out.
 FEW: Final = 32
 
 _Key = tuple[Any, ...]
@@ -33,13 +33,14 @@ class Lines:
         self._selectors: OrderedDict[_Key, Selector] = OrderedDict()
         warm(self.plan)
 
-    def picked(self, streams: Sequence[_Key], records: Sequence[Any]) -> set[int] | None:
+    def picked(self, streams: Sequence[_Key], records: Sequence[Any], *, selected: bool = False) -> set[int] | None:
         """Numbers of the records that some recipe can change; None for all. Of steps that merely follow, a sample.
 
         Args:
             streams: of each record, which stream it is of.
+            selected: what reads files has sampled them already.
         """
-        if len(records) <= FEW:
+        if selected or len(records) <= FEW:
             return _chosen(self._every, range(len(records)), records)
         groups: dict[_Key, list[int]] = {}
         for number, stream in enumerate(streams):

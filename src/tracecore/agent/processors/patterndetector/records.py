@@ -86,7 +86,7 @@ class Records:
         for signal in signals:
             self._stamp(layer_of_signal(signal), signal)
 
-    def take(self, layer: str, resource: Resource, records: Any, now: int) -> None:
+    def take(self, layer: str, resource: Resource, records: Any, now: int, *, selected: bool = False) -> None:
         """Take records of one layer and resource."""
         if any(type(record.get("body")) is dict for record in records):
             records = self._objects(records, now)
@@ -104,7 +104,7 @@ class Records:
         if self._recipes:
             if layer not in self._lines:
                 self._lines[layer] = Lines(layer)
-            picked = self._lines[layer].picked(streams, records)
+            picked = self._lines[layer].picked(streams, records, selected=selected)
         for number, record in enumerate(self.present(records, streams, now)):
             self._clock.see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
             attributes = record.get("attributes")

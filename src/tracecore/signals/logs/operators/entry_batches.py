@@ -23,7 +23,7 @@ Converted = tuple[Watched, LogBatch, int | None]
 class Entries:
     """Records that share nothing."""
 
-    __slots__ = ("_entries", "count", "notes", "path")
+    __slots__ = ("_entries", "count", "notes", "path", "selected")
     compact = False
 
     def __init__(self, path: str, entries: Sequence[Entry]) -> None:
@@ -31,6 +31,7 @@ class Entries:
         self._entries = entries
         self.count = len(entries)
         self.notes: list[Any] = []
+        self.selected = False
 
     def records(self) -> Iterator[tuple[Attributes, Log]]:
         for entry in self._entries:
@@ -64,7 +65,7 @@ class Entries:
 class Joined:
     """Batches of one file as one, in order."""
 
-    __slots__ = ("_parts", "compact", "count", "notes", "path")
+    __slots__ = ("_parts", "compact", "count", "notes", "path", "selected")
 
     def __init__(self, parts: Sequence[LogBatch]) -> None:
         self._parts = parts
@@ -72,6 +73,7 @@ class Joined:
         self.path = parts[0].path
         self.count = sum(part.count for part in parts)
         self.notes: list[Any] = []
+        self.selected = False
 
     def records(self) -> Iterator[tuple[Attributes, Log]]:
         for part in self._parts:

@@ -48,6 +48,8 @@ class LogBatch(Protocol):
     compact: bool
     #: Marks of what was handed out, for the one who keeps positions.
     notes: list[Any]
+    #: A selector has picked its lines.
+    selected: bool
 
     def records(self) -> Iterator[tuple[Attributes, Log]]:
         """Each record with the attributes of its resource. What they share is shared: copy before you change it."""
@@ -72,7 +74,7 @@ class Columns:
         skipped: lines that nobody wanted.
     """
 
-    __slots__ = ("bodies", "count", "kinds", "notes", "observed", "path", "skipped", "templates", "times")
+    __slots__ = ("bodies", "count", "kinds", "notes", "observed", "path", "selected", "skipped", "templates", "times")
     compact = True
 
     def __init__(
@@ -94,6 +96,7 @@ class Columns:
         self.skipped = skipped
         self.count = len(bodies)
         self.notes: list[Any] = []
+        self.selected = False
 
     def records(self) -> Iterator[tuple[Attributes, Log]]:
         for number, body in enumerate(self.bodies):

@@ -86,6 +86,7 @@ class FileLog:
         loaded = self._arrivals.load()
         self._watches = Watches() if config.inotify else None
         self._places = Places(config, self._known, self._arrivals, self.counters, clock, report, loaded, self._watches)
+        self._selects = selector is not None
         made = converter(config, self.counters, selector)
         piece = READ if selector is None else SCANNED
         self._reading = Reading(config, made, self._arrivals, self.counters, report, piece)
@@ -178,6 +179,8 @@ class FileLog:
         if not self._queue:
             self._places.close_some()
         self._reading.due(now, batches)
+        for batch in batches:
+            batch.selected = self._selects
         if not self._confirmed:
             self._given = list(batches)
         self._grew = self._grew or bool(batches)

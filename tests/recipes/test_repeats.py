@@ -1,0 +1,62 @@
+"""Events that repeat are thinned, and nothing that is said of them is lost but the lines in between."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import pytest
+
+from tracecore.facts.fact import Fact
+from tracecore.facts.fold import fold
+from tracecore.facts.projection import project
+from tracecore.recipes.plan import plan
+from tracecore.recipes.repeats import FIRST, MAX_ALIKE
+from tracecore.signals.logs.reader import read
+from tracecore.signals.stream import Clock, Counters, Stream
+
+START = 1_794_700_000
+REFUSED = "node-1:77:99 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.7<4242> failed : Connection refused"  # noqa: E501
+
+
+def _facts(lines: Iterable[str], *, every: bool = False) -> tuple[list[Fact], int]:
+    data = "".join(
+        f"2026-11-15T00:{second // 60:02d}:{second % 60:02d}.000000000Z stderr F {line}\n"
+        for second, line in enumerate(lines)
+    ).encode()
+    stream = Stream(path="f", format="cri", layer="stdout", open=lambda: io.BytesIO(data), size=len(data))
+    layer = plan("stdout")
+    selector = layer.every(stream) if every else layer.selector(stream)
+    counters = Counters()
+    facts: list[Fact] = []
+    for record in read(stream, selector, Clock(START * 10**9, True), counters):
+        layer.run(record)
+        facts += project(record)
+    return fold(facts), counters.records
+
+
+def test_a_storm_is_the_same_fact_with_the_same_count() -> None:
+    lines = [REFUSED, "INFO all is well"] * 1000
+    (every, _), (thinned, records) = _facts(lines, every=True), _facts(lines)
+    assert thinned == every
+    assert thinned[0].count == 1000
+    assert records <= FIRST + 6
+
+
+def test_of_ranks_that_say_the_same_none_is_left_out() -> None:
+    lines = [f"[rank{rank}]: {REFUSED}" for _ in range(12) for rank in range(MAX_ALIKE - 1)]
+    (every, _), (thinned, _) = _facts(lines, every=True), _facts(lines)
+    assert {fact.rank for fact in thinned} == {fact.rank for fact in every}
+    assert sum(fact.count for fact in thinned) == sum(fact.count for fact in every)
+
+
+@pytest.mark.parametrize("error", ["torch.OutOfMemoryError: CUDA out of memory.", "ConnectionResetError: peer"])
+def test_another_error_among_many_is_kept(error: str) -> None:
+    def line(number: int, text: str) -> str:
+        frames = 'Traceback (most recent call last):\\n  File \\"/app/a.py\\", line 3, in f\\n'
+        return f'{{"level": "error", "sample": {number}, "exc_info": "{frames}{text}"}}'
+
+    many = [line(number, f"ValueError: row {number}") for number in range(2000)]
+    facts, records = _facts([*many[:1500], line(7, error), *many[1500:]])
+    assert any(error.partition(":")[0].rpartition(".")[2] in str(fact) for fact in facts)
+    assert records < 200
