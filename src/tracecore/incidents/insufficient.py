@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
 _SHOWN: Final = 6
+#: Ranks whose last lines are looked at, and characters of one that are quoted.
+_ASKED: Final = 64
+_QUOTED: Final = 120
 #: Errors of the collective library that say themselves what is wrong.
 _TELLING: Final = {
     "version_mismatch": "ranks run different versions of NCCL",
@@ -60,7 +63,7 @@ def unexplained(attempt: JobAttempt, run: JobRun, layers: Mapping[str, int], *, 
     elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
     elif state == "unended" and (hung := _hung(attempt)) is not None:
-        headline, suspects, evidence = hung
+        headline, suspects, evidence = _busy(attempt, run) or hung
     elif state == "unknown" and attempt.stalls:
         headline, suspects, evidence = _stalled(attempt)
     else:
@@ -267,6 +270,31 @@ def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     last = f"; the last step reported is {reached}" if reached is not None else ""
     headline = f"{_alive(alive)} still running when this was recorded, hung or at work: nothing here tells which{last}"
     return headline, Suspects(), [*steps[-2:], *(attempt.ended[rank] for rank in attempt.alive)]
+
+
+def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Of processes that had not ended, the few that say after their last step what they are doing.
+
+    The others said nothing after a step like any other, as ranks do that wait in a collective.
+    """
+    steps = attempt.last_steps
+    if attempt.saving or attempt.stalls or not 1 < len(attempt.ranks) <= _ASKED or set(steps) != attempt.ranks:
+        return None
+    if len({step.step for step in steps.values()}) > 1:
+        return None
+    told = {rank: lines for rank in sorted(attempt.ranks) if (lines := run.last_lines(rank, attempt)) is not None}
+    busy = [lines for lines in told.values() if lines.doing is not None]
+    if len(told) < len(attempt.ranks) or not 0 < 2 * len(busy) < len(told):
+        return None
+    who = named([lines.rank for lines in busy])
+    words = busy[0].lines[-1][1][:_QUOTED]
+    last = next(iter(steps.values())).step
+    headline = (
+        f"{_alive(len(attempt.alive))} still running when this was recorded: after step {last} {who} {busy[0].doing} "
+        f"(“{words}”), and the others said nothing"
+    )
+    evidence = [steps[lines.rank] for lines in busy]
+    return headline, Suspects(ranks=tuple(lines.rank for lines in busy)), evidence
 
 
 def _alive(count: int) -> str:
