@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from bench import Measurement
 from bench.mixture import NODES, OTHERS, mixed
-from tracecore.engine.engine import Engine, Limits
+from tracecore.engine.engine import Engine, EngineLimits
 from tracecore.patterns import catalogue
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def memory(number: int = 1_000_000) -> float:
 
 def hold(number: int) -> None:
     """Have so many facts in windows, each in the windows of all patterns that need it, and print the growth in MiB."""
-    engine = Engine(catalogue(), limits=Limits(total=8 * number))
+    engine = Engine(catalogue(), limits=EngineLimits(total=8 * number))
     before = _resident()
     facts, stats = mixed(2 * number, 60 * SECOND), engine.stats
     # Some are of no use to any pattern, and are not kept: a corrected error, a link at its full rate.

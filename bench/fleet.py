@@ -68,12 +68,12 @@ class Fleet:
         self.gone: set[int] = set()
 
     def job(self, node: int) -> str:
-        return f"job-{node * JOBS // NODES}"
+        return f"ml/job-{node * JOBS // NODES}"
 
     def place(self, node: int, rank: int) -> dict[str, Any]:
         number = (node * RANKS + rank) % (NODES // JOBS * RANKS)
         name = self.job(node)
-        return {"node": f"node-{node}", "pod": f"ml/{name}-{number}", "job": name, "rank": number}
+        return {"node": f"node-{node}", "pod": f"{name}-{number}", "job": name, "rank": number}
 
     def second(self, at: int, stuck: frozenset[str] = frozenset()) -> Iterator[Fact]:
         """What leaves the nodes in this second."""

@@ -94,7 +94,9 @@ class Places:
     def _code(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield nodes that decide something at run time."""
         for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list", "type_params", "bases"):
+            if name in ("annotation", "returns", "decorator_list", "bases"):
+                continue
+            if name == "keywords" and isinstance(node, ast.ClassDef):
                 continue
             for child in value if isinstance(value, list) else [value]:
                 if not isinstance(child, ast.AST) or isinstance(child, ast.JoinedStr | ast.Raise | ast.Assert):
@@ -186,10 +188,10 @@ def tests_of(path: str) -> list[tuple[str, ...]]:
     return [quick, (*PYTEST, "tests/cli")]
 
 
-def noticed(copy: Path, mutation: Mutation) -> bool:
+def noticed(copy: Path, mutation: Mutation, limit: float) -> bool:
     """Whether a test fails with this mutation, or does not end."""
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + limit
     for number, arguments in enumerate(tests_of(mutation.path)):
         left = until - time.monotonic()
         if left <= 0:
@@ -211,6 +213,7 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=int(os.environ.get("MUTANTS", "100")))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("MUTANTS_SEED", "1")))
     parser.add_argument("--only", default="", help="only files whose path contains this")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for each mutation")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     files = [file for folder in FOLDERS for file in sorted((ROOT / SOURCE / folder).rglob("*.py"))]
@@ -230,7 +233,7 @@ def main() -> int:
             source = sources[mutation.path]
             (copy / mutation.path).write_text(mutation.apply(source), encoding="utf-8")
             begin = time.monotonic()
-            killed = noticed(copy, mutation)
+            killed = noticed(copy, mutation, options.limit)
             (copy / mutation.path).write_text(source, encoding="utf-8")
             what, taken = "killed" if killed else "SURVIVED", time.monotonic() - begin
             print(f"{number}/{len(chosen)} {what} in {taken:.0f} s: {mutation.describe(source)}", flush=True)

@@ -163,6 +163,7 @@ SCENARIOS: dict[str, tuple[int, str, str, list[str | None], list[list[int]], lis
     "fails_in_another_way": (1, "single twice", "plain", ["cuda_oom"], ONE, ["resource"]),
     "fails_then_succeeds": (1, "single twice", "loguru", [], [[]], ["none"]),
 }
+SCRIPT = "train_round_three.py"
 LIMIT = int(os.environ.get("RECORD_SECONDS", "100"))
 
 
@@ -184,7 +185,7 @@ def launcher(layout: str, ranks: int, port: str, place: Path) -> list[str]:
 
 def start(name: str, place: Path, env: dict[str, str]) -> dict[str, subprocess.Popen[bytes]]:
     ranks, layout, style, *_ = SCENARIOS[name]
-    script = str(HERE / "train_round_three.py")
+    script = str(HERE / SCRIPT)
     if name == "no_such_host":
         env = {**env, "MASTER_ADDR": "trainer-0.trainer.default.svc.cluster.local"}
     if layout.startswith(("torchrun", "accelerate")):

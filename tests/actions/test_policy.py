@@ -12,7 +12,7 @@ from tracecore.actions import ledger as ledgers
 from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
 from tracecore.actions.failure import CLASSES, FailureInfo
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.policy import Decision, Policy
 from tracecore.positioned_yaml import FileError
 
@@ -24,7 +24,7 @@ def failure(kind: str, root: str = "root", **more: object) -> FailureInfo:
     return policies.failure_of({"class": kind, "root": root, **more})
 
 
-def told(policy: Policy, ledger: Ledger, one: FailureInfo) -> Decision:
+def told(policy: Policy, ledger: FailureLedger, one: FailureInfo) -> Decision:
     """Tell a failure to a ledger as a supervisor does."""
     ledger.progress(step=one.step)
     decision = policy.decide(one, ledger, 0)
@@ -90,25 +90,25 @@ def test_a_verdict_decides_before_the_class(tmp_path: Path) -> None:
     file = tmp_path / "team.yaml"
     file.write_text(text.replace("stops:\n", "patterns:\n  cuda_oom: {retries: 0}\nstops:\n", 1), encoding="utf-8")
     policy = policies.named(str(file))
-    assert not policy.decide(failure("resource", pattern="cuda_oom"), Ledger(), 0).retry
-    assert policy.decide(failure("resource", pattern="storage_failure"), Ledger(), 0).retry
+    assert not policy.decide(failure("resource", pattern="cuda_oom"), FailureLedger(), 0).retry
+    assert policy.decide(failure("resource", pattern="storage_failure"), FailureLedger(), 0).retry
 
 
 def test_the_total_bounds_all_roots_together() -> None:
-    ledger = Ledger()
+    ledger = FailureLedger()
     retried = [told(DEFAULT, ledger, failure("unknown", f"root{n}")).retry for n in range(DEFAULT.total + 5)]
     assert retried == [True] * DEFAULT.total + [False] * 5
 
 
 def test_a_planned_stop_counts_for_nothing() -> None:
-    ledger = Ledger()
+    ledger = FailureLedger()
     assert all(told(DEFAULT, ledger, failure("infrastructure", stop="preempted")).retry for _ in range(100))
     assert ledger.retries == 0
     assert told(DEFAULT, ledger, failure("resource")).retry
 
 
 def test_resilient_wants_two_reasons() -> None:
-    ledger = Ledger()
+    ledger = FailureLedger()
     first = told(RESILIENT, ledger, failure("code", step=7))
     second = told(RESILIENT, ledger, failure("code", step=7))
     assert (first.retry, first.reasons) == (True, ("deterministic",))
@@ -116,7 +116,7 @@ def test_resilient_wants_two_reasons() -> None:
 
 
 def test_the_record_carries_count_and_cap() -> None:
-    ledger = Ledger()
+    ledger = FailureLedger()
     log = "connection refused"
     told(DEFAULT, ledger, classify(1, None, log))
     info = policies.judged(classify(1, None, log), DEFAULT, ledger)
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path: Path) -> None:
 
 
 def test_going_back_to_a_checkpoint_is_no_progress() -> None:
-    ledger = Ledger()
+    ledger = FailureLedger()
     assert ledger.progress(step=500)
     assert not ledger.progress(step=400)
     assert not ledger.progress(step=500)
@@ -172,7 +172,7 @@ def test_going_back_to_a_checkpoint_is_no_progress() -> None:
 def test_no_root_is_retried_beyond_its_cap_without_progress(
     story: list[tuple[str, str, int | None]], policy: Policy
 ) -> None:
-    ledger = Ledger()
+    ledger = FailureLedger()
     since: dict[str, int] = {}
     for kind, root, step in story:
         one = failure(kind, root, step=step)
@@ -187,7 +187,7 @@ def test_no_root_is_retried_beyond_its_cap_without_progress(
 
 
 def test_a_long_story_is_bounded() -> None:
-    ledger = Ledger()
+    ledger = FailureLedger()
     for number in range(3000):
         told(DEFAULT, ledger, failure("code", f"root{number}"))
     assert len(ledger.roots) <= ledgers.MAX_ROOTS

@@ -14,7 +14,7 @@ from tracecore.agent.extensions.file_storage import FileStorageExtension
 from tracecore.agent.processors.numbers import Numbers
 from tracecore.agent.receivers.filelog import COUNTED
 from tracecore.agent.telemetry import Meter
-from tracecore.engine.engine import Stats
+from tracecore.engine.engine import EngineStats
 from tracecore.signals.storage.file_storage import FileStorageConfig
 from tracecore.signals.storage.journal import Journal, StorageError
 
@@ -56,7 +56,7 @@ def test_bounds_of_files_are_shown(agent: Start, tmp_path: Path, wait_for: Wait)
 
 def test_bounds_of_the_engine_are_shown(caplog: pytest.LogCaptureFixture) -> None:
     logging.getLogger("tracecore").propagate = True
-    meter, stats = Meter("processor", "patterndetector"), Stats()
+    meter, stats = Meter("processor", "patterndetector"), EngineStats()
     numbers = Numbers(meter, stats, [])
     assert meter.events["evicted_windows"] == meter.events["beyond_horizon"] == 0
     stats.evicted_windows, stats.beyond_horizon = 2, 3

@@ -248,3 +248,19 @@ def test_the_last_words_are_not_those_of_the_traceback(tmp_path: Path) -> None:
     assert "fetching the latest embedding table" in said
     assert "it wrote “. This" not in said
     assert "rank 3, which alone reports no hang" not in said
+
+
+def test_who_is_busy_while_the_others_are_silent(tmp_path: Path) -> None:
+    """No watchdog and no dump yet: the one rank that says what it does after the last step is worth looking at."""
+    logs = dict.fromkeys(range(4), "")
+    logs[2] = "2026-11-15 20:44:11,000 INFO rank 2 tokenizing the corpus: 12% of 88211 documents\n"
+    (incident, *_) = diagnose([written(tmp_path, logs)]).incidents
+    assert incident.suspects.ranks == (2,)
+    assert incident.root is None
+    assert "rank 2 was loading data" in incident.headline
+
+
+def test_nobody_is_named_where_all_are_busy(tmp_path: Path) -> None:
+    line = "2026-11-15 20:44:11,000 INFO rank {} tokenizing the corpus: 12% of 88211 documents\n"
+    (incident, *_) = diagnose([written(tmp_path, {rank: line.format(rank) for rank in range(4)})]).incidents
+    assert incident.suspects.ranks == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracecore.engine.emission import standing
-from tracecore.engine.engine import Engine, Limits
+from tracecore.engine.engine import Engine, EngineLimits
 from tracecore.facts.fact import Fact
 from tracecore.patterns.config import SECOND
 from tracecore.patterns.contract import Key, Verdict, Window, tolerance
@@ -141,7 +141,7 @@ def test_a_growing_fold_replaces_itself_in_any_order() -> None:
 
 
 def test_one_window_keeps_its_newest_facts_and_never_clears_for_want_of_the_others() -> None:
-    engine = Engine([FirePattern()], limits=Limits(window=10))
+    engine = Engine([FirePattern()], limits=EngineLimits(window=10))
     engine.add([spark(0), smoke(1)])
     assert len(engine.advance(at(1))) == 1
     engine.add([smoke(2 + i / 100) for i in range(20)])
@@ -150,7 +150,7 @@ def test_one_window_keeps_its_newest_facts_and_never_clears_for_want_of_the_othe
 
 
 def test_all_windows_together_are_bounded() -> None:
-    engine = Engine([FirePattern()], limits=Limits(total=100))
+    engine = Engine([FirePattern()], limits=EngineLimits(total=100))
     engine.add([smoke(i / 10, f"n{i % 7}") for i in range(300)])
     engine.advance(at(31))
     assert engine.stats.held == 90
@@ -160,7 +160,7 @@ def test_all_windows_together_are_bounded() -> None:
 
 
 def test_windows_are_bounded() -> None:
-    engine = Engine([FirePattern()], limits=Limits(windows=5))
+    engine = Engine([FirePattern()], limits=EngineLimits(windows=5))
     engine.add([smoke(1 + i / 10, f"n{i}") for i in range(8)])
     engine.advance(at(2))
     assert (engine.stats.windows, engine.stats.evicted_windows) == (5, 3)
@@ -180,7 +180,7 @@ class PodFire(FirePattern):
 
 
 def test_a_flood_of_names_drops_its_own_windows() -> None:
-    engine = Engine([FirePattern(), PodFire()], limits=Limits(windows=1000))
+    engine = Engine([FirePattern(), PodFire()], limits=EngineLimits(windows=1000))
     engine.add([spark(0, f"n{i}") for i in range(100)])
     engine.advance(at(1))
     for second in range(1, 6):
@@ -195,7 +195,7 @@ def test_a_flood_of_names_drops_its_own_windows() -> None:
 
 
 def test_a_window_that_was_dropped_is_made_anew() -> None:
-    engine = Engine([FirePattern()], limits=Limits(windows=4))
+    engine = Engine([FirePattern()], limits=EngineLimits(windows=4))
     engine.add([spark(0), smoke(1)])
     assert [emission.revision for emission in engine.advance(at(1))] == [1]
     engine.add([smoke(2, f"n{i}") for i in range(9)])
@@ -234,7 +234,7 @@ def test_of_the_windows_of_one_fact_some_are_forgotten_earlier() -> None:
 
 
 def test_a_fact_of_the_future_waits_for_its_time() -> None:
-    engine = Engine([FirePattern()], limits=Limits(future=2))
+    engine = Engine([FirePattern()], limits=EngineLimits(future=2))
     engine.advance(at(0))
     engine.add([spark(10), smoke(11), smoke(500), smoke(600)])
     assert engine.advance(at(1)) == []

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tracecore.engine.emission import Emission
-from tracecore.engine.engine import GROWTH, LONGEST_PAUSE, PATIENCE, Engine
+from tracecore.engine.engine import GROWTH, LONGEST_PAUSE, PATIENCE, RATE, SMALL, Engine, _pause
 from tracecore.engine.keyed_windows import PatternWindows
-from tracecore.engine.window import FactWindow
+from tracecore.engine.window import CHANGED, TRIGGERED, FactWindow
 from tracecore.facts.fact import Fact, order
 from tracecore.patterns.contract import Verdict, Window
 from tracecore.patterns.timeline import grouped
@@ -143,6 +143,28 @@ def test_after_an_exception_every_fact_starts_an_evaluation() -> None:
     engine.add([spark(4), smoke(6)])
     assert len(engine.advance(at(6))) == 1
     assert engine.stats.errors == {"fire": 1}
+
+
+@pytest.mark.parametrize(
+    ("size", "new", "state", "unchanged", "seconds"),
+    [
+        (SMALL, 1, TRIGGERED, 99, 0),
+        (SMALL, 1, CHANGED, PATIENCE - 1, 0),
+        (SMALL, 1, CHANGED, PATIENCE, 1),
+        (SMALL, 1, CHANGED, PATIENCE + 1, 2),
+        (SMALL, 1, CHANGED, PATIENCE + 3, 8),
+        (SMALL, 1, CHANGED, 99, 10),
+        (SMALL + 1, 1, CHANGED, 0, 10),
+        (4 * RATE, 1, TRIGGERED, 0, 4),
+        (4 * RATE, RATE, TRIGGERED, 0, 0),
+        (4 * RATE, RATE - 1, TRIGGERED, 0, 4),
+        (4 * RATE, 1, TRIGGERED, PATIENCE + 3, 8),
+        (99 * RATE, 1, TRIGGERED, 0, 10),
+    ],
+)
+def test_how_long_a_changed_window_waits(size: int, new: int, state: int, unchanged: int, seconds: int) -> None:
+    window = FactWindow(("n1",), 0, size=size, state=state, unchanged=unchanged, evaluated_size=size - new)
+    assert _pause(window) == seconds * SECOND
 
 
 def large() -> Engine:

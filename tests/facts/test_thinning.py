@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 
+import msgspec
 import pytest
 
 from tracecore.facts.fact import Fact
@@ -122,3 +123,28 @@ def test_memory_is_bounded() -> None:
 @pytest.mark.parametrize("loss", [math.inf, -1.0, 0.0])
 def test_odd_values_do_no_harm(loss: float) -> None:
     assert sent([step(n, n, loss=loss) for n in range(50)])
+
+
+def folded(at: float, number: int, lasted: float) -> Progress:
+    fact = step(at, number)
+    return msgspec.structs.replace(fact, last_time=fact.time + int(lasted * SECOND), count=9)
+
+
+def test_a_report_that_stands_for_several_waits_until_the_last_of_them_is_quiet() -> None:
+    thinner = FactThinner()
+    thinner.take([step(n / 10, n) for n in range(2 * HEAD)], T0 + 2 * SECOND)
+    thinner.take([], T0 + 10 * SECOND)
+    assert thinner.take([folded(2.1, 17, lasted=8)], T0 + 11 * SECOND) == []
+    assert thinner.take([], T0 + 12 * SECOND + 99_999_999) == []
+    assert [fact.time for fact in thinner.take([], T0 + 12 * SECOND + 100_000_000)] == [T0 + 2_100_000_000]
+
+
+def test_a_pause_begins_where_the_last_of_several_reports_ended() -> None:
+    def around(lasted: float) -> int:
+        thinner = FactThinner()
+        facts = [step(n / 10, n) for n in range(40)]
+        left = thinner.take([*facts, folded(4, 41, lasted), step(34.5, 42)], T0 + 5 * SECOND)
+        return sum(fact.time == T0 + 4 * SECOND for fact in left)
+
+    # From 4 s to 34.5 s is a pause; from 5 s it is none, and nothing but the last report leaves.
+    assert (around(0.5), around(1)) == (1, 0)

@@ -16,6 +16,7 @@ from tracecore.facts import wire
 from tracecore.facts.catalog import TYPES, build, fields_of, snake
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
+from tracecore.facts.training import Progress
 from tracecore.signals.otlp.decoding import decode
 from tracecore.signals.otlp.encoding import encode
 from tracecore.signals.record import Source
@@ -59,6 +60,28 @@ def test_the_facts_of_a_real_incident_survive_the_journey(scenario: str, inciden
     assert facts
     received = wire.read(sent(facts))
     assert sorted(map(repr, map(own, received.facts))) == sorted(map(repr, map(own, facts)))
+
+
+def test_a_live_record_keeps_its_name_and_its_file() -> None:
+    source = Source("/var/log/a.log", ident=f"record:{T0:019d}-{12:09d}")
+    for fact in (Xid(time=T0, source=source, node="n1", code=79), Progress(time=T0, source=source, node="n1", step=3)):
+        (found,) = wire.read(sent([fact])).facts
+        assert (found.source.path, found.uid) == ("n1:/var/log/a.log", f"n1:{source.ident}")
+
+
+def test_a_report_of_progress_is_small() -> None:
+    path = "/var/log/pods/team-a_llm-7b-worker-0_4c4bd0a3-2f3c-4f0e-9a6e-7a3f8f4f0d11/trainer/0.log"
+    facts: list[Fact] = [
+        Progress(
+            time=T0 + n, source=Source(path, ident=f"record:{T0 + n:019d}-{n:09d}"), node="n1", rank=n, job="a/llm",
+            pod="a/llm-0", step=1000, phase="train", loss=2.3927, grad_norm=1.196, learning_rate=0.00025,
+        )
+        for n in range(8)
+    ]  # fmt: skip
+    size = len(encode("logs", wire.payload(facts, T0 + 5)))
+    alone = len(encode("logs", wire.payload(facts[:1], T0 + 5)))
+    assert (size - alone) / 7 < 190
+    assert alone < 500
 
 
 def test_the_same_fact_is_named_the_same_and_another_is_not() -> None:
@@ -112,16 +135,23 @@ def changed(**attributes: Any) -> dict[str, Any]:
     return payload
 
 
+def of_version(version: object) -> dict[str, Any]:
+    payload = changed()
+    payload["resource_logs"][0]["scope_logs"][0]["scope"]["version"] = version
+    return payload
+
+
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        (changed(tracecore__fact__version=wire.VERSION + 1), "newer_version"),
+        (of_version(str(wire.VERSION + 1)), "newer_version"),
         (changed(tracecore__fact__kind="of_the_future"), "unknown_kind"),
         (changed(tracecore__fact__json=" " * (wire.MAX_FACT + 1)), "too_large"),
         (changed(tracecore__fact__json="[" * 50_000), "malformed"),
         (changed(tracecore__fact__json="{}"), "malformed"),
         (changed(tracecore__fact__kind="cuda_oom"), "malformed"),
-        (changed(tracecore__fact__version="1"), "malformed"),
+        (of_version("one"), "malformed"),
+        (of_version(None), "malformed"),
     ],
 )
 def test_what_cannot_be_used_is_counted_and_the_rest_is_read(payload: dict[str, Any], reason: str) -> None:

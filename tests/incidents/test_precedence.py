@@ -14,8 +14,8 @@ import pytest
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.incidents import precedence
+from tracecore.incidents.footprint import footprint_of
 from tracecore.incidents.precedence import FATAL, MACHINE, RULES, SLACK, Rule, explanation
-from tracecore.incidents.touch import touch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from made_verdicts import SECOND, T0, Seen, place, seen, verdict, watchdog
@@ -363,7 +363,7 @@ def wrong(cases: list[Case]) -> list[str]:
     """Titles of the cases that the table does not decide as they say."""
     titles = []
     for case in cases:
-        found = explanation(touch(case.cause, "", 0), touch(case.effect, "", 0))
+        found = explanation(footprint_of(case.cause, "", 0), footprint_of(case.effect, "", 0))
         if found != case.reason:
             titles.append(f"{case.title} (found: {found})")
     return titles

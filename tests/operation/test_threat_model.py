@@ -13,7 +13,7 @@ from tracecore.agent.processors.blocks import Blocks
 from tracecore.agent.processors.numbers import Numbers
 from tracecore.agent.processors.patterndetector.detection import LIMITS
 from tracecore.agent.telemetry import Meter
-from tracecore.engine.engine import Limits, Stats
+from tracecore.engine.engine import EngineLimits, EngineStats
 from tracecore.signals.record import Resource, Source
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,9 +55,9 @@ def test_every_adversary_is_there_and_every_row_has_a_test() -> None:
 
 
 def test_what_detectors_forget_under_a_flood_is_counted() -> None:
-    assert LIMITS.total < Limits().total
-    assert LIMITS.windows < Limits().windows
-    meter, stats = Meter("processor", "patterndetector"), Stats()
+    assert LIMITS.total < EngineLimits().total
+    assert LIMITS.windows < EngineLimits().windows
+    meter, stats = Meter("processor", "patterndetector"), EngineStats()
     numbers = Numbers(meter, stats, ["cuda_oom"])
     assert meter.events["facts_evicted"] == 0
     stats.evicted_window, stats.evicted_total, stats.late = 3, 2, 7

@@ -26,16 +26,20 @@ class Stage:
         job: the job's name.
         api: the cluster.
         clock: seconds since the epoch.
+        second: the name of a second node, on which two more ranks of the job run; empty for none.
     """
 
-    def __init__(self, place: Path, node: str, job: str, api: Api, clock: Clock = time.time) -> None:
+    def __init__(self, place: Path, node: str, job: str, api: Api, clock: Clock = time.time, second: str = "") -> None:
         self.place = place
+        self.second = second
+        self.second_place = place / "second"
         self.node = node
         self.job = job
         self.api = api
         self.clock = clock
-        for name in ("pods", "dumps"):
-            (place / name).mkdir()
+        for folder in (place, self.second_place) if second else (place,):
+            for name in ("pods", "dumps"):
+                (folder / name).mkdir(parents=True)
         self.kernel = Kernel(place / "kern.log", node, clock)
         self.dumps = place / "dumps"
         self.gpus = Gpus(node)
@@ -45,6 +49,8 @@ class Stage:
         self.webhook = Webhook()
         self.pods: list[Any] = []
         self.ranks: list[Container] = []
+        #: Ranks on the second node, where all is well.
+        self.far: list[Container] = []
         #: Containers of other people.
         self.others: list[Container] = []
         self.training: Training | None = None
@@ -55,7 +61,7 @@ class Stage:
     def close(self) -> None:
         if self.training is not None:
             self.training.stop()
-        for container in (*self.ranks, *self.others):
+        for container in (*self.ranks, *self.far, *self.others):
             container.close()
         for server in (self.dcgm, self.node_exporter, self.webhook):
             server.close()
@@ -70,11 +76,17 @@ class Stage:
             gpu = {"nvidia.com/gpu-PCIDeviceBusID": self.gpus[rank].bus}
             self.pods.append(self.api.pod(f"{self.job}-worker-{rank}", self.node, labels=labels, annotations=gpu))
             self.ranks.append(Container(self.place / "pods", self.pods[-1], self.clock, rotate))
+        if self.second:
+            self.api.node(self.second, Ready="True", MemoryPressure="False", DiskPressure="False")
+            for rank in (ranks, ranks + 1):
+                labels = {"training.kubeflow.org/job-name": self.job, "gen-ai.training.io/rank": str(rank)}
+                pod = self.api.pod(f"{self.job}-worker-{rank}", self.second, labels=labels)
+                self.far.append(Container(self.second_place / "pods", pod, self.clock, rotate))
 
     def begin(self, ranks: int = 4) -> None:
         """A job that trains well, and has been seen to: lines of every rank, and some scrapes."""
         self.start_job(ranks)
-        self.training = Training(self.ranks)
+        self.training = Training([*self.ranks, *self.far])
         self.read_logs()
         for rank in range(ranks):
             self.ready(rank)
@@ -134,6 +146,7 @@ class Local:
         node: the node's name.
         job: the job's name.
         fast: whether patterns wait for seconds instead of minutes.
+        second: the name of a second node with an agent of its own; empty for none.
         clock: seconds since the epoch.
         code: what the agents' interpreter runs.
         more: further configuration of each agent, by its name.
@@ -147,13 +160,14 @@ class Local:
         job: str = "llm-7b",
         *,
         fast: bool = True,
+        second: str = "",
         clock: Clock = time.time,
         code: str = RUN,
         more: Mapping[str, Path] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._api = Cluster(clock)
-        self.stage = Stage(place, node, job, self._api, clock)
+        self.stage = Stage(place, node, job, self._api, clock, second)
         ports = ("GATHER", "AGENT", "CLUSTER", "AGENT_METRICS", "CLUSTER_METRICS")
         known = {f"{name}_PORT": str(free_port()) for name in ports}
         known |= {
@@ -169,13 +183,22 @@ class Local:
         self._agents = []
         for name in ("cluster", "agent"):
             configs = [DEPLOYED / f"{name}.yaml", HERE / f"{name}.yaml"]
-            if fast and name == "cluster":
+            if fast:
                 configs.append(HERE / "fast.yaml")
             if more is not None and name in more:
                 configs.append(more[name])
             health, metrics = (int(known[f"{name.upper()}{what}_PORT"]) for what in ("", "_METRICS"))
             self._agents.append(Agent(configs, known, place / f"{name}.log", health, metrics, code=code))
         self.stage.cluster, self.stage.agent = self._agents
+        if second:
+            (self.stage.second_place / "kern.log").touch()
+            ports = {f"AGENT{what}_PORT": str(free_port()) for what in ("", "_METRICS")}
+            own = {**known, **ports, "STAGE": str(self.stage.second_place), "K8S_NODE_NAME": second}
+            configs = [DEPLOYED / "agent.yaml", HERE / "agent.yaml", HERE / "second.yaml"]
+            if fast:
+                configs.append(HERE / "fast.yaml")
+            health, metrics = (int(port) for port in ports.values())
+            self._agents.append(Agent(configs, own, place / "second.log", health, metrics, code=code))
 
     def __enter__(self) -> Stage:
         try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tracecore.facts.process import ExitStatus
     from tracecore.incidents.incident import Incident
-    from tracecore.incidents.run import Attempt
+    from tracecore.incidents.run import JobAttempt
     from tracecore.signals.bundle.discovery import Bundle
     from tracecore.signals.stream import Stream
 
@@ -32,7 +32,7 @@ NOTHING_FAILED: Final = "none"
 HANG_S: Final = 600
 
 
-def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle, *, last: bool = True) -> dict[str, Any]:
+def failure_of(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, *, last: bool = True) -> dict[str, Any]:
     """Class, suggestion and retry decision of an incident, as plain data.
 
     Args:
@@ -43,7 +43,7 @@ def failure_of(incident: Incident, attempt: Attempt | None, bundle: Bundle, *, l
     return _failure(incident, attempt, lambda: _words(incident, bundle, AFTER if last else 0), redact=bundle.redact)
 
 
-def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, Any]:
+def failure_of_facts(incident: Incident, attempt: JobAttempt | None) -> dict[str, Any]:
     """The same where there are no files to read: the suspect's words are those that its facts kept."""
 
     def words() -> bytes:
@@ -58,7 +58,7 @@ def failure_of_facts(incident: Incident, attempt: Attempt | None) -> dict[str, A
 
 
 def _failure(
-    incident: Incident, attempt: Attempt | None, words: Callable[[], bytes], *, redact: bool = True
+    incident: Incident, attempt: JobAttempt | None, words: Callable[[], bytes], *, redact: bool = True
 ) -> dict[str, Any]:
     verdict = incident.judged or (incident.root.verdict if incident.root is not None else None)
     state = "unknown" if attempt is None else attempt.state
@@ -101,7 +101,7 @@ def _reason(incident: Incident) -> str | None:
     return "Stalled" if any(stall.no_progress_s >= HANG_S for stall in stalls) else None
 
 
-def _status(incident: Incident, attempt: Attempt | None) -> ExitStatus | None:
+def _status(incident: Incident, attempt: JobAttempt | None) -> ExitStatus | None:
     """Return how the suspect ended, else the launcher, else anybody."""
     if attempt is None or (incident.root is None and any(isinstance(f, StackPrinted) for f in incident.evidence)):
         # Who printed its stack and ended was ended by its timer, which says nothing of the program.

@@ -53,7 +53,7 @@ class Root(msgspec.Struct):
     same_step: int = 0
 
 
-class Ledger(msgspec.Struct):
+class FailureLedger(msgspec.Struct):
     """The attempts of one job.
 
     Args:
@@ -124,7 +124,7 @@ class Ledger(msgspec.Struct):
         del self.strikes[:-MAX_ATTEMPTS]
 
 
-def load(path: Path, job: str = "") -> Ledger:
+def load(path: Path, job: str = "") -> FailureLedger:
     """A ledger from its file; a new one where there is none.
 
     Raises:
@@ -133,14 +133,14 @@ def load(path: Path, job: str = "") -> Ledger:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return Ledger(job=job)
+        return FailureLedger(job=job)
     try:
-        return msgspec.json.decode(data, type=Ledger)
+        return msgspec.json.decode(data, type=FailureLedger)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: not a ledger: {error}") from None
 
 
-def save(path: Path, ledger: Ledger) -> None:
+def save(path: Path, ledger: FailureLedger) -> None:
     """Write a ledger so that a crash leaves the old one or the new one, never half of one."""
     private.make_folder(path.parent)
     private.write(path, msgspec.json.encode(ledger), durable=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 import msgspec
 
 from tracecore.actions.failure import CLASSES, Evidence, FailureClass, FailureInfo, Retry
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.rules import STOPS
 from tracecore.actions.shipped import load
 from tracecore.durations import SECOND, parse_duration
@@ -146,7 +146,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         """Return what bounds the retries of this failure."""
         return self.patterns.get(failure.context.get("pattern", ""), self.classes[failure.failure_class])
 
-    def decide(self, failure: FailureInfo, ledger: Ledger, now: int) -> Decision:
+    def decide(self, failure: FailureInfo, ledger: FailureLedger, now: int) -> Decision:
         """Return whether to try again. Pure: `ledger.record` is the caller's.
 
         Args:
@@ -174,7 +174,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             reason += f", although {REASONS[against[0]]}"
         return Decision(retry=True, reason=reason, delay_s=delay, count=count, cap=limit.retries, reasons=against)
 
-    def _against(self, failure: FailureInfo, ledger: Ledger, limit: Limit, count: int) -> list[Reason]:
+    def _against(self, failure: FailureInfo, ledger: FailureLedger, limit: Limit, count: int) -> list[Reason]:
         found: list[Reason] = []
         if limit.retries == 0:
             found.append("deterministic")
@@ -200,9 +200,9 @@ def _refusal(failure: FailureInfo, limit: Limit, count: int, against: tuple[Reas
     return f"{said}{times}"
 
 
-def judged(failure: FailureInfo, policy: Policy, ledger: Ledger | None = None, now: int = 0) -> FailureInfo:
+def judged(failure: FailureInfo, policy: Policy, ledger: FailureLedger | None = None, now: int = 0) -> FailureInfo:
     """The record with the policy's decision in it."""
-    decision = policy.decide(failure, Ledger() if ledger is None else ledger, now)
+    decision = policy.decide(failure, FailureLedger() if ledger is None else ledger, now)
     return with_decision(failure, decision)
 
 
@@ -370,7 +370,7 @@ def check(policy: Policy) -> list[str]:
     """Return what the policy's own cases complain about, each with `file:line`; empty where all hold."""
     wrong: list[str] = []
     for case in policy.cases:
-        ledger = Ledger(job=case.name)
+        ledger = FailureLedger(job=case.name)
         for number, attempt in enumerate(case.attempts):
             failure = failure_of(attempt.fields)
             ledger.progress(step=failure.step, checkpoint=attempt.fields.get("checkpoint"))

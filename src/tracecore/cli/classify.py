@@ -16,7 +16,7 @@ from tracecore.cli.output import json_option, json_text
 if TYPE_CHECKING:
     from tracecore.actions.exclusion import Exclusions
     from tracecore.actions.failure import FailureInfo, Retry
-    from tracecore.actions.ledger import Ledger
+    from tracecore.actions.ledger import FailureLedger
     from tracecore.actions.policy import Policy
 
 _WIDTH: Final = 100
@@ -166,7 +166,7 @@ def _ledgered(
     from tracecore.actions.policy import with_decision
 
     try:
-        ledger: Ledger = ledgers.load(path)
+        ledger: FailureLedger = ledgers.load(path)
     except (OSError, ValueError) as error:
         raise click.BadParameter(str(error), param_hint="--ledger") from None
     ledger.progress(step=info.step, checkpoint=checkpoint)

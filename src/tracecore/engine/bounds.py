@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How much the engine may hold; what goes beyond is dropped, oldest first, and counted.
 
     Args:
@@ -24,7 +24,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     past: int = 65_536
 
 
-class Stats(msgspec.Struct, kw_only=True):
+class EngineStats(msgspec.Struct, kw_only=True):
     """Counters since the engine was made; `held` and `windows` are what it holds now.
 
     Args:

@@ -26,7 +26,7 @@ from bisect import bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from tracecore.engine.bounds import Limits, Stats
+from tracecore.engine.bounds import EngineLimits, EngineStats
 from tracecore.engine.keyed_windows import KeyedWindows
 from tracecore.engine.revisions import Revisions
 from tracecore.engine.window import CHANGED, CURRENT, DORMANT, TRIGGERED
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Pattern, Verdict
 
-__all__ = ["LATENESS", "SKEW", "Engine", "Limits", "Stats"]
+__all__ = ["LATENESS", "SKEW", "Engine", "EngineLimits", "EngineStats"]
 
 SECOND = 1_000_000_000
 LATENESS = 30 * SECOND
@@ -69,7 +69,7 @@ class Engine:
         lateness: how long after its own time a fact may arrive and still change everything it would have changed.
         skew: how far the clocks of two nodes may disagree. A fact is accepted up to this far ahead of the clock,
             and detectors that compare nodes allow for it.
-        limits: see `Limits`.
+        limits: see `EngineLimits`.
         strict: raise an exception of a detector; otherwise log and count it, and go on with the others.
     """
 
@@ -79,14 +79,14 @@ class Engine:
         *,
         lateness: int = LATENESS,
         skew: int = SKEW,
-        limits: Limits | None = None,
+        limits: EngineLimits | None = None,
         strict: bool = True,
     ) -> None:
         self.lateness = lateness
         self.skew = skew
-        self.limits = limits or Limits()
+        self.limits = limits or EngineLimits()
         self.strict = strict
-        self.stats = Stats()
+        self.stats = EngineStats()
         self.clock: int | None = None
         self._revisions = Revisions(self.limits, self.stats)
         self._windows = KeyedWindows(

@@ -13,7 +13,7 @@ from tracecore.patterns.contract import Pattern
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Set
 
-    from tracecore.engine.bounds import Limits, Stats
+    from tracecore.engine.bounds import EngineLimits, EngineStats
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key
 
@@ -27,7 +27,7 @@ _time = attrgetter("time")
 class PatternWindows:
     """One pattern and its windows by key."""
 
-    def __init__(self, index: int, pattern: Pattern[Any], limit: int, stats: Stats) -> None:
+    def __init__(self, index: int, pattern: Pattern[Any], limit: int, stats: EngineStats) -> None:
         self.index = index
         self.pattern = pattern
         self.keys = pattern.keys
@@ -48,7 +48,7 @@ class KeyedWindows:
 
     Args:
         patterns: in the order of emissions.
-        limits: see `Limits`.
+        limits: see `EngineLimits`.
         stats: counters to keep.
         lateness: how long after its own time a fact may arrive and be evaluated.
         skew: see `patterns.contract.Window`.
@@ -60,8 +60,8 @@ class KeyedWindows:
     def __init__(
         self,
         patterns: Sequence[Pattern[Any]],
-        limits: Limits,
-        stats: Stats,
+        limits: EngineLimits,
+        stats: EngineStats,
         *,
         lateness: int,
         skew: int,

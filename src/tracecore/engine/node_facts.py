@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from tracecore.engine.bounds import Stats
+    from tracecore.engine.bounds import EngineStats
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Pattern
 
@@ -25,7 +25,7 @@ class NodeFacts:
 
     __slots__ = ("_facts", "_keys", "_node_scoped", "_stats", "_triggers", "_windows")
 
-    def __init__(self, pattern: Pattern[Any], stats: Stats) -> None:
+    def __init__(self, pattern: Pattern[Any], stats: EngineStats) -> None:
         self._keys = pattern.keys
         self._node_scoped = frozenset(pattern.node_scoped)
         self._triggers = frozenset(pattern.triggers)

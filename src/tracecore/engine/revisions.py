@@ -12,7 +12,7 @@ from tracecore.engine.window import Standing
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Mapping, Sequence
 
-    from tracecore.engine.bounds import Limits, Stats
+    from tracecore.engine.bounds import EngineLimits, EngineStats
     from tracecore.engine.window import FactWindow
     from tracecore.patterns.contract import Key, Verdict
     from tracecore.signals.record import Source
@@ -30,7 +30,7 @@ class Revisions:
         stats: counters to keep.
     """
 
-    def __init__(self, limits: Limits, stats: Stats) -> None:
+    def __init__(self, limits: EngineLimits, stats: EngineStats) -> None:
         self._limits = limits
         self._stats = stats
         #: The last revision of ended episodes: one that comes back goes on counting.

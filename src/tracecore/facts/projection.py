@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracecore.facts.collective import CollectiveEntry, collective_entry
+from tracecore.facts.collective import CollectiveEntry
 from tracecore.facts.fact import Fact
 from tracecore.facts.identity import Stamped
-from tracecore.facts.offers import offered
+from tracecore.facts.plugins import plugins
+from tracecore.facts.projectors.collective import collective_entry
 from tracecore.facts.projectors.gpu import GPU
 from tracecore.facts.projectors.host import HOST
 from tracecore.facts.projectors.kubernetes import KUBERNETES
@@ -38,7 +39,7 @@ def collective(record: Stamped) -> CollectiveEntry | None:
 COLLECTIVE = (Projection(collective, gate=collective_entry.gate),)
 OURS: tuple[Projection[Any], ...] = (*GPU, *HOST, *WORKER, *TRAINING, *KUBERNETES, *COLLECTIVE)
 ENTRY_POINTS = "tracecore.projectors"
-PROJECTORS: tuple[Projection[Any], ...] = (*OURS, *offered(ENTRY_POINTS, Projection))
+PROJECTORS: tuple[Projection[Any], ...] = (*OURS, *plugins(ENTRY_POINTS, Projection))
 
 #: Labels that tell series of one metric and one entity apart.
 _SERIES = (

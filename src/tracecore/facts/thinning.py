@@ -1,10 +1,10 @@
 """Facts on their way from a node: those that conclusions rest on, and few of the others.
 
 A rank reports a step every second or so, and a fleet has tens of thousands of ranks. Of each stream of reports leave:
-the first ones, both reports around a pause, a step back, reports whose loss or times differ from
-the last that left, the last one before silence, and otherwise one now and then. Of numbered steps these are
-the first in each stretch of a power of two, so that all ranks of a job send the same steps and can be compared. A
-statement that repeats leaves at once, and then with its count now and then.
+the first ones, both reports around a pause, a step back, reports whose loss or times differ from the last that left
+(few of a stream in which they always do), the last one before silence, and otherwise one now and then. Of numbered
+steps these are the first in each stretch of a power of two, so that all ranks of a job send the same steps and can be
+compared. A statement that repeats leaves at once, and then with its count now and then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ INTERVAL: Final = 10 * SECOND
 #: Of each single stream of a rank leaves one report in so many intervals.
 SPARSER: Final = 3
 #: First reports of a stream that all leave.
-HEAD: Final = 8
+HEAD: Final = 4
+#: A stream whose values or steps jump about again and again says nothing by it: what is sent of them becomes rarer, up
+#: to one in so long, and all of it leaves again after the stream was calm for as long.
+CALM: Final = 120 * SECOND
+#: Jumps of a stream in a row that all leave: a run that diverges is followed closely.
+JUMPS: Final = 16
 #: A report that nothing followed for so long leaves: the stream may have stopped.
 QUIET: Final = 2 * SECOND
 #: Between two reports so far apart there was a pause.
@@ -41,9 +46,10 @@ _Lane = tuple[object, ...]
 
 
 class _Stream:
-    __slots__ = ("count", "edge", "last", "pace", "sent", "stride", "waiting")
+    __slots__ = ("count", "jump", "jumps", "last", "pace", "patience", "rank", "sent", "stride", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, rank: _Lane) -> None:
+        self.rank = rank
         self.count = 0
         self.last: Progress | None = None
         self.sent: Progress | None = None
@@ -51,8 +57,8 @@ class _Stream:
         #: Nanoseconds between two steps, smoothed.
         self.pace = 0.0
         self.stride = 1
-        #: When it last paused or stepped back. Counters that jump about all the time say nothing by it.
-        self.edge = 0
+        #: When a pause, a step back or another value was sent last, how many in a row, and how long the next one waits.
+        self.jump = self.jumps = self.patience = 0
 
 
 class FactThinner:
@@ -67,6 +73,8 @@ class FactThinner:
         #: Reports that stayed.
         self.stayed = 0
         self._streams: OrderedDict[_Lane, _Stream] = OrderedDict()
+        #: When each rank reported last.
+        self._latest: OrderedDict[_Lane, int] = OrderedDict()
         #: When a report of each rank left last.
         self._heard: OrderedDict[_Lane, int] = OrderedDict()
         #: When each statement left last, and what became of it since.
@@ -84,7 +92,10 @@ class FactThinner:
         for key in [key for key in self._grown if now - self._left[key] >= REPEAT]:
             self._state(self._grown.pop(key), now, leaving)
         for stream in self._streams.values():
-            if stream.waiting is not None and now - stream.waiting.end >= QUIET:
+            # While its rank reports other things, a stream that pauses is no silence yet.
+            if stream.waiting is not None and (
+                now - self._latest.get(stream.rank, 0) >= QUIET or now - stream.waiting.end >= 2 * self.interval
+            ):
                 self._send(stream, stream.waiting, leaving)
         return leaving
 
@@ -120,20 +131,24 @@ class FactThinner:
         lane = *rank, fact.source.path, shape
         stream = self._streams.get(lane)
         if stream is None:
-            stream = self._streams[lane] = _Stream()
+            stream = self._streams[lane] = _Stream(rank)
             if len(self._streams) > LANES:
                 self._streams.popitem(last=False)
+            while len(self._latest) > LANES:
+                self._latest.popitem(last=False)
         else:
             self._streams.move_to_end(lane)
         last, stream.last = stream.last, fact
         stream.count += 1
+        self._latest[rank] = max(self._latest.get(rank, 0), fact.end)
         due = self._is_due(stream, last, fact, self._heard.get(rank, 0))
-        if last is not None and _is_edge(last, fact) and fact.time - stream.edge >= self.interval:
-            stream.edge = fact.time
+        if last is not None and _is_edge(last, fact) and self._may_jump(stream, fact.time, self.interval):
             if stream.waiting is not None:
                 self._send(stream, stream.waiting, leaving)
             due = True
-        if due or stream.count <= HEAD or stream.sent is None or _is_news(stream.sent, fact):
+        elif stream.sent is not None and _is_news(stream.sent, fact) and self._may_jump(stream, fact.time, 0):
+            due = True
+        if due or stream.count <= HEAD or stream.sent is None:
             self._send(stream, fact, leaving)
             self._heard[rank] = max(fact.time, self._heard.get(rank, 0))
             self._heard.move_to_end(rank)
@@ -142,6 +157,20 @@ class FactThinner:
         else:
             stream.waiting = fact
             self.stayed += 1
+
+    def _may_jump(self, stream: _Stream, now: int, least: int) -> bool:
+        """Tell whether a jump of a stream leaves; note that it does.
+
+        Args:
+            least: nanoseconds since the last one at least.
+        """
+        since = now - stream.jump
+        if stream.jump and since < max(least, stream.patience):
+            return False
+        stream.jumps = 1 if since > CALM else stream.jumps + 1
+        stream.patience = 0 if stream.jumps < JUMPS else min(max(2 * stream.patience, SECOND), CALM // 2)
+        stream.jump = now
+        return True
 
     def _is_due(self, stream: _Stream, last: Progress | None, fact: Progress, heard: int) -> bool:
         """Return whether a report is due: of this stream, or of its rank, which was last heard at this time."""

@@ -32,11 +32,16 @@ MAX_FACT: Final = 64 << 10
 MAX_LINES: Final = 8
 MAX_LINE: Final = 1 << 10
 
-_KIND, _VERSION, _UID = "tracecore.fact.kind", "tracecore.fact.version", "tracecore.fact.uid"
+_KIND, _UID = "tracecore.fact.kind", "tracecore.fact.uid"
 _JSON, _LINES = "tracecore.fact.json", "tracecore.fact.lines"
 _JOB, _RANK, _GPU = "gen_ai.training.job_id", "gen_ai.training.rank", "gpu.id"
+_PATH: Final = "log.file.path"
 #: Fields of a fact that the record or its resource has.
-_ELSEWHERE: Final = frozenset({"fact", "time", "node", "pod", "job", "rank", "gpu"})
+_ELSEWHERE: Final = frozenset({"fact", "time", "node", "pod", "job", "rank", "gpu", "source"})
+#: Fields of a progress report that no pattern reads.
+_UNSENT: Final = frozenset({"learning_rate", "total_steps"})
+#: The path of a source that is no file.
+_NO_FILE: Final = "otlp"
 _FREQUENT: Final = frozenset({Progress, Heartbeat})
 _I31, _I53, _I63 = 1 << 31, 1 << 53, 1 << 63
 _ENCODER: Final = msgspec.json.Encoder()
@@ -101,36 +106,58 @@ def _resource(fact: Fact) -> dict[str, Any]:
         found |= {"k8s.namespace.name": namespace or "default", "k8s.pod.name": name}
     if fact.job is not None:
         found[_JOB] = fact.job
+    if fact.source.path != _NO_FILE:
+        found[_PATH] = fact.source.path
     return found
 
 
 def _record(fact: Fact, now: int, lines: Sequence[str], redact: Callable[[str], str] | None) -> dict[str, Any]:
-    own = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in _ELSEWHERE}
-    # Reports of progress are most of what is sent, and nobody reads them one by one.
-    said = "" if type(fact) in _FREQUENT else fact.describe()
+    # Reports of progress are most of what is sent, and nobody reads them one by one: they carry only what is needed.
+    frequent = type(fact) in _FREQUENT
+    unsent = _ELSEWHERE | _UNSENT if frequent else _ELSEWHERE
+    own = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in unsent}
+    said = "" if frequent else fact.describe()
     if redact is not None:
         own, said, lines = _redacted(own, redact), redact(said), [*map(redact, lines)]
-    attributes: dict[str, Any] = {
-        _KIND: snake(type(fact).__name__),
-        _VERSION: VERSION,
-        _UID: uid(fact),
-        _JSON: _ENCODER.encode(own).decode(),
-    }
+    if place := _place(fact, frequent=frequent):
+        own["source"] = place
+    attributes: dict[str, Any] = {_KIND: snake(type(fact).__name__), _JSON: _ENCODER.encode(own).decode()}
     if fact.rank is not None:
         attributes[_RANK] = fact.rank
     if fact.gpu is not None:
         attributes[_GPU] = fact.gpu
     if lines:
         attributes[_LINES] = [line[:MAX_LINE] for line in lines[:MAX_LINES]]
-    record = {
-        "attributes": attributes,
-        "time_unix_nano": fact.time,
-        "observed_time_unix_nano": now,
-        "event_name": EVENT,
-    }
+    record: dict[str, Any] = {"attributes": attributes, "time_unix_nano": fact.time}
+    if not frequent:
+        attributes[_UID] = uid(fact)
+        record |= {"observed_time_unix_nano": now, "event_name": EVENT}
     if said:
         record["body"] = said[:MAX_LINE]
     return record
+
+
+def _place(fact: Fact, *, frequent: bool) -> dict[str, Any]:
+    """Return where a fact was read, without its file, which the resource names.
+
+    The name of a live record is made of its time and a number; the number alone is sent.
+    """
+    source = fact.source
+    found: dict[str, Any] = {}
+    for name in ("offset", "line") if frequent else ("offset", "line", "length"):
+        if value := getattr(source, name):
+            found[name] = value
+    prefix = _numbered(fact.time, "")
+    if source.ident.startswith(prefix) and (number := source.ident[len(prefix) :]).isdecimal() and len(number) == 9:
+        found["record"] = int(number)
+    elif source.ident:
+        found["ident"] = source.ident
+    return found
+
+
+def _numbered(time: int, number: int | str) -> str:
+    """Return the name of a live record; `Records._source` gives it."""
+    return f"record:{time:019d}-{number:09d}" if isinstance(number, int) else f"record:{time:019d}-{number}"
 
 
 def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
@@ -157,11 +184,12 @@ def read(logs: Mapping[str, Any]) -> Received:
     for entry in logs.get("resource_logs") or ():
         whose = (entry.get("resource") or {}).get("attributes") or {}
         for held in entry.get("scope_logs") or ():
+            version = _version(held.get("scope") or {})
             for record in held.get("log_records") or ():
                 if not is_fact(record):
                     found.others = True
                     continue
-                fact = _fact(record, whose)
+                fact = _fact(record, whose, version)
                 if isinstance(fact, str):
                     found.skipped[fact] += 1
                     continue
@@ -171,11 +199,17 @@ def read(logs: Mapping[str, Any]) -> Received:
     return found
 
 
-def _fact(record: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str:
-    """The fact, or why there is none."""
+def _version(scope: Mapping[str, Any]) -> int | None:
+    """Return the version that a scope names; None where it names none."""
+    text = scope.get("version")
+    return int(text) if isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 8 else None
+
+
+def _fact(record: Mapping[str, Any], whose: Mapping[str, Any], version: int | None) -> Fact | str:
+    """Return the fact, or why there is none."""
     attributes = record["attributes"]
-    version, kind, data = attributes.get(_VERSION), attributes.get(_KIND), attributes.get(_JSON)
-    if type(version) is not int or not isinstance(kind, str) or not isinstance(data, str):
+    kind, data = attributes.get(_KIND), attributes.get(_JSON)
+    if version is None or not isinstance(kind, str) or not isinstance(data, str):
         return "malformed"
     if version > VERSION:
         return "newer_version"
@@ -186,6 +220,7 @@ def _fact(record: Mapping[str, Any], whose: Mapping[str, Any]) -> Fact | str:
     try:
         fields = _DECODER.decode(data)
         identity = _identity(attributes, whose)
+        identity["source"] = _source(fields.get("source"), whose, record.get("time_unix_nano"))
         # Fields that a newer sender knows are passed over.
         fact = msgspec.convert({**fields, **identity, "time": record.get("time_unix_nano")}, BY_NAME[kind])
     except (msgspec.DecodeError, RecursionError, UnicodeError):
@@ -224,6 +259,16 @@ def _identity(attributes: Mapping[str, Any], whose: Mapping[str, Any]) -> dict[s
         "rank": attributes.get(_RANK),
         "gpu": attributes.get(_GPU),
     }
+
+
+def _source(place: object, whose: Mapping[str, Any], time: object) -> dict[str, Any]:
+    """Return the source of a fact as its fields."""
+    found: dict[str, Any] = dict(place) if isinstance(place, dict) else {}
+    found["path"] = _name(whose.get(_PATH)) or _NO_FILE
+    number = found.pop("record", None)
+    if type(number) is int and type(time) is int and 0 <= number < 10**9:
+        found["ident"] = _numbered(time, number)
+    return found
 
 
 def _placed(fact: Fact) -> Fact:

@@ -15,17 +15,17 @@ import msgspec
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
+from tracecore.incidents.footprint import Footprint, footprint_of
 from tracecore.incidents.gaps import gaps
 from tracecore.incidents.incident import Alternative, Edge, Incident, origin
 from tracecore.incidents.insufficient import reported, unexplained
-from tracecore.incidents.touch import Touch, touch
 from tracecore.patterns.contract import LastLines, Rest, Suspects, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tracecore.engine.emission import Emission
-    from tracecore.incidents.run import Attempt, Run
+    from tracecore.incidents.run import JobAttempt, JobRun
 
 SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
@@ -52,7 +52,7 @@ class Finding(msgspec.Struct):
     notes: list[str]
 
 
-def arbitrate(emissions: Sequence[Emission], run: Run, layers: Mapping[str, int]) -> Finding:
+def arbitrate(emissions: Sequence[Emission], run: JobRun, layers: Mapping[str, int]) -> Finding:
     """Decide what happened.
 
     Args:
@@ -90,7 +90,7 @@ def arbitrate(emissions: Sequence[Emission], run: Run, layers: Mapping[str, int]
     return finding
 
 
-def _is_history(t: Touch, run: Run) -> bool:
+def _is_history(t: Footprint, run: JobRun) -> bool:
     """Whether it was over long before anything of its job began: a kernel's log goes back weeks.
 
     Times since boot are inferred as late as they can be, so that what seems old by them is.
@@ -100,7 +100,7 @@ def _is_history(t: Touch, run: Run) -> bool:
     return known and bool(begun) and t.last < min(begun) - HISTORY
 
 
-def _worst_first(incidents: list[Incident], run: Run) -> list[Incident]:
+def _worst_first(incidents: list[Incident], run: JobRun) -> list[Incident]:
     """What ended the run first. A restart that never made a step only shows what the attempt before it died of."""
 
     def key(incident: Incident) -> tuple[int, int]:
@@ -116,7 +116,7 @@ def _worst_first(incidents: list[Incident], run: Run) -> list[Incident]:
     return sorted(incidents, key=key)
 
 
-def _belonging(emissions: Sequence[Emission], run: Run) -> list[Touch]:
+def _belonging(emissions: Sequence[Emission], run: JobRun) -> list[Footprint]:
     """Each verdict with the job and attempt it is about."""
     jobs = run.jobs()
     touches = []
@@ -129,19 +129,19 @@ def _belonging(emissions: Sequence[Emission], run: Run) -> list[Touch]:
         said = [fact.attempt for fact in evidence if fact.layer == "stdout"]
         # Neither a kernel nor a dump knows which start of the job it saw.
         attempt = max(said) if said else _attempt_at(run.of(job), emission.verdict.time)
-        touches.append(touch(emission, job, attempt))
+        touches.append(footprint_of(emission, job, attempt))
     touches.sort(key=lambda t: (t.first, t.id))
     return touches
 
 
-def _job_by_entity(emission: Emission, run: Run) -> str | None:
+def _job_by_entity(emission: Emission, run: JobRun) -> str | None:
     """The job whose ranks a verdict without a job names, where only one has them."""
     ranks = set(emission.verdict.suspects().ranks)
     mine = [job for job in run.jobs() if ranks and any(ranks <= attempt.ranks for attempt in run.of(job))]
     return mine[0] if len(mine) == 1 else None
 
 
-def _attempt_at(attempts: Sequence[Attempt], time: int) -> int:
+def _attempt_at(attempts: Sequence[JobAttempt], time: int) -> int:
     """The attempt that was running at this time."""
     number = attempts[0].number if attempts else 0
     for attempt in attempts:
@@ -151,11 +151,11 @@ def _attempt_at(attempts: Sequence[Attempt], time: int) -> int:
 
 
 def _attempt(
-    touches: list[Touch],
-    attempt: Attempt | None,
+    touches: list[Footprint],
+    attempt: JobAttempt | None,
     over: bool,
     layers: Mapping[str, int],
-    run: Run,
+    run: JobRun,
     notes: list[str],
 ) -> list[Incident]:
     """The incidents of one attempt, what ended it first."""
@@ -184,7 +184,7 @@ def _attempt(
     explained = {edge.effect for edge in edges}
     roots = _ordered([t for t in roots if t.id not in explained])
     incidents: list[Incident] = []
-    primary: Touch | None = None
+    primary: Footprint | None = None
     episode = 0
     for root in roots:
         if root.name in precedence.CONDITIONS:
@@ -214,16 +214,16 @@ def _attempt(
     return incidents
 
 
-def _without(touches: Sequence[Touch], gone: Sequence[Touch]) -> list[Touch]:
+def _without(touches: Sequence[Footprint], gone: Sequence[Footprint]) -> list[Footprint]:
     ids = {t.id for t in gone}
     return [t for t in touches if t.id not in ids]
 
 
-def _index(incidents: list[Incident], primary: Touch) -> int:
+def _index(incidents: list[Incident], primary: Footprint) -> int:
     return next(n for n, incident in enumerate(incidents) if incident.root is primary.emission)
 
 
-def _stands(t: Touch, attempt: Attempt | None) -> bool:
+def _stands(t: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether a verdict is worth an incident although the run ended well."""
     if t.name == "planned_stop":
         # Who was asked to stop and saved its work exits with 0, too; a program that says it is complete was not cut.
@@ -231,21 +231,21 @@ def _stands(t: Touch, attempt: Attempt | None) -> bool:
     return t.name in precedence.STANDS_ALONE
 
 
-def _resumed(t: Touch, attempt: Attempt) -> bool:
+def _resumed(t: Footprint, attempt: JobAttempt) -> bool:
     """Whether steps follow the stop further down in the same files: the job was started again and appended to them."""
     steps = {step.source.path: step.source.offset for step in attempt.last_steps.values()}
     stops = {path: end for path, _, end in t.places if path in steps}
     return bool(stops) and all(steps[path] > end for path, end in stops.items())
 
 
-def _is_anothers(t: Touch, attempt: Attempt | None) -> bool:
+def _is_anothers(t: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether memory ran out for a process that is not known to be one of the run's, which made steps long after."""
     if t.name != "host_oom" or attempt is None or attempt.state != "unknown" or t.ranks:
         return False
     return t.timed and attempt.timed and attempt.progress > t.last + WENT_ON
 
 
-def _is_unrelated_kill(t: Touch, touches: Sequence[Touch], attempt: Attempt | None) -> bool:
+def _is_unrelated_kill(t: Footprint, touches: Sequence[Footprint], attempt: JobAttempt | None) -> bool:
     """Whether the kernel killed a process for memory that is none of this job, as far as anything tells.
 
     The job's own processes would be told of: by rank, by process id, by their pod, or by a death of SIGKILL. Where
@@ -263,14 +263,14 @@ def _is_unrelated_kill(t: Touch, touches: Sequence[Touch], attempt: Attempt | No
     return not killed and not any(precedence.died_of(o) == "SIGKILL" for o in others)
 
 
-def _recovered(t: Touch, attempt: Attempt | None) -> bool:
+def _recovered(t: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether steps were made long after a port is said to have failed: NCCL went on over it, or over another."""
     if t.name != "ib_link_flap" or "port_errors" not in t.fields or attempt is None:
         return False
     return t.timed and attempt.timed and attempt.progress > t.first + WENT_ON
 
 
-def _was_slow(t: Touch, attempt: Attempt | None) -> bool:
+def _was_slow(t: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether a hang that one process told of, before it had to give up, was followed by a step."""
     told = [fact for fact in t.evidence if isinstance(fact, WatchdogReport) and fact.reporter is not None]
     if attempt is None or not told or len(told) < len(t.evidence):
@@ -281,12 +281,12 @@ def _was_slow(t: Touch, attempt: Attempt | None) -> bool:
     return any(last.get(fact.source.path, -1) > fact.source.offset for fact in told)
 
 
-def _edges(touches: Sequence[Touch]) -> list[Edge]:
+def _edges(touches: Sequence[Footprint]) -> list[Edge]:
     """What explains what. Where two explain each other, the one that comes first in order does."""
     place = {t.id: number for number, t in enumerate(_ordered(touches))}
     edges: dict[tuple[str, str], Edge] = {}
     table = precedence.rules_by_names()
-    by_name: dict[str, list[Touch]] = {}
+    by_name: dict[str, list[Footprint]] = {}
     for t in touches:
         by_name.setdefault(t.name, []).append(t)
     for (one, other), rules in table.items():
@@ -318,7 +318,7 @@ def _break_circles(edges: dict[tuple[str, str], Edge], place: dict[str, int]) ->
             stack += following
 
 
-def _adopt(roots: list[Touch], edges: list[Edge]) -> None:
+def _adopt(roots: list[Footprint], edges: list[Edge]) -> None:
     """A symptom or outcome that no rule explains belongs to the earliest cause, where there is one before it."""
     causes = [t for t in _ordered(roots) if t.verdict.role == "cause" and t.name not in precedence.CONDITIONS]
     if not causes:
@@ -332,13 +332,13 @@ def _adopt(roots: list[Touch], edges: list[Edge]) -> None:
             edges.append(Edge(cause.id, t.id, "it came after the cause, in the same job"))
 
 
-def _ordered(touches: Sequence[Touch]) -> list[Touch]:
+def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:
     """Causes before symptoms before outcomes; then the earliest, where all times were read; then the table's order."""
     timed = all(t.timed for t in touches)
     order = {name: place for place, name in enumerate(precedence.ORDER)}
     earliest = min((t.first for t in touches if t.timed and t.verdict.role == "cause"), default=None)
 
-    def key(t: Touch) -> tuple[int, int, int, int, str]:
+    def key(t: Footprint) -> tuple[int, int, int, int, str]:
         place = order.get(t.name, len(order))
         role = _ROLES[t.verdict.role]
         # What was there before any cause cannot follow from one: a hang before a crash, a stop before a failure.
@@ -349,7 +349,7 @@ def _ordered(touches: Sequence[Touch]) -> list[Touch]:
     return sorted(touches, key=key)
 
 
-def _another_episode(primary: Touch, later: Touch, attempt: Attempt | None) -> bool:
+def _another_episode(primary: Footprint, later: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether the run went on after the one before it came to the other."""
     if not (primary.timed and later.timed) or attempt is None:
         return False
@@ -357,7 +357,7 @@ def _another_episode(primary: Touch, later: Touch, attempt: Attempt | None) -> b
     return apart > EPISODE and attempt.progress > primary.last + EPISODE // 10
 
 
-def _why_not(root: Touch, primary: Touch) -> str:
+def _why_not(root: Footprint, primary: Footprint) -> str:
     if _ROLES[root.verdict.role] > _ROLES[primary.verdict.role]:
         return f"it is a {root.verdict.role}, and {primary.name} is a cause in the same job"
     if root.timed and primary.timed and root.first > primary.first:
@@ -368,12 +368,12 @@ def _why_not(root: Touch, primary: Touch) -> str:
 
 
 def _incident(
-    root: Touch,
-    touches: Sequence[Touch],
+    root: Footprint,
+    touches: Sequence[Footprint],
     edges: Sequence[Edge],
-    attempt: Attempt | None,
+    attempt: JobAttempt | None,
     layers: Mapping[str, int],
-    run: Run,
+    run: JobRun,
 ) -> Incident:
     by_id = {t.id: t for t in touches}
     reached: dict[str, None] = {}
@@ -418,18 +418,18 @@ def _incident(
     )
 
 
-def _last_lines(ranks: Sequence[int], attempt: Attempt | None, run: Run) -> tuple[LastLines, ...]:
+def _last_lines(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[LastLines, ...]:
     return tuple(lines for rank in ranks[:3] if (lines := run.last_lines(rank, attempt)) is not None)
 
 
-def _transport(root: Touch, run: Run) -> tuple[str, ...]:
+def _transport(root: Footprint, run: JobRun) -> tuple[str, ...]:
     """What was measured of the transport before the ranks gave up: what they lose afterwards, they lose by that."""
     given_up = precedence.gave_up(root)
     known = [fact for fact in run.transport if fact.approximate or fact.time <= given_up]
     return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
 
 
-def _rest(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None, run: Run) -> Rest:
+def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> Rest:
     """What is known beside the root: whom its symptoms wait for, who left a log, how ranks ended."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
     ended = attempt.ended if attempt is not None else {}
@@ -445,7 +445,7 @@ def _rest(root: Touch, symptoms: Sequence[Touch], attempt: Attempt | None, run: 
     )
 
 
-def _suspects(root: Touch, said: Verdict, symptoms: Sequence[Touch], attempt: Attempt | None) -> Suspects:
+def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], attempt: JobAttempt | None) -> Suspects:
     """Whom the root names, or a symptom of the same event where it names nobody; and when all are named, nobody is."""
     suspects = said.suspects()
     ranks = suspects.ranks

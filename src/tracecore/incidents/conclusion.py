@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tracecore.engine.emission import Emission, standing
-from tracecore.engine.engine import Engine, Limits
+from tracecore.engine.engine import Engine, EngineLimits
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import Finding, arbitrate
-from tracecore.incidents.run import Run
+from tracecore.incidents.run import JobRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from typing import Any
 
     from tracecore.facts.fact import Fact
-    from tracecore.incidents.run import Attempt
+    from tracecore.incidents.run import JobAttempt
     from tracecore.patterns.contract import LastLines, Pattern
 
 
 #: A recording is read as a whole: a job of 100,000 ranks must not lose its first exception to the reports after it.
-WHOLE: Final = Limits(window=1 << 20, total=16_000_000, windows=2_000_000, future=1 << 20)
+WHOLE: Final = EngineLimits(window=1 << 20, total=16_000_000, windows=2_000_000, future=1 << 20)
 
 
 class Conclusion(msgspec.Struct):
@@ -36,7 +36,7 @@ class Conclusion(msgspec.Struct):
     """
 
     verdicts: list[Emission]
-    run: Run
+    run: JobRun
     finding: Finding
     engine: Engine
 
@@ -49,7 +49,7 @@ def conclude(
     until: int,
     layers: Mapping[str, int],
     ranks: Collection[int] = (),
-    last_lines: Callable[[int, Attempt | None], LastLines | None] | None = None,
+    last_lines: Callable[[int, JobAttempt | None], LastLines | None] | None = None,
 ) -> Conclusion:
     """Judge folded facts.
 

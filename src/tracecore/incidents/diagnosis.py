@@ -9,7 +9,7 @@ import msgspec
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.incidents.incident import Incident
-from tracecore.incidents.run import Run
+from tracecore.incidents.run import JobRun
 from tracecore.incidents.text import decisive
 from tracecore.incidents.timeline import TIMELINE_ROWS, timeline
 from tracecore.signals.bundle.discovery import Bundle, Coverage
@@ -40,7 +40,7 @@ class Diagnosis(msgspec.Struct, kw_only=True):
     verdicts: list[Emission]
     coverage: Coverage
     notes: list[str]
-    run: Run
+    run: JobRun
     facts: list[Fact]
     bundle: Bundle
 

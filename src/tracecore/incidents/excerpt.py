@@ -17,7 +17,7 @@ from tracecore.signals.redaction import redacted
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracecore.incidents.run import Attempt
+    from tracecore.incidents.run import JobAttempt
     from tracecore.signals.bundle.discovery import Bundle
     from tracecore.signals.record import Source
     from tracecore.signals.stream import Stream
@@ -121,7 +121,7 @@ def last_words(bundle: Bundle, rank: int, most: int = 3, pods: Collection[str] =
     return None
 
 
-def quoted(bundle: Bundle, rank: int, attempt: Attempt | None) -> LastLines | None:
+def quoted(bundle: Bundle, rank: int, attempt: JobAttempt | None) -> LastLines | None:
     """The last lines of a rank's log, and what it was doing where they say so."""
     places = attempt.places if attempt is not None else {}
     own = [place for place, ranks in places.items() if ranks == {rank}]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
-    from tracecore.incidents.run import Attempt
+    from tracecore.incidents.run import JobAttempt
 
 Status: TypeAlias = Literal["diagnosed", "insufficient_evidence"]
 
@@ -136,7 +136,7 @@ class Incident(msgspec.Struct, kw_only=True):
         return document
 
 
-def origin(attempt: Attempt | None, evidence: Sequence[Fact]) -> str:
+def origin(attempt: JobAttempt | None, evidence: Sequence[Fact]) -> str:
     """Name a run without a job id: by when it began, else by the first that speaks of it."""
     if attempt is not None and attempt.timed:
         return f"@{attempt.first}"

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.incidents.incident import Gap
-    from tracecore.incidents.run import Attempt, Run
+    from tracecore.incidents.run import JobAttempt, JobRun
 
 #: How the others end when one of them has failed: by themselves these say nothing about whose fault it was.
 _FOLLOWING: Final = frozenset({"SIGABRT", "SIGTERM", "SIGINT", "SIGHUP"})
 _SHOWN: Final = 6
+#: Ranks whose last lines are looked at, and characters of one that are quoted.
+_ASKED: Final = 64
+_QUOTED: Final = 120
 #: Errors of the collective library that say themselves what is wrong.
 _TELLING: Final = {
     "version_mismatch": "ranks run different versions of NCCL",
@@ -38,7 +41,7 @@ _TELLING: Final = {
 _MUTE: Final = (NcclError, WatchdogReport, LauncherFailure, FatalSignal, ContainerTerminated)
 
 
-def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: bool) -> Incident | None:
+def unexplained(attempt: JobAttempt, run: JobRun, layers: Mapping[str, int], *, last: bool) -> Incident | None:
     """An incident without a root, where this attempt failed or hung and no verdict says why; None where it did not.
 
     Args:
@@ -60,7 +63,7 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
     elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
     elif state == "unended" and (hung := _hung(attempt)) is not None:
-        headline, suspects, evidence = hung
+        headline, suspects, evidence = _busy(attempt, run) or hung
     elif state == "unknown" and attempt.stalls:
         headline, suspects, evidence = _stalled(attempt)
     else:
@@ -68,7 +71,7 @@ def unexplained(attempt: Attempt, run: Run, layers: Mapping[str, int], *, last: 
     return _incident(headline, suspects, evidence, state, attempt.job, attempt.number, run, layers)
 
 
-def reported(run: Run, layers: Mapping[str, int]) -> Incident | None:
+def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
     """An incident without a root, where something speaks of a failure and nothing says how the run went on."""
     if not run.trouble or any(attempt.state in ("finished", "unended") for attempt in run.attempts.values()):
         return None
@@ -130,7 +133,7 @@ def _incident(
     state: str,
     job: str,
     attempt: int,
-    run: Run,
+    run: JobRun,
     layers: Mapping[str, int],
 ) -> Incident:
     # Who hangs leaves dumps, who failed a kernel log.
@@ -160,7 +163,7 @@ def _incident(
     )
 
 
-def _told_by_library(run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _told_by_library(run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """The collective library says what is wrong."""
     said: list[Fact] = [fact for fact in run.trouble if isinstance(fact, NcclError) and fact.error in _TELLING]
     if not said:
@@ -171,7 +174,7 @@ def _told_by_library(run: Run) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return f"The collectives could not be set up: {_TELLING[first.error]}{detail}", Suspects.of(said[:1]), said
 
 
-def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
+def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     statuses = {rank: s for rank, s in sorted(attempt.ended.items()) if s.exit_code}
     if not statuses:
         facts = sorted(attempt.bad, key=order)
@@ -192,14 +195,14 @@ def _failed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
     return headline, Suspects(ranks=tuple(ranks)), [*said, *evidence, *attempt.bad]
 
 
-def _only_gave_up(attempt: Attempt) -> bool:
+def _only_gave_up(attempt: JobAttempt) -> bool:
     """The watchdogs of ranks that waited ended them, and nothing else is known to have failed."""
     waited = {fact.rank for fact in attempt.stalls if isinstance(fact, WatchdogReport)}
     aborted = all(isinstance(fact, FatalSignal) and fact.signal == "SIGABRT" for fact in attempt.bad)
     return bool(waited) and not attempt.ended and aborted and {fact.rank for fact in attempt.bad} <= waited | {None}
 
 
-def _missed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _missed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Somebody says who did not come to a collective or barrier, and nobody else that it waits there."""
     said = [fact for fact in attempt.stalls if isinstance(fact, WatchdogReport) and fact.missing]
     if not said:
@@ -209,7 +212,7 @@ def _missed(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return headline, Suspects(ranks=ranks), said
 
 
-def _apart(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _apart(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Most ranks stood at one line when their stacks were printed, as those do that wait; the others elsewhere."""
     places: dict[str, list[int]] = {}
     for rank, stack in sorted(attempt.stacks.items()):
@@ -227,7 +230,7 @@ def _apart(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return headline, Suspects(ranks=tuple(few)), evidence
 
 
-def _gone(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _gone(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Everybody who said something lost a connection: whoever said nothing was at the other end of it."""
     # Who ended well before the others did left them, too.
     left = {rank for rank, status in attempt.ended.items() if rank >= 0 and not status.alive and not status.exit_code}
@@ -247,7 +250,7 @@ def _ending(code: int) -> str:
     return name or f"exit status {code}"
 
 
-def _hung(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
+def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Processes that had not ended: hung or at work. Their own logs cannot tell, since silence has no line."""
     if attempt.finished:
         return None
@@ -269,11 +272,36 @@ def _hung(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     return headline, Suspects(), [*steps[-2:], *(attempt.ended[rank] for rank in attempt.alive)]
 
 
+def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None:
+    """Of processes that had not ended, the few that say after their last step what they are doing.
+
+    The others said nothing after a step like any other, as ranks do that wait in a collective.
+    """
+    steps = attempt.last_steps
+    if attempt.saving or attempt.stalls or not 1 < len(attempt.ranks) <= _ASKED or set(steps) != attempt.ranks:
+        return None
+    if len({step.step for step in steps.values()}) > 1:
+        return None
+    told = {rank: lines for rank in sorted(attempt.ranks) if (lines := run.last_lines(rank, attempt)) is not None}
+    busy = [lines for lines in told.values() if lines.doing is not None]
+    if len(told) < len(attempt.ranks) or not 0 < 2 * len(busy) < len(told):
+        return None
+    who = named([lines.rank for lines in busy])
+    words = busy[0].lines[-1][1][:_QUOTED]
+    last = next(iter(steps.values())).step
+    headline = (
+        f"{_alive(len(attempt.alive))} still running when this was recorded: after step {last} {who} {busy[0].doing} "
+        f"(“{words}”), and the others said nothing"
+    )
+    evidence = [steps[lines.rank] for lines in busy]
+    return headline, Suspects(ranks=tuple(lines.rank for lines in busy)), evidence
+
+
 def _alive(count: int) -> str:
     return "The process was" if count == 1 else f"{count} processes were"
 
 
-def _stalled(attempt: Attempt) -> tuple[str, Suspects, Sequence[Fact]]:
+def _stalled(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     stalls = [fact for fact in attempt.stalls if isinstance(fact, StepStalled)]
     facts = sorted(stalls or attempt.stalls, key=order)
     if stalls:

@@ -33,7 +33,7 @@ __all__ = ["LiveIncidents", "LiveLimits", "Memory", "Update"]
 
 log = logging.getLogger(__name__)
 
-Classify: TypeAlias = Callable[[Incident, runs.Attempt | None], dict[str, Any]]
+Classify: TypeAlias = Callable[[Incident, runs.JobAttempt | None], dict[str, Any]]
 
 #: A condition that slows a job down is resolved when the job made steps for so long without new evidence of it.
 FADES: Final = 3600 * SECOND
@@ -258,7 +258,7 @@ class LiveIncidents:
         return None
 
 
-def _end_of_trouble(job: JobState, life: Life, incident: Incident, attempt: runs.Attempt | None) -> int:
+def _end_of_trouble(job: JobState, life: Life, incident: Incident, attempt: runs.JobAttempt | None) -> int:
     """Return the time of the last sign of a failure; steps count as going on only when they are later."""
     others = [job.verdicts[other.verdict] for other in incident.alternatives if other.verdict in job.verdicts]
     ends = [life.last, *(fact.end for held in (*life.verdicts, *others) for fact in held.verdict.evidence())]

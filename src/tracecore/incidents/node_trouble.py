@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
     from tracecore.incidents.incident import Incident
-    from tracecore.incidents.run import Run
+    from tracecore.incidents.run import JobRun
 
 #: What the kernel says of the machine as a whole; faults of processes and boots are told elsewhere.
 EVENTS: Final = frozenset(
@@ -90,7 +90,7 @@ def _together(one: Fact, other: Fact) -> Fact:
     return msgspec.structs.replace(one, count=max(one.count, 1) + max(other.count, 1), last_time=end)
 
 
-def notes(troubles: Sequence[Fact], run: Run) -> list[str]:
+def notes(troubles: Sequence[Fact], run: JobRun) -> list[str]:
     """A line for each, those of the time of the run where that is known."""
     told = [fact for fact in sorted(troubles, key=lambda f: (f.time, f.uid)) if not _was_long_before(fact, run)]
     said = [_note(fact) for fact in told[:MOST]]
@@ -105,7 +105,7 @@ def _note(fact: Fact) -> str:
     return f"{text[0].upper()}{text[1:]}{at}"
 
 
-def _was_long_before(fact: Fact, run: Run) -> bool:
+def _was_long_before(fact: Fact, run: JobRun) -> bool:
     begun = [attempt.first for attempt in run.attempts.values() if attempt.timed]
     return not fact.approximate and bool(begun) and fact.end < min(begun) - 24 * NEAR
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.incidents.touch import share
+from tracecore.incidents.footprint import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracecore.incidents.touch import Touch
+    from tracecore.incidents.footprint import Footprint
 
 SECOND: Final = 1_000_000_000
 #: How much later than its effect a cause may be dated: clocks differ, and logs are written late.
@@ -66,19 +66,19 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     effects: tuple[str, ...]
     bonds: tuple[str, ...]
     reason: str
-    test: Callable[[Touch, Touch], bool] | None = None
+    test: Callable[[Footprint, Footprint], bool] | None = None
     before: bool = True
 
 
 # -- conditions --------------------------------------------------------------------------------------------------------
 
 
-def _killed(cause: Touch, effect: Touch) -> bool:
+def _killed(cause: Footprint, effect: Footprint) -> bool:
     """The crash is a kill, not an exception of the program's own: by signal, or a DataLoader worker's."""
     return bool(died_of(effect)) or bool(cause.pids & effect.pids)
 
 
-def _asked(cause: Touch, effect: Touch) -> bool:
+def _asked(cause: Footprint, effect: Footprint) -> bool:
     """The process died of being told to."""
     if died_of(effect) in ("SIGTERM", "SIGINT", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGHUP"):
         return True
@@ -86,13 +86,13 @@ def _asked(cause: Touch, effect: Touch) -> bool:
     return kind in ("SignalException", "KeyboardInterrupt", "SystemExit", "CancelledError")
 
 
-def died_of(effect: Touch) -> str:
+def died_of(effect: Footprint) -> str:
     """The signal that a crash, or a DataLoader's loss of a worker, tells of; empty where there is none."""
     found = effect.fields.get("tracecore.process.signal") or effect.fields.get("signal") or ""
     return str(found)
 
 
-def _not_waiting(cause: Touch, effect: Touch) -> bool:
+def _not_waiting(cause: Footprint, effect: Footprint) -> bool:
     """Who failed is not among those that waited, and the wait had not ended when it failed."""
     waiting = set(effect.fields.get("hanging_ranks") or ())
     if cause.ranks and cause.ranks <= waiting:
@@ -103,19 +103,19 @@ def _not_waiting(cause: Touch, effect: Touch) -> bool:
     return bool(cause.ranks & effect.ranks) and not died_of(cause)
 
 
-def gave_up(hang: Touch) -> int:
+def gave_up(hang: Footprint) -> int:
     """When the waiting ranks were told that they hang; the far future where nobody told them."""
     reports = [f.time for f in hang.evidence if f.kind == "nccl_watchdog" and not f.approximate]
     return min(reports, default=1 << 62)
 
 
-def _was_waiting(cause: Touch, effect: Touch) -> bool:
+def _was_waiting(cause: Footprint, effect: Footprint) -> bool:
     """The rank that ended is one of those that hung."""
     waiting = set(cause.fields.get("hanging_ranks") or ())
     return bool(effect.ranks) and effect.ranks <= waiting
 
 
-def _same_group(cause: Touch, effect: Touch) -> bool:
+def _same_group(cause: Footprint, effect: Footprint) -> bool:
     """The hang is in the group of the mismatch, at or after it; or in another group, behind it."""
     if cause.fields.get("nccl.fr.pg_id") != effect.fields.get("nccl.fr.pg_id"):
         return True
@@ -123,11 +123,11 @@ def _same_group(cause: Touch, effect: Touch) -> bool:
     return not isinstance(mine, int) or not isinstance(its, int) or mine <= its
 
 
-def _told_by_watchdogs(mismatch: Touch) -> bool:
+def _told_by_watchdogs(mismatch: Footprint) -> bool:
     return any(fact.kind == "nccl_watchdog" for fact in mismatch.evidence)
 
 
-def _cascade(cause: Touch, effect: Touch) -> bool:
+def _cascade(cause: Footprint, effect: Footprint) -> bool:
     """One hang holds up another: the second begins behind the first, or waits for the same ranks with fewer facts."""
     origin = effect.fields.get("origin")
     if isinstance(origin, dict):
@@ -141,35 +141,35 @@ def _cascade(cause: Touch, effect: Touch) -> bool:
     return bool(mine) and mine == its and _place(cause) < _place(effect)
 
 
-def _place(hang: Touch) -> tuple[bool, int, int, str]:
+def _place(hang: Footprint) -> tuple[bool, int, int, str]:
     """The order of two hangs with the same culprits: the one in which more ranks wait, then the earlier, is first."""
     waiting = len(hang.fields.get("hanging_ranks") or ())
     return not hang.fields.get("culprit_ranks"), -waiting, hang.first if hang.timed else 0, hang.id
 
 
-def _missing(cause: Touch, effect: Touch) -> bool:
+def _missing(cause: Footprint, effect: Footprint) -> bool:
     """Who crashed did not do so because it could not join."""
     return not any(f.kind == "rendezvous_failure" for f in cause.evidence) and not _joined(cause, effect)
 
 
-def _joined(cause: Touch, effect: Touch) -> bool:
+def _joined(cause: Footprint, effect: Footprint) -> bool:
     return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in cause.places for b in effect.places)
 
 
-def _stuck_there(cause: Touch, effect: Touch) -> bool:
+def _stuck_there(cause: Footprint, effect: Footprint) -> bool:
     """Who is waited for is one of those that are stuck, as far as either is known."""
     stuck = cause.ranks | frozenset(cause.fields.get("ranks") or ())
     return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
 
 
-def _same_storage(cause: Touch, effect: Touch) -> bool:
+def _same_storage(cause: Footprint, effect: Footprint) -> bool:
     """The later error is of the same device or path."""
     names = ("tracecore.storage.device", "tracecore.storage.path")
     mine, its = ({touch.fields.get(name) for name in names} - {None} for touch in (cause, effect))
     return cause.first <= effect.first and not mine.isdisjoint(its)
 
 
-def _is_late(cause: Touch, effect: Touch) -> bool:
+def _is_late(cause: Footprint, effect: Footprint) -> bool:
     """The stop came after something had failed already. Without times, the order of lines in one file tells."""
     if cause.timed and effect.timed:
         return cause.first < effect.first
@@ -423,7 +423,7 @@ def rules_by_names() -> dict[tuple[str, str], list[Rule]]:
     return found
 
 
-def explanation(cause: Touch, effect: Touch, rules: Sequence[Rule] | None = None) -> str | None:
+def explanation(cause: Footprint, effect: Footprint, rules: Sequence[Rule] | None = None) -> str | None:
     """Why the first explains the second; None where it does not.
 
     Args:
@@ -439,7 +439,7 @@ def explanation(cause: Touch, effect: Touch, rules: Sequence[Rule] | None = None
     return None
 
 
-def who(touch: Touch) -> str:
+def who(touch: Footprint) -> str:
     """Whom a verdict is about, in two words."""
     if touch.ranks and len(touch.ranks) <= 4:
         ranks = ", ".join(map(str, sorted(touch.ranks)))
@@ -450,7 +450,7 @@ def who(touch: Touch) -> str:
     return "a process"
 
 
-def same_death(cause: Touch, crash: Touch) -> bool:
+def same_death(cause: Footprint, crash: Footprint) -> bool:
     """Whether a crash that is explained is the very death that the cause speaks of.
 
     A kernel counts processes by its own numbers, which a container does not see: a rank that was killed, where the

@@ -56,7 +56,7 @@ _REPORTS = 32
 _TRANSPORT = (LinkState, PortState, NcclError, NicError, NvlinkRate, Sxid)
 
 
-class Attempt(msgspec.Struct, kw_only=True):
+class JobAttempt(msgspec.Struct, kw_only=True):
     """One start of a job.
 
     Args:
@@ -124,11 +124,11 @@ class Attempt(msgspec.Struct, kw_only=True):
         return "finished" if self.finished else "unknown"
 
 
-def _unquoted(rank: int, attempt: Attempt | None) -> LastLines | None:
+def _unquoted(rank: int, attempt: JobAttempt | None) -> LastLines | None:
     return None
 
 
-class Run(msgspec.Struct, kw_only=True):
+class JobRun(msgspec.Struct, kw_only=True):
     """All attempts of all jobs of a bundle, by job, then number.
 
     Args:
@@ -138,24 +138,24 @@ class Run(msgspec.Struct, kw_only=True):
         last_lines: gives the last lines of a rank's log, where the logs are at hand.
     """
 
-    attempts: dict[tuple[str, int], Attempt]
+    attempts: dict[tuple[str, int], JobAttempt]
     end: int
     trouble: list[Fact] = msgspec.field(default_factory=list)
     transport: list[Fact] = msgspec.field(default_factory=list)
-    last_lines: Callable[[int, Attempt | None], LastLines | None] = _unquoted
+    last_lines: Callable[[int, JobAttempt | None], LastLines | None] = _unquoted
 
     def jobs(self) -> list[str]:
         return sorted({job for job, _ in self.attempts})
 
-    def of(self, job: str) -> list[Attempt]:
+    def of(self, job: str) -> list[JobAttempt]:
         return [self.attempts[key] for key in sorted(self.attempts) if key[0] == job]
 
-    def last(self, job: str) -> Attempt | None:
+    def last(self, job: str) -> JobAttempt | None:
         attempts = self.of(job)
         return attempts[-1] if attempts else None
 
 
-def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
+def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     """What these facts say about the run.
 
     Args:
@@ -167,7 +167,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
     names = sorted({fact.job for fact in facts if fact.job})
     # Facts that do not know their job are about the only one there is, else about one without a name.
     default = names[0] if len(names) == 1 else ""
-    attempts: dict[tuple[str, int], Attempt] = {}
+    attempts: dict[tuple[str, int], JobAttempt] = {}
     endings: list[Fact] = []
     for fact in facts:
         job = fact.job or default
@@ -178,14 +178,14 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
             continue
         key = job, fact.attempt
         if key not in attempts:
-            attempts[key] = Attempt(job=job, number=fact.attempt)
+            attempts[key] = JobAttempt(job=job, number=fact.attempt)
         _take(attempts[key], fact)
     for fact in endings:
         job = fact.job or default
         mine = [number for name, number in attempts if name == job]
         # Who watches from outside sees the end of the last attempt.
         number = max(mine, default=0) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
-        _end(attempts.setdefault((job, number), Attempt(job=job, number=number)), fact)
+        _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
     for attempt in attempts.values():
         if len(names) <= 1:
             attempt.ranks.update(logs)
@@ -199,7 +199,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> Run:
         offsets.sort()
     trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
-    return Run(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
+    return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
 
 
 def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
@@ -236,7 +236,7 @@ def _is_trouble(fact: Fact) -> bool:
     return isinstance(fact, _TROUBLES)
 
 
-def _take(attempt: Attempt, fact: Fact) -> None:
+def _take(attempt: JobAttempt, fact: Fact) -> None:
     if isinstance(fact, WatchdogReport) and fact.rank is not None and (fact.seq is not None or fact.awaits):
         said = attempt.reports.setdefault(fact.rank, [])
         if fact.report in ("timeout", "exception") and len(said) < _REPORTS:
@@ -285,7 +285,7 @@ def _take(attempt: Attempt, fact: Fact) -> None:
         attempt.stalls.append(fact)
 
 
-def _end(attempt: Attempt, fact: Fact) -> None:
+def _end(attempt: JobAttempt, fact: Fact) -> None:
     if isinstance(fact, ExitStatus):
         rank = -1 if fact.rank is None else fact.rank
         before = attempt.ended.get(rank)
@@ -301,7 +301,7 @@ def _end(attempt: Attempt, fact: Fact) -> None:
         attempt.bad.append(fact)
 
 
-def _settle(attempt: Attempt) -> None:
+def _settle(attempt: JobAttempt) -> None:
     """A single status beside several ranks is the launcher's, not rank 0's."""
     if set(attempt.ended) == {0} and attempt.ranks - {0}:
         attempt.ended = {-1: attempt.ended[0]}
@@ -320,7 +320,7 @@ def _settle(attempt: Attempt) -> None:
         attempt.bad = [fact for fact in attempt.exceptions if fact.end >= attempt.progress]
 
 
-def _left(attempt: Attempt, rank: int, stack: StackPrinted) -> bool:
+def _left(attempt: JobAttempt, rank: int, stack: StackPrinted) -> bool:
     """Whether a rank reported a step after its stack was printed."""
     last = attempt.last_steps.get(rank)
     if last is None:
@@ -330,7 +330,7 @@ def _left(attempt: Attempt, rank: int, stack: StackPrinted) -> bool:
     return last.end > stack.end
 
 
-def _went_on(attempt: Attempt, stall: Fact) -> bool:
+def _went_on(attempt: JobAttempt, stall: Fact) -> bool:
     """Whether the same rank reported a step after it had stood still."""
     last = attempt.last_steps.get(-1 if stall.rank is None else stall.rank)
     return isinstance(stall, StepStalled) and last is not None and last.time > stall.end

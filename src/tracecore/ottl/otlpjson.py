@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import re
-from collections.abc import Callable
 from typing import Any, Final
 
 #: The three payloads, by their JSON key.
@@ -165,7 +165,7 @@ def _encode_node(node: Any) -> Any:
 
 def _encode_field(name: str, value: Any) -> Any:
     if name in _ATTRIBUTES and isinstance(value, dict):
-        return [{"key": key, "value": encode_value(item)} for key, item in value.items()]
+        return _encode_entries(value)
     if name == "body":
         return encode_value(value)
     if name in _INT64 and isinstance(value, int):
@@ -175,27 +175,34 @@ def _encode_field(name: str, value: Any) -> Any:
     return _encode_node(value)
 
 
+def _encode_entries(entries: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": _sound(key), "value": encode_value(value)} for key, value in entries.items()]
+
+
 def encode_value(value: Any) -> dict[str, Any]:
-    """A Python value as `{"stringValue": ...}` and its like."""
-    for kind, wrap in _WRAPPERS:
-        if isinstance(value, kind):
-            return wrap(value)
+    """Return a Python value as `{"stringValue": ...}` and its like."""
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"stringValue": _sound(value)}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value if math.isfinite(value) else _non_finite(value)}
+    if isinstance(value, bytes):
+        return {"bytesValue": base64.b64encode(value).decode()}
+    if isinstance(value, list | tuple):
+        return {"arrayValue": {"values": [encode_value(item) for item in value]}}
+    if isinstance(value, dict):
+        return {"kvlistValue": {"values": _encode_entries(value)}}
     raise PayloadError(f"no OTLP value: {type(value).__name__}")
 
 
-_WRAPPERS: Final[tuple[tuple[type, Callable[[Any], dict[str, Any]]], ...]] = (
-    (type(None), lambda value: {}),
-    (str, lambda value: {"stringValue": value}),
-    (bool, lambda value: {"boolValue": value}),
-    (int, lambda value: {"intValue": str(value)}),
-    (float, lambda value: {"doubleValue": value if value - value == 0 else _non_finite(value)}),
-    (bytes, lambda value: {"bytesValue": base64.b64encode(value).decode()}),
-    (list, lambda value: {"arrayValue": {"values": [encode_value(item) for item in value]}}),
-    (
-        dict,
-        lambda value: {"kvlistValue": {"values": [{"key": k, "value": encode_value(v)} for k, v in value.items()]}},
-    ),
-)
+def _sound(text: str) -> str:
+    """Return a text without halves of surrogate pairs, which no encoding has."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _non_finite(value: float) -> str:

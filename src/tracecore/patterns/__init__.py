@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tracecore.facts.offers import offered
+from tracecore.facts.plugins import plugins
 from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
 from tracecore.patterns.config import ConfigError, load
@@ -71,7 +71,7 @@ ENTRY_POINTS = "tracecore.patterns"
 @cache
 def third_party() -> tuple[type[Pattern[Any]], ...]:
     """Patterns that installed packages offer, by name."""
-    return tuple(offered(ENTRY_POINTS, Pattern, subclasses=True))
+    return tuple(plugins(ENTRY_POINTS, Pattern, subclasses=True))
 
 
 def types() -> tuple[type[Pattern[Any]], ...]:

@@ -19,12 +19,12 @@ from sqlalchemy.exc import DBAPIError
 
 from tracecore.actions import policy as policies
 from tracecore.actions.exclusion import Exclusions
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.policy import Policy
 from tracecore.actions.supervisor import evidence, process
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.keeper import now as awake
-from tracecore.actions.supervisor.process import Exit, Process, Run
+from tracecore.actions.supervisor.process import Exit, Process, RunOptions
 from tracecore.positioned_yaml import FileError
 from tracecore.queue import datasets, tracking
 from tracecore.queue.store import Claim, LeaseLost, Outcome, Queue
@@ -223,7 +223,7 @@ class _Attempt:
     def _command(self, env: Mapping[str, str]) -> tuple[Exit, str]:
         """Run it; how it ended, and what is to be said about that."""
         spec = self.task.spec
-        run = Run(
+        run = RunOptions(
             command=list(spec.command),
             cwd=spec.cwd,
             grace_s=spec.grace_s,
@@ -263,7 +263,7 @@ class _Attempt:
 
     def _judged(self, policy: Policy, env: Mapping[str, str], ended: Exit | None, said: str) -> Outcome:
         task = self.task
-        ledger = msgspec.convert(task.ledger, Ledger)
+        ledger = msgspec.convert(task.ledger, FailureLedger)
         what = Ended(folder=self.evidence, logs=(self.log,), exit=ended, env=env, since=self.since, said=said)
         judgement = self._meanwhile(
             lambda: judge(
@@ -350,7 +350,7 @@ class _Attempt:
             self.process.wait(30)
 
 
-def _status(judgement: Judgement, ledger: Ledger) -> Any:
+def _status(judgement: Judgement, ledger: FailureLedger) -> Any:
     if judgement.decision.retry:
         return "queued"
     # Dead letters are those that were tried again until nothing was left to try.

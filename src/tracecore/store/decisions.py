@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import select, text
 
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.store.database import Database
 from tracecore.store.tables import decisions, incidents, ledgers
 from tracecore.store.update import encode
@@ -36,7 +36,7 @@ class Decisions:
         return None if row is None else (row.id, msgspec.json.decode(row.document))
 
     def decide(
-        self, job: str, attempt: int, now: int, judge: Callable[[Ledger], dict[str, Any]], *, tenant: str = ""
+        self, job: str, attempt: int, now: int, judge: Callable[[FailureLedger], dict[str, Any]], *, tenant: str = ""
     ) -> dict[str, Any]:
         """The answer for an attempt: the one given before, else what `judge` says, which updates the ledger."""
         key = {"job": job, "tenant": tenant}
@@ -56,7 +56,7 @@ class Decisions:
             held = connection.execute(
                 select(ledgers.c.ledger).where(ledgers.c.job == job, ledgers.c.tenant == tenant)
             ).scalar()
-            ledger = Ledger(job=job) if held is None else msgspec.json.decode(held, type=Ledger)
+            ledger = FailureLedger(job=job) if held is None else msgspec.json.decode(held, type=FailureLedger)
             answer = judge(ledger)
             statement = self._database.insert(ledgers)
             said = {name: statement.excluded[name] for name in ("ledger", "updated_at")}

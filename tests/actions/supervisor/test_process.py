@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from tracecore.actions.supervisor import keeper, process
-from tracecore.actions.supervisor.process import Process, Run
+from tracecore.actions.supervisor.process import Process, RunOptions
 
 
 def begin(folder: Path, *command: str, lifeline: bool = False, **settings: float) -> Process:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "output.log", "ab") as log:
-        run = Run(command=list(command), **settings)
+        run = RunOptions(command=list(command), **settings)
         return process.start(
             folder, run, mark=str(folder), env=os.environ, stdout=log.fileno(), stderr=log.fileno(), lifeline=lifeline
         )
@@ -122,8 +122,10 @@ def test_a_stop_gives_time_and_then_no_more(tmp_path: Path) -> None:
 
 def test_a_command_on_a_lifeline_ends_with_its_starter(tmp_path: Path) -> None:
     code = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom tracecore.actions.supervisor.process import Run, start\n"
-        "kept = start(Path(sys.argv[1]), Run(command=['sleep', '600'], grace_s=0.2, lease_s=600.0), mark='life',\n"
+        "import os, sys, time\nfrom pathlib import Path\n"
+        "from tracecore.actions.supervisor.process import RunOptions, start\n"
+        "options = RunOptions(command=['sleep', '600'], grace_s=0.2, lease_s=600.0)\n"
+        "kept = start(Path(sys.argv[1]), options, mark='life',\n"
         "             env=os.environ, stdout=1, stderr=2, lifeline=True)\n"
         "print(kept.pid, flush=True)\ntime.sleep(600)\n"
     )
@@ -155,9 +157,9 @@ def test_a_lease_that_is_not_renewed_ends_the_command(tmp_path: Path) -> None:
 def test_a_command_outlives_its_starter_and_is_found_again(tmp_path: Path) -> None:
     script = "for i in 1 2 3 4 5 6 7 8; do echo line $i; sleep 0.1; done; exit 5"
     code = (
-        "import os, sys\nfrom pathlib import Path\nfrom tracecore.actions.supervisor.process import Run, start\n"
+        "import os, sys\nfrom pathlib import Path\nfrom tracecore.actions.supervisor.process import RunOptions, start\n"
         "log = os.open(sys.argv[1] + '/output.log', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n"
-        f"run = Run(command=['sh', '-c', {script!r}])\n"
+        f"run = RunOptions(command=['sh', '-c', {script!r}])\n"
         "start(Path(sys.argv[1]), run, mark='find', env=os.environ, stdout=log, stderr=log)\n"
         "os.kill(os.getpid(), 9)\n"
     )

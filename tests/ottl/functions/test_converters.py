@@ -121,6 +121,8 @@ ROWS: dict[str, list[tuple[str, Any]]] = {
     ],
     "ToCamelCase": [
         ('ToCamelCase("some_name-of.it")', "SomeNameOfIt"),
+        ('ToCamelCase("http2server")', "Http2Server"),
+        ('ToCamelCase("a0b9cZ")', "A0B9CZ"),
         ('ToCamelCase("")', ""),
         ('ToCamelCase(attributes["number"])', WRONG),
     ],
@@ -369,6 +371,9 @@ ROWS: dict[str, list[tuple[str, Any]]] = {
         ('ParseInt("12", 2)', Fails("invalid syntax")),
         ('ParseInt("", 10)', Fails("cannot be empty")),
         ('ParseInt("1", 40)', Fails("invalid base 40")),
+        ('ParseInt("1", 1)', Fails("invalid base 1")),
+        ('ParseInt("1", 37)', Fails("invalid base 37")),
+        ('ParseInt("z", 36)', 35),
     ],
     "IsValidLuhn": [
         ('IsValidLuhn("17893729974")', True),

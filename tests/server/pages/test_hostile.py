@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from running import running
 
 from tracecore.server.app import make_app
+from tracecore.server.pages import words
 from tracecore.server.pages.hostile import visible
 from tracecore.server.settings import Settings
 from tracecore.store.jobs import JobReport
@@ -22,6 +23,7 @@ from tracecore.store.nodes import NodeReport
 from tracecore.store.records import Matcher
 from tracecore.store.store import Store
 from tracecore.store.tables import actions, incidents, notifications
+from tracecore.store.update import BadIncident
 
 NOW = 1_790_000_000_000_000_000
 SECOND = 1_000_000_000
@@ -69,7 +71,7 @@ def attacked(tmp_path: Path) -> Iterator[tuple[str, Store]]:
              "node": hostile("n")},
             {"time": at.format(8), "layer": "stdout", "role": hostile("role"), "text": hostile("row2"), "ranks": [[0, 9]]},
         ],
-        "attempt": 0, "fingerprint": hostile("fingerprint"), "state": "diagnosed", "reason": hostile("revised"),
+        "notes": [hostile("beside"), 7], "attempt": 0, "fingerprint": hostile("fingerprint"), "state": "diagnosed", "reason": hostile("revised"),
         "verdicts": [verdict, other],
     }  # fmt: skip
     store.put_incident(document, NOW, lines={hostile("uid"): [hostile("sent")]}, tenant=hostile("tenant"))
@@ -127,8 +129,7 @@ def attacked(tmp_path: Path) -> Iterator[tuple[str, Store]]:
 
 
 def addresses(store: Store) -> list[str]:
-    from tracecore.server.pages.words import path, query
-
+    path, query = words.path, words.query
     row = store.incidents.find().incidents[0]
     return [
         "/", "/incidents", query("/incidents", {"q": EVIL[:280]}), query("/incidents", {"job": row.job}),
@@ -147,8 +148,8 @@ def test_nothing_hostile_reaches_the_markup(attacked: tuple[str, Store]) -> None
             answer = client.get(path)
             assert answer.status_code == 200, path
             page = answer.text
-            for words in ("<script>alert", "<img", "<svg/onload", "<b>code", "<i>x", "</title></text", "49${"):
-                assert words not in page, (path, words)
+            for said in ("<script>alert", "<img", "<svg/onload", "<b>code", "<i>x", "</title></text", "49${"):
+                assert said not in page, (path, said)
             assert not re.search(
                 r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u2028\u202a-\u202e\u2066-\u2069\ufeff]", page
             ), path
@@ -183,3 +184,39 @@ def test_shown_text_has_nothing_that_hides(text: str) -> None:
     shown = visible(text)
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]", shown)
     assert visible(shown) == shown
+
+
+def test_a_document_with_wrong_types_is_still_shown(tmp_path: Path, fleet: Store) -> None:
+    """Anybody who may ingest may send anything: the page of it must not fail."""
+    store = Store.open(str(tmp_path / "odd.db"), durable=False)
+    known = fleet.incidents.find(limit=200).incidents
+    detail = fleet.incidents.get(next(row.id for row in known if row.pattern == "gpu_fault"))
+    assert detail is not None
+    whole = {**detail.document, "verdicts": detail.verdicts, "notes": ["x"]}
+    ids = []
+    for key in whole:
+        for number, odd in enumerate(
+            (None, 7, -1.5, "x", [], {}, [None, 1, "x", [], {}], {"x": 1, "y": None}, [["x"]], True)
+        ):
+            made = {**whole, key: odd, "id": whole["id"] if key == "id" else f"{key}-{number}"}
+            try:
+                ids.append(store.put_incident(made, NOW).id)
+            except (BadIncident, AttributeError, TypeError):
+                continue
+    for inside in ("suspects", "failure", "root_cause"):
+        for key in whole[inside]:
+            for number, odd in enumerate((None, 7, "x", [], {}, [None, {}, []])):
+                made = {**whole, inside: {**whole[inside], key: odd}, "id": f"{inside}-{key}-{number}"}
+                try:
+                    ids.append(store.put_incident(made, NOW).id)
+                except (BadIncident, AttributeError, TypeError):
+                    continue
+    assert len(ids) > 200
+    with (
+        running(make_app(store, Settings(rate=0))) as address,
+        httpx.Client(base_url=address, headers={"Accept": "text/html"}, timeout=30) as client,
+    ):
+        failed = [id for id in {*ids} if client.get(words.path("incidents", id)).status_code != 200]
+        assert failed == []
+        assert client.get("/").status_code == client.get("/incidents").status_code == 200
+    store.close()

@@ -12,11 +12,14 @@ import pytest
 from page_names import NAMES
 from running import running
 
+from tracecore.server import demo
 from tracecore.server.app import make_app
 from tracecore.server.pages.templating import STATIC
 from tracecore.server.settings import Settings
 from tracecore.store.nodes import NodeReport
 from tracecore.store.store import Store
+
+NOW = 1_790_000_000_000_000_000
 
 
 class Tags(HTMLParser):
@@ -343,3 +346,18 @@ def test_viewers_share_an_overview_until_something_changes(empty: tuple[httpx.Cl
     store.put_incident({**detail.document, "verdicts": detail.verdicts}, 1_790_000_000_000_000_000)
     assert detail.incident.headline in client.get("/parts/overview").text
     assert detail.incident.headline in client.get("/").text
+
+
+@pytest.mark.integration
+def test_every_page_works_on_postgresql(postgres: str, pages: dict[str, str]) -> None:
+    store = Store.open(postgres, durable=False)
+    demo.fill(store, NOW)
+    with (
+        running(make_app(store, Settings(rate=0), clock=lambda: NOW)) as address,
+        httpx.Client(base_url=address, headers={"Accept": "text/html"}, timeout=30) as client,
+    ):
+        for name, path in pages.items():
+            if name not in ("not_found", "one_upload"):
+                assert client.get(path).status_code == 200, name
+        assert demo.fleet.FLAPPING in client.get("/").text
+    store.close()

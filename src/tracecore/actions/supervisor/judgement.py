@@ -12,7 +12,7 @@ from tracecore.actions import policy as policies
 from tracecore.actions.classify import classify
 from tracecore.actions.exclusion import Exclusions, exclusions
 from tracecore.actions.failure import CLASSES, FailureInfo, last_lines
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.policy import Decision, Policy
 from tracecore.actions.supervisor import evidence
 from tracecore.actions.supervisor.process import Exit
@@ -75,7 +75,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     ended: Ended,
     policy: Policy,
-    ledger: Ledger,
+    ledger: FailureLedger,
     now: int,
     *,
     diagnose: Diagnose | None = None,
@@ -138,7 +138,7 @@ def judge(
     )
 
 
-def _bounded(decision: Decision, ledger: Ledger, max_restarts: int | None) -> Decision:
+def _bounded(decision: Decision, ledger: FailureLedger, max_restarts: int | None) -> Decision:
     if not decision.retry:
         return decision
     restarts = sum(strike.retried for strike in ledger.strikes)

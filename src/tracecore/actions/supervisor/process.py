@@ -31,7 +31,7 @@ class StartError(Exception):
     """The keeper did not start."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Instructions for a keeper (`run.json`, which the keeper removes once it has read it)."""
 
     command: list[str]
@@ -161,7 +161,7 @@ class Process:
 
 def start(
     folder: Path,
-    run: Run,
+    run: RunOptions,
     *,
     mark: str,
     env: Mapping[str, str],

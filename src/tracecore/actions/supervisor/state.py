@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from tracecore.actions.exclusion import Exclusions
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.signals import private
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class State(msgspec.Struct, kw_only=True):
     outcome: Literal["", "completed", "failed", "stopped"] = ""
     status: int | None = None
     step: int | None = None
-    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    ledger: FailureLedger = msgspec.field(default_factory=FailureLedger)
     excluded: Exclusions = Exclusions()
     schema: str = SCHEMA
 

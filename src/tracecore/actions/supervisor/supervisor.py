@@ -26,7 +26,7 @@ from tracecore.actions.supervisor import dumps, evidence, process
 from tracecore.actions.supervisor import state as states
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.passing import Passing
-from tracecore.actions.supervisor.process import Exit, Process, Run, Whom
+from tracecore.actions.supervisor.process import Exit, Process, RunOptions, Whom
 from tracecore.actions.supervisor.progress import Tracker
 from tracecore.actions.supervisor.state import State, StateError
 from tracecore.facts.wording import counted
@@ -266,7 +266,7 @@ class Supervisor:
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) for path in self._new(place)
         ]
         try:
-            run = Run(command=self.command, grace_s=self.settings.grace_s)
+            run = RunOptions(command=self.command, grace_s=self.settings.grace_s)
             return process.start(
                 folder,
                 run,

@@ -9,7 +9,7 @@ from tracecore.agent.processors.blocks import Blocks
 from tracecore.agent.processors.hints import NAMELESS, UNPROJECTED, WRAPPED
 from tracecore.agent.tally import Tally
 from tracecore.agent.telemetry import Meter
-from tracecore.engine.engine import Stats
+from tracecore.engine.engine import EngineStats
 
 #: Events, and the counters of the engine that make them.
 EVENTS: Final = {
@@ -37,7 +37,7 @@ class Numbers:
         patterns: the names of what may be told.
     """
 
-    def __init__(self, meter: Meter, stats: Stats, patterns: Iterable[str]) -> None:
+    def __init__(self, meter: Meter, stats: EngineStats, patterns: Iterable[str]) -> None:
         self._meter = meter
         self._stats = stats
         self._seen: dict[str, int] = {}

@@ -7,7 +7,16 @@ from collections.abc import Callable
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
 from tracecore.ottl.functions import clock, gotime, strptime
-from tracecore.ottl.signature import DurationGetter, Getter, IntGetter, StringGetter, TimeGetter, converter
+from tracecore.ottl.signature import (
+    DurationValue,
+    Getter,
+    Int,
+    StringGetter,
+    TimeGetter,
+    TimeValue,
+    converter,
+    value_converter,
+)
 from tracecore.ottl.values import Time, wrap_int64
 
 # Nanoseconds from 1 January of year 1, where Go's absolute time begins, to 1970.
@@ -61,29 +70,19 @@ def format_time(time: TimeGetter, format: str) -> Getter:
     return run
 
 
-@converter("TruncateTime")
-def truncate_time(time: TimeGetter, duration: DurationGetter) -> Getter:
+@value_converter("TruncateTime")
+def truncate_time(time: TimeValue, duration: DurationValue) -> Time:
     """A time rounded down to a multiple of a duration since the year 1."""
-
-    def run(ctx: Context) -> Time:
-        moment = time(ctx)
-        step = duration(ctx).nanos
-        if step <= 0:
-            return moment
-        return Time(moment.unix_nano - (moment.unix_nano + _YEAR_ONE) % step, moment.zone)
-
-    return run
+    step = duration.nanos
+    if step <= 0:
+        return time
+    return Time(time.unix_nano - (time.unix_nano + _YEAR_ONE) % step, time.zone)
 
 
-@converter("Unix")
-def unix(seconds: IntGetter, nanoseconds: IntGetter | None = None) -> Getter:
+@value_converter("Unix")
+def unix(seconds: Int, nanoseconds: Int | None = None) -> Time:
     """The time that is so many seconds, and nanoseconds, after 1970."""
-
-    def run(ctx: Context) -> Time:
-        whole = seconds(ctx)
-        return Time(whole * 1_000_000_000 + (nanoseconds(ctx) if nanoseconds else 0), gotime.local_zone())
-
-    return run
+    return Time(seconds * 1_000_000_000 + (nanoseconds if nanoseconds else 0), gotime.local_zone())
 
 
 def _since_epoch(time: TimeGetter, unit: int) -> Getter:

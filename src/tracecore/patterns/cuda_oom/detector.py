@@ -199,7 +199,7 @@ class CudaOomPattern(Pattern[Config]):
             if repeated or not _said_here(window, oom) or steps.go_on(oom, self.config.recovery):
                 continue
             free = total = None
-            if samples and not _measured(oom):
+            if samples:
                 newest = oom.time + self.config.window
                 if nodes is None or not nodes.several(oldest, newest):
                     free = None if _line(oom, "free_bytes") is not None else frees.near(oom.time, oldest, newest)
@@ -306,11 +306,6 @@ class Steps:
 def _said_here(window: Window, oom: Oom) -> bool:
     """A GPU known with its node is judged in the window of the two; the shared window is for what lacks a node."""
     return len(window.key) == 3 or window.key[0] == (oom.node or "")
-
-
-def _measured(oom: Oom) -> bool:
-    """Whether the line itself has the numbers that samples are asked for."""
-    return _line(oom, "free_bytes") is not None and _line(oom, "total_bytes") is not None
 
 
 def _line_of(report: Progress) -> tuple[object, ...]:

@@ -323,12 +323,12 @@ class Retries:
 
     def __init__(self, errors: Sequence[LoaderError], by_pod: bool) -> None:
         self._by_pod = by_pod
-        self._runs: dict[Whom, Run] = {}
+        self._runs: dict[Whom, RetryRun] = {}
         for error in errors:
             if error.retried:
                 known = by_pod and bool(error.node)
                 for rank in {ANY, error.rank} if error.pod is None else (None,):
-                    self._runs.setdefault((error.pod, rank, known), Run()).add(error)
+                    self._runs.setdefault((error.pod, rank, known), RetryRun()).add(error)
 
     def during(self, stall: StepStalled, enough: int) -> LoaderError | None:
         """The latest retry of a stall, where retries went on for so long since the last step."""
@@ -341,7 +341,7 @@ class Retries:
         return max(found, key=order, default=None)
 
 
-class Run:
+class RetryRun:
     """Retries of one pod or rank, oldest first, and how far those up to each reach."""
 
     __slots__ = ("_errors", "_reach")

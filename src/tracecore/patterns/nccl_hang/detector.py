@@ -11,7 +11,7 @@ from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
-from tracecore.patterns.nccl_hang.waiting import Calls, Known, culprits_of, is_pairwise, placed, seq_of
+from tracecore.patterns.nccl_hang.waiting import Calls, GroupFacts, culprits_of, is_pairwise, placed, seq_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,10 +97,10 @@ class NcclHang(Pattern[Config]):
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
         spokesman = _spokesman(cohorts)
         if few and spokesman is not None:
-            return [_verdict(window, 0, cohorts[0], Known.of(window), False, spokesman.reporter)]
+            return [_verdict(window, 0, cohorts[0], GroupFacts.of(window), False, spokesman.reporter)]
         if few and not stalled:
             return []
-        known = Known.of(window)
+        known = GroupFacts.of(window)
         found: list[NcclHangVerdict] = []
         if pairwise:
             # Sends and receives are numbered by pair; who waits in one of them, or behind it, waits together.
@@ -210,7 +210,7 @@ def _verdict(
     window: Window,
     seq: int,
     cohort: dict[int, CollectiveEntry | WatchdogReport],
-    known: Known,
+    known: GroupFacts,
     pairwise: bool,
     reporter: str | None = None,
 ) -> NcclHangVerdict:

@@ -96,7 +96,7 @@ class Calls:
         return seq in self.latest and rank in self.latest[seq] and self.latest[seq][rank].done
 
 
-class Known:
+class GroupFacts:
     """What the facts of one window say, gathered once for all its verdicts."""
 
     __slots__ = (
@@ -133,7 +133,7 @@ class Known:
         self.earlier: str | None = None
 
     @classmethod
-    def of(cls, window: Window) -> Known:
+    def of(cls, window: Window) -> GroupFacts:
         known = cls(window)
         for fact in window.of(GroupProgress):
             if fact.rank is not None:
@@ -193,7 +193,7 @@ def placed(window: Window) -> Sequence[WatchdogReport]:
 
 
 def culprits_of(
-    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: Known, pairwise: bool
+    window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: GroupFacts, pairwise: bool
 ) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
     """Whom the ranks of this cohort wait for, by rank, and (group, sequence) where the chain of waits begins."""
     if known.odd and not pairwise and known.odd[0].seq <= seq:
@@ -320,7 +320,7 @@ def _origin(fact: GroupProgress, pg: str) -> tuple[str, int] | None:
     return fact.origin_desc or f"group {fact.origin_pg}", fact.origin_seq
 
 
-def _culprit(rank: int, known: Known, waiter: GroupProgress | None = None) -> Culprit:
+def _culprit(rank: int, known: GroupFacts, waiter: GroupProgress | None = None) -> Culprit:
     """A rank that did not come; where one that waits for it says so, a rank that called something else elsewhere."""
     why = _WHY.get(waiter.why, "never_entered") if waiter is not None else "never_entered"
     fact = known.progress.get(rank)

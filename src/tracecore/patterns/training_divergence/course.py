@@ -170,7 +170,7 @@ class Course:
         return None
 
 
-class Attempt:
+class AttemptCourses:
     """The courses of all ranks of one attempt; `bad` and `good` are the ranks by the step of a loss."""
 
     def __init__(self) -> None:
@@ -205,14 +205,14 @@ class Courses:
 
     def __init__(self, reports: int, factor: float, persist: int, window: int) -> None:
         self._settings = (reports, factor, persist, window)
-        self.attempts: dict[int, Attempt] = {}
+        self.attempts: dict[int, AttemptCourses] = {}
 
     def take(self, reports: Iterable[Report]) -> None:
         """Take these, in any order."""
         for report in sorted(reports, key=_order):
             attempt = self.attempts.get(report.attempt)
             if attempt is None:
-                attempt = self.attempts[report.attempt] = Attempt()
+                attempt = self.attempts[report.attempt] = AttemptCourses()
             rank = report.rank
             course = attempt.ranks.get(rank)
             if course is None:

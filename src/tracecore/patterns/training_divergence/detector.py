@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Confidence, Key, Window
-    from tracecore.patterns.training_divergence.course import Attempt, Course, Report
+    from tracecore.patterns.training_divergence.course import AttemptCourses, Course, Report
 
 Kind: TypeAlias = Literal["explicit", "non_finite", "exploding"]
 
@@ -203,7 +203,7 @@ class TrainingDivergence(Pattern[Config]):
             for (_, _, gradients), values in series.items()
         )
 
-    def _candidates(self, window: Window, number: int, attempt: Attempt) -> Iterator[TrainingDivergenceVerdict]:
+    def _candidates(self, window: Window, number: int, attempt: AttemptCourses) -> Iterator[TrainingDivergenceVerdict]:
         def verdict(
             kind: Kind, what: str, run: Sequence[Report], finite: Progress | None, usual: float | None = None
         ) -> TrainingDivergenceVerdict:

@@ -26,14 +26,14 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.patterns.related import Related
 from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
-from tracecore.patterns.worker_crash.ledger import COLLECTIVE, LOOKED_AT, last_name, place_of
+from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, last_name, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
-    from tracecore.patterns.worker_crash.ledger import Ledger, Lines
+    from tracecore.patterns.worker_crash.process_facts import ProcessFacts, SourceLines
 
     F = TypeVar("F", bound=Fact)
 
@@ -73,15 +73,15 @@ class Scene:
 
     Args:
         window: of one job.
-        ledger: what is known of its processes.
+        facts: what is known of its processes.
         memory: how far from a failure its explanation may be.
         grace: how long after a stop was asked for a death is part of it.
     """
 
-    def __init__(self, window: Window, ledger: Ledger, memory: int, grace: int) -> None:
+    def __init__(self, window: Window, facts: ProcessFacts, memory: int, grace: int) -> None:
         self.memory = memory
         self.grace = grace
-        self.ledger = ledger
+        self.facts = facts
         self.statuses = window.of(ExitStatus)
         self.launchers = window.of(LauncherFailure)
         self.progress = window.of(Progress)
@@ -105,7 +105,7 @@ class Scene:
 
     @cached_property
     def _unranked_reports(self) -> dict[int | None, list[LauncherFailure]]:
-        return grouped(self.ledger.launched.get(None, ()), _pid)
+        return grouped(self.facts.launched.get(None, ()), _pid)
 
     @cached_property
     def _ends_of_all(self) -> Others[ExitStatus]:
@@ -132,7 +132,7 @@ class Scene:
     @cached_property
     def _waited(self) -> Timeline[Fact]:
         """Words of those that waited in vain, or could not join."""
-        return Timeline([f for f in self.ledger.peers.facts if isinstance(f, RendezvousFailure) or _is_timeout(f)])
+        return Timeline([f for f in self.facts.peers.facts if isinstance(f, RendezvousFailure) or _is_timeout(f)])
 
     @cached_property
     def _stopped(self) -> Related[PlannedStop]:
@@ -153,7 +153,7 @@ class Scene:
         """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
         attempt, oldest, latest = first.attempt, first.time - self.memory, first.time + self.memory
         found: dict[int | None, Fact] = {}
-        peers, folds = self.ledger.peers.facts, self.ledger.peers.folds
+        peers, folds = self.facts.peers.facts, self.facts.peers.folds
         begun = [fact for fact in folds[-LOOKED_AT:] if fact.time < oldest <= fact.end]
         near = peers[bisect_left(peers, oldest, key=_time) : bisect_right(peers, latest, key=_time)]
         for fact in (*begun, *near):
@@ -164,11 +164,11 @@ class Scene:
 
     def _heard(self, rank: int | None, fact: Fact) -> bool:
         """Whether there is any output of this rank around that time."""
-        steps = self.ledger.steps.get(rank, ())
+        steps = self.facts.steps.get(rank, ())
         place = bisect_left(steps, fact.time - self.memory, key=_time)
         if place < len(steps) and steps[place].time <= fact.time + self.memory:
             return True
-        return self._within(self.ledger.complaints.times.get(rank), fact)
+        return self._within(self.facts.complaints.times.get(rank), fact)
 
     def own(self, fact: Fact) -> bool:
         """Whether this fact says that a process failed of itself."""
@@ -199,7 +199,7 @@ class Scene:
         if isinstance(fact, CudaError) and (word := self._last_word(fact)) is not None:
             return word.rank
         pid: int = getattr(fact, "pid", None) or -1
-        for known in self.ledger.pids:
+        for known in self.facts.pids:
             for other in self._near(known.get(pid, ()), fact):
                 return other.rank
         return None
@@ -221,7 +221,7 @@ class Scene:
         """Lines of watchdogs that know their rank, by file, as they stand in it."""
         if self._watchdogs is None:
             self._watchdogs = {}
-            known = [report for report in self.ledger.words.lines.values() if report.rank is not None]
+            known = [report for report in self.facts.words.lines.values() if report.rank is not None]
             for report in sorted(known, key=_offset):
                 self._watchdogs.setdefault(report.source.path, []).append(report)
         return self._watchdogs
@@ -230,7 +230,7 @@ class Scene:
         """What says that this error ended its process: a watchdog's line, or its stream's where one was folded; or the
         line by which the GPU's own runtime aborts it."""
         place = place_of(fact)
-        words = self.ledger.words
+        words = self.facts.words
         if (report := words.lines.get(place)) is not None:
             return report
         reports = words.streams.get((fact.source.path, fact.rank), [])
@@ -238,7 +238,7 @@ class Scene:
         for report in reports[max(0, last - LOOKED_AT) : last]:
             if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
                 return report
-        return self.ledger.ends.lines.get(place)
+        return self.facts.ends.lines.get(place)
 
     def near(self, other: Fact, fact: Fact) -> bool:
         """Whether the one is close enough in time to bear on the other."""
@@ -249,7 +249,7 @@ class Scene:
         kind = last_name(fact.type)
         if kind in MESSENGERS:
             return False
-        if (kind in COLLECTIVE or _hold(self.ledger.peer_lines, fact)) and not _hold(self.ledger.own_lines, fact):
+        if (kind in COLLECTIVE or _hold(self.facts.peer_lines, fact)) and not _hold(self.facts.own_lines, fact):
             return False
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
 
@@ -291,7 +291,7 @@ class Scene:
         """
         if not fact.exit_code or fact.signal is not None or fact.rank is None or self.launchers or self.stops:
             return False
-        if self._within(self.ledger.complaints.times.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
+        if self._within(self.facts.complaints.times.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
             return False
         heard = self._heard(fact.rank, fact)
         if self._some_waited(fact):
@@ -305,7 +305,7 @@ class Scene:
 
     def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:
         """Whether a launcher that names no root reports one status of a process's own, and had to end the others."""
-        if not fact.exit_code or rank is None or self._within(self.ledger.complaints.times.get(rank), fact):
+        if not fact.exit_code or rank is None or self._within(self.facts.complaints.times.get(rank), fact):
             return False
         span = fact.time - self.memory, fact.time + self.memory
         return self._launched.first(rank, *span) is not None and self._launched_to_fail.first(rank, *span) is None
@@ -331,7 +331,7 @@ class Scene:
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
         within = fact.approximate or isinstance(fact, LauncherFailure)
-        times = self.ledger.peers.times.get(rank)
+        times = self.facts.peers.times.get(rank)
         return times is not None and _any(
             times, fact.time - self.memory, fact.time + self.memory if within else fact.end
         )
@@ -345,7 +345,7 @@ class Scene:
 
     def survived(self, fact: Fact) -> bool:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
-        for done in self.ledger.done.get(fact.rank, ())[-LOOKED_AT:]:
+        for done in self.facts.done.get(fact.rank, ())[-LOOKED_AT:]:
             # Who says in one file that it is complete did not die of what is in the other.
             elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
             if (after(done, fact) or elsewhere) and self.near(done, fact):
@@ -355,7 +355,7 @@ class Scene:
             return True
         if fact.rank is None:
             return self._others_went_on(fact)
-        steps = self.ledger.steps.get(fact.rank, ())
+        steps = self.facts.steps.get(fact.rank, ())
         place = bisect_left(steps, fact.time, key=_time)
         return any(
             step.attempt == fact.attempt and step.time <= fact.time + self.memory and after(step, fact)
@@ -383,7 +383,7 @@ class Scene:
         """What else says that this very process ended badly: its launcher, its exit status, its container."""
         rank, pid = self.rank(fact), getattr(fact, "pid", None)
         if rank is not None:
-            for report in self._near(self.ledger.launched.get(rank, ()), fact):
+            for report in self._near(self.facts.launched.get(rank, ()), fact):
                 if self._blames(report, fact):
                     return report
         for report in self._of_pid(pid, fact):
@@ -392,7 +392,7 @@ class Scene:
         for status in self._ends(fact):
             if status is not fact and status.exit_code:
                 return status
-        for end in self._near(self.ledger.pods.get(fact.pod, ()), fact) if fact.pod else ():
+        for end in self._near(self.facts.pods.get(fact.pod, ()), fact) if fact.pod else ():
             if end is not fact and end.exit_code:
                 return end
         return None
@@ -400,7 +400,7 @@ class Scene:
     def _of_pid(self, pid: int | None, fact: Fact) -> Sequence[LauncherFailure]:
         """Reports near this that name no rank, and no other process."""
         if pid is None:
-            return self._near(self.ledger.launched.get(None, ()), fact)
+            return self._near(self.facts.launched.get(None, ()), fact)
         own = [self._near(self._unranked_reports.get(name, ()), fact) for name in (None, pid)]
         return in_order(*own)
 
@@ -415,11 +415,11 @@ class Scene:
         if fact.rank is None:
             # One process, or one launcher for all of them.
             return self._near(self.statuses, fact) if self.alone(fact) else []
-        known = self._near(self.ledger.statuses.get(fact.rank, ()), fact)
+        known = self._near(self.facts.statuses.get(fact.rank, ()), fact)
         if known:
             # A single status beside a launcher is the launcher's own, whatever it is called.
             return [] if self.launched(fact) and self.alone(fact) else known
-        unnamed = self._near(self.ledger.statuses.get(None, ()), fact)
+        unnamed = self._near(self.facts.statuses.get(None, ()), fact)
         return unnamed if unnamed and self.alone(fact) else []
 
     def launched(self, fact: Fact) -> bool:
@@ -453,7 +453,7 @@ def _is_timeout(fact: Fact) -> bool:
     return isinstance(fact, WatchdogReport) and fact.report == "timeout"
 
 
-def _hold(lines: Iterable[Lines[Any]], fact: Fact) -> bool:
+def _hold(lines: Iterable[SourceLines[Any]], fact: Fact) -> bool:
     """Whether this fact was read from one of these lines."""
     return any(known.hold(fact) for known in lines)
 

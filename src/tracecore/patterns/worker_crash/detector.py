@@ -21,7 +21,7 @@ from tracecore.patterns.contract import Pattern
 from tracecore.patterns.scope import job_keys
 from tracecore.patterns.worker_crash.blame import Scene
 from tracecore.patterns.worker_crash.crash import crashes
-from tracecore.patterns.worker_crash.ledger import Ledger, arrange
+from tracecore.patterns.worker_crash.process_facts import ProcessFacts, arrange
 from tracecore.patterns.worker_crash.verdict import WorkerCrashVerdict
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class WorkerCrash(Pattern[Config]):
         return job_keys(fact)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        scene = Scene(window, Ledger(window), self.config.memory, self.config.grace)
+        scene = Scene(window, ProcessFacts(window), self.config.memory, self.config.grace)
         own: list[Fact] = [fact for kind in FAILURES for fact in window.of(kind) if scene.own(fact)]
         arrange(own)
         whose = {id(fact): scene.named(fact) for fact in own}

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tracecore.actions.classify import classify
 from tracecore.actions.exclusion import Exclusions, exclusions
-from tracecore.actions.ledger import Ledger
+from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.policy import standard, with_decision
 from tracecore.server.answers import answer, says
 from tracecore.server.api.parameters import TEXT, WHOLE, Body
@@ -81,7 +81,7 @@ def decide(request: Request, body: Ended, who: Principal = INGEST) -> Response:
     return answer(request, told)
 
 
-def _judge(body: Ended, found: tuple[str, dict[str, Any]] | None, ledger: Ledger, now: int) -> dict[str, Any]:
+def _judge(body: Ended, found: tuple[str, dict[str, Any]] | None, ledger: FailureLedger, now: int) -> dict[str, Any]:
     policy = standard()
     verdict: dict[str, Any] | None = None
     if found is not None:

@@ -267,14 +267,17 @@ def _report_nodes(store: Store, dice: random.Random, jobs: list[Job], now: int) 
 
     for node in NODES:
         heard = now - (3 * HOUR if node == SILENT else dice.randrange(2, 25) * SECOND)
-        state, reason = "healthy", ""
+        # The store judges the other nodes by their open incidents.
+        state, reason = "", ""
         if node == FLAPPING:
             state, reason = "failed", f"GPU {gpu(5)} has fallen off the bus (Xid 79)"
         elif node in DEGRADED:
             state, reason = "degraded", DEGRADED[node]
         elif node == SILENT:
             state, reason = "silent", "no heartbeat for 3 h"
-        reports.append(NodeReport(name=node, at=heard, state=state, reason=reason))
+        reports.append(
+            NodeReport(name=node, at=now if state in ("failed", "degraded") else heard, state=state, reason=reason)
+        )
         for which in range(8):
             own = "healthy"
             if (node, which) == (FLAPPING, 5):

@@ -170,6 +170,7 @@ def _one(store: Store, who: Principal, id: str, lanes: Lanes = "rank", start: in
         "explains": _explained(document, verdicts),
         "rejected": _rejected(document, verdicts),
         "gaps": _gaps(document),
+        "beside": [str(one) for one in _list(document.get("notes"))[:20]],
         "runbook": runbook_of(row.pattern, _RUNBOOK) if row.pattern else [],
         "similar": store.incidents.similar(row.fingerprint, but=id, limit=_SIMILAR, tenant=who.tenant)
         if row.fingerprint
@@ -189,8 +190,12 @@ def _dict(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _dicts(value: object) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [one for one in _list(value) if isinstance(one, dict)]
 
 
 class Quote(msgspec.Struct):
@@ -239,14 +244,13 @@ class Weighed(msgspec.Struct):
 
 def _explained(document: dict[str, Any], verdicts: dict[str, dict[str, Any]]) -> list[Weighed]:
     why = {str(edge.get("effect")): str(edge.get("reason", "")) for edge in _dicts(document.get("edges"))}
-    named = document.get("explains")
     return [
         Weighed(
             str(verdicts.get(name, {}).get("pattern.name") or name.rpartition("-")[0] or name),
             str(verdicts.get(name, {}).get("headline", "")),
             why.get(name, ""),
         )
-        for name in (map(str, named) if isinstance(named, list) else ())
+        for name in map(str, _list(document.get("explains")))
     ]
 
 
@@ -263,8 +267,7 @@ def _rejected(document: dict[str, Any], verdicts: dict[str, dict[str, Any]]) -> 
 
 def _gaps(document: dict[str, Any]) -> list[tuple[str, str]]:
     how = _dict(document.get("how_to_measure"))
-    layers = document.get("not_measured")
-    return [(str(layer), str(how.get(layer, ""))) for layer in (layers if isinstance(layers, list) else ())]
+    return [(str(layer), str(how.get(str(layer), ""))) for layer in _list(document.get("not_measured"))]
 
 
 class Deedline(msgspec.Struct):

@@ -67,6 +67,8 @@ _ANNOUNCED = re2.compile(
 )
 #: A whole time that somebody else put before what the program wrote: `kubectl logs --timestamps`, `docker logs -t`.
 _STAMPED = re2.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) ")
+#: TorchX puts role and replica before the number of the process: `trainer/0 [1]:`.
+_ROLE = re2.compile(rb"^[A-Za-z][\w.-]{0,24}/\d{1,5} \[(\d{1,6})\]:")
 #: What stands before every line of a file that several processes wrote, by who put it there: a rank, what stands for
 #: a host, a pod and its container.
 WRAPPINGS = {
@@ -155,6 +157,13 @@ def strip_prefixes(line: Line, single_node: bool) -> None:
                 return
             line.stamp = line.stamp or stamps.find(stamped.group())
             line.text = text[stamped.end() :]
+            continue
+        elif b"/" in text[:32] and (role := _ROLE.match(text)) is not None:
+            local = int(role.group(1))
+            line.attributes = {**(line.attributes or {}), "gen_ai.training.local_rank": local}
+            line.rank = local if single_node and line.rank is None else line.rank
+            line.lane += role.group()
+            line.text = text[role.end() :]
             continue
         elif text[:1] != b"(" or b" pid=" not in text[:100]:
             return

@@ -35,7 +35,7 @@ from tracecore.agent.processors.patterndetector.stalls import Stalls
 from tracecore.agent.processors.patterndetector.state import Kept, Told, verdict_told
 from tracecore.agent.processors.patterndetector.verdicts import is_told
 from tracecore.engine.emission import Emission
-from tracecore.engine.engine import Engine, Limits
+from tracecore.engine.engine import Engine, EngineLimits
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.ordinals import Holdings, named, reasons
@@ -55,7 +55,7 @@ log = logging.getLogger("tracecore.agent.patterndetector")
 #: Verdicts whose having been told is remembered, so that only those are taken back.
 TOLD: Final = 65_536
 #: What tenants can make an agent hold: on a node, far less than an offline diagnosis may.
-LIMITS: Final = Limits(window=16_384, total=250_000, windows=50_000, future=10_000, past=16_384)
+LIMITS: Final = EngineLimits(window=16_384, total=250_000, windows=50_000, future=10_000, past=16_384)
 #: No block waits longer for its next line.
 BLOCK_AT_MOST: Final = 1500 * MILLISECOND
 #: Facts of an earlier run that are not understood any more.

@@ -10,8 +10,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def offered(group: str, kind: type[T], *, subclasses: bool = False) -> list[Any]:
-    """Return what is offered in a group, by name: objects of a type, or subclasses of it.
+def plugins(group: str, kind: type[T], *, subclasses: bool = False) -> list[Any]:
+    """Return what is plugins in a group, by name: objects of a type, or subclasses of it.
 
     One that cannot be imported, or is something else, is left out, and said: who looks for what broke his training can
     do without it.

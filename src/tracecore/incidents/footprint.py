@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PIDS = ("pid", "worker_pid", "victim_pid")
 
 
-class Touch(msgspec.Struct, frozen=True, kw_only=True):
+class Footprint(msgspec.Struct, frozen=True, kw_only=True):
     """A standing verdict with what it touches.
 
     Args:
@@ -53,14 +53,14 @@ class Touch(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict.pattern_name
 
 
-def touch(emission: Emission, job: str, attempt: int) -> Touch:
+def footprint_of(emission: Emission, job: str, attempt: int) -> Footprint:
     """What this verdict touches; `job` and `attempt` are where it belongs."""
     verdict = emission.verdict
     evidence = tuple(verdict.evidence())
     suspects = verdict.suspects()
     own = [f for f in evidence if f.rank is None or not suspects.ranks or f.rank in suspects.ranks] or list(evidence)
     exact = [f for f in own if not f.approximate]
-    return Touch(
+    return Footprint(
         emission=emission,
         id=emission.id,
         verdict=verdict,
@@ -82,7 +82,7 @@ def touch(emission: Emission, job: str, attempt: int) -> Touch:
     )
 
 
-def share(one: Touch, other: Touch, bond: str) -> bool:
+def share(one: Footprint, other: Footprint, bond: str) -> bool:
     """Whether two verdicts of one job and attempt share something.
 
     Args:

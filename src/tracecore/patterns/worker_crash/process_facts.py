@@ -33,7 +33,7 @@ COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError"
 OWN_COLLECTIVE = frozenset(
     {"invalid_usage", "unhandled_cuda_error", "internal_error", "oom", "version_mismatch", "shm_error", "nvls_error"}
 )
-#: Lines of a watchdog that ends its own process.
+#: SourceLines of a watchdog that ends its own process.
 ABORTING = frozenset({"timeout", "exception", "abort", "heartbeat"})
 #: Of facts that are read from one line, which comes first.
 TYPES: tuple[type[Fact], ...] = (
@@ -85,7 +85,7 @@ def _lost(fact: Fact) -> bool:
     return isinstance(fact, ExceptionRaised) and last_name(fact.type) in COLLECTIVE
 
 
-class Lines(Generic[F]):
+class SourceLines(Generic[F]):
     """Lines that facts were read from; a folded fact stands for lines of its stream that nobody remembers."""
 
     def __init__(self) -> None:
@@ -107,14 +107,14 @@ class Lines(Generic[F]):
         return any(fact.time <= fold.end for fold in folds[max(0, last - LOOKED_AT) : last])
 
 
-class OwnLines(Lines[NcclError]):
+class OwnLines(SourceLines[NcclError]):
     """Lines of errors of a rank's own making."""
 
     def add(self, facts: Sequence[NcclError]) -> None:
         super().add([fact for fact in facts if fact.error in OWN_COLLECTIVE])
 
 
-class OwnRendezvous(Lines[RendezvousFailure]):
+class OwnRendezvous(SourceLines[RendezvousFailure]):
     """Lines of failures to join of a rank's own making."""
 
     def add(self, facts: Sequence[RendezvousFailure]) -> None:
@@ -163,7 +163,7 @@ class LastWords:
                 _keep(self.streams.setdefault((report.source.path, rank), []), report)
 
 
-class Ledger:
+class ProcessFacts:
     """All of these for one window."""
 
     def __init__(self, window: Window) -> None:
@@ -176,10 +176,14 @@ class Ledger:
         self.ends = Ends()
         self.complaints = Complaints()
         self.peers = Peers()
-        own, cuda, rendezvous = OwnLines(), Lines[CudaError](), OwnRendezvous()
-        self.own_lines: tuple[Lines[Any], ...] = (own, cuda, rendezvous)
-        errors, reports, failed = Lines[NcclError](), Lines[WatchdogReport](), Lines[RendezvousFailure]()
-        self.peer_lines: tuple[Lines[Any], ...] = (errors, reports, failed)
+        own, cuda, rendezvous = OwnLines(), SourceLines[CudaError](), OwnRendezvous()
+        self.own_lines: tuple[SourceLines[Any], ...] = (own, cuda, rendezvous)
+        errors, reports, failed = (
+            SourceLines[NcclError](),
+            SourceLines[WatchdogReport](),
+            SourceLines[RendezvousFailure](),
+        )
+        self.peer_lines: tuple[SourceLines[Any], ...] = (errors, reports, failed)
         #: Facts that know process and rank, by process; of those who name it the one to be believed first.
         kinds: tuple[type[Fact], ...] = (LauncherFailure, FatalSignal, ExceptionRaised, ExitStatus)
         self.pids = tuple([window.grouped(kind, _ranked_pid) for kind in kinds])
