@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,36 @@ def test_labels_and_annotations_say_which_attribute_they_become() -> None:
     for kind in ("labels", "annotations"):
         (line,) = [line for line in listed if f"extract.{kind}[].tag_name" in line]
         assert f"`k8s.<from>.{kind}.<key>`" in line
+
+
+@pytest.mark.parametrize(
+    "change", [lambda t: b"\xef\xbb\xbf" + t, lambda t: t.replace(b"\n", b"\r\n"), lambda t: t + b"# caf\xc3\xa9\n"]
+)
+def test_marks_and_line_ends_of_other_systems_are_read(change: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_bytes(change(GOOD.encode()))
+    assert read([path], {"TOKEN": "t"})[0].of("receiver")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        GOOD.encode().replace(b"  ", b"\t"),
+        GOOD.encode() + b"\0",
+        GOOD.encode("utf-16"),
+        GOOD.encode() + b"# caf\xe9\n",
+        GOOD.encode().replace(b"127.0.0.1:4318", b"9" * 100_000),
+        GOOD.encode().replace(b"[otlp]", b'["a\\n\\x1b[2J"]', 1),
+        GOOD.encode().replace(b"127.0.0.1:4318", b"${env:${env:BOMB}}"),
+        b"a: &a [x, x]\n" + b"".join(b"%c: &%c [*%c, *%c]\n" % (98 + n, 98 + n, 97 + n, 97 + n) for n in range(24)),
+    ],
+    ids=["tabs", "nul", "utf-16", "latin-1", "long", "control", "environment", "aliases"],
+)
+def test_a_mistake_is_one_short_line(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "agent.yaml"
+    path.write_bytes(data)
+    with pytest.raises(ConfigurationError) as caught:
+        read([path], {"TOKEN": "t", "BOMB": "${env:BOMB}${env:BOMB}"})
+    for problem in map(str, caught.value.problems):
+        assert problem.isprintable()
+        assert len(problem) < 1000

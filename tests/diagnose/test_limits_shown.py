@@ -15,6 +15,7 @@ from tracecore.incidents.coverage import limits_reached
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.page import page
 from tracecore.incidents.text import report
+from tracecore.recipes.sampling import Sampler
 from tracecore.signals.logs.tail.counters import Counters as TailCounters
 from tracecore.signals.stream import Counters
 
@@ -92,3 +93,14 @@ def test_every_counter_of_a_limit_is_either_shown_or_known_to_be_none() -> None:
     assert all("_" not in sentence for sentence in said)
     # Those of files that are followed live are the agent's to show.
     assert set(TailCounters.__struct_fields__).isdisjoint(stats)
+
+
+def test_kinds_of_lines_that_were_misread_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = "".join(f"[2026-11-15 02:{n // 60:02}:{n % 60:02}] step {n} loss 2.0\n" for n in range(1800))
+    (tmp_path / "rank0.log").write_text(log * 30)
+    counts = iter([3, 5])
+    monkeypatch.setattr(Sampler, "refused", property(lambda self: next(counts)))
+    counted, text, shown = everywhere(diagnose([tmp_path]))
+    assert counted == {"kinds_refused": 2}
+    assert "2 kinds of progress lines had to be read line by line" in " ".join(text.split())
+    assert "2 kinds of progress lines" in shown

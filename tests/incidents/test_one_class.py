@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.rules import standard
 from tracecore.actions.supervisor.judgement import Ended, judge
 from tracecore.actions.supervisor.process import Exit
+from tracecore.actions.tail import MAX_BYTES
 from tracecore.diagnose.offline import diagnose
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.incident import Incident
@@ -161,3 +163,47 @@ def test_decisions_read_as_sentences(exit_code: int, log: str, said: str) -> Non
 def test_stops_read_as_sentences(stop: str, retry: bool, said: str) -> None:
     decision = policies.standard().decide(policies.failure_of({"stop": stop}), FailureLedger(), 0)
     assert (decision.retry, decision.reason) == (retry, said)
+
+
+def single_logs() -> list[Path]:
+    """Logs of recorded failures of which there is only one: what `supervise` and `classify` have of them."""
+    found = []
+    for truth in sorted((ROOT / "examples").glob("incidents*/*/truth.json")):
+        logs = [path for path in truth.parent.glob("*.[lo][ou][gt]") if "dmesg" not in path.name]
+        if len(logs) == 1 and json.loads(truth.read_text())["failure_classes"] != ["none"]:
+            found.append(logs[0])
+    return found
+
+
+#: Where `classify` on the tail still says something else, and why.
+TAIL_DIFFERS = {
+    "lone_receive": "that one rank called something else is told by lines of all ranks together",
+    "waits_for_a_queue": "an empty queue may follow from a loader that ended; the diagnosis blames the rank",
+    "helpers_complain": "without ranks a deadline of a helper comes before the exception of the trainer",
+}
+
+
+@pytest.mark.parametrize("log", single_logs(), ids=lambda path: path.parent.name)
+def test_a_single_log_has_one_class(log: Path, tmp_path: Path) -> None:
+    """By `diagnose`, `supervise` (with the same folder), the agent and `classify` on the log's end."""
+    folder = tmp_path / "evidence"
+    folder.mkdir()
+    shutil.copy(log, folder / "output.log")
+    (folder / "exit_codes.json").write_text('{"0": 1}')
+    said = diagnose([folder])
+    document = said.document()
+    ended = Ended(folder=folder, logs=(folder / "output.log",), exit=Exit(exit_code=1), env={}, since=0)
+    judged = judge(ended, policies.standard(), FailureLedger(), 0, diagnose=lambda _: document).failure
+    (failure, *_) = [incident["failure"] for incident in document["incidents"]] or [judged.document()]
+    wanted = failure["class"], failure["retry"]["decision"]
+    assert (judged.failure_class, judged.retry.decision) == wanted
+    if said.incidents and said.incidents[0].root is not None:
+        incident = said.incidents[0]
+        live = failure_of_facts(incident, said.run.attempts.get((incident.job, incident.attempt)))
+        assert (live["class"], live["retry"]["decision"]) == wanted
+    tail = classify(1, None, log.read_bytes()[-MAX_BYTES:], policy=policies.standard())
+    assert ((tail.failure_class, tail.retry.decision) == wanted) == (log.parent.name not in TAIL_DIFFERS)
+
+
+def test_there_are_single_logs() -> None:
+    assert len(single_logs()) > 60

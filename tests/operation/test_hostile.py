@@ -168,13 +168,15 @@ def test_a_head_that_is_too_large_or_ambiguous_is_refused(node: Any, head: bytes
     assert node.agent.get("/healthz")[0] == 200
 
 
-@pytest.mark.parametrize("what", ["records", "attributes", "zeros"])
+@pytest.mark.parametrize("what", ["records", "attributes", "zeros", "resources", "scopes"])
 def test_a_request_that_would_become_gigabytes_is_refused(node: Any, post: Any, what: str) -> None:
     """Ten million empty records are twenty kilobytes on the wire."""
     body = {
         "records": field(1, field(2, b"\x12\x00" * (bounds.MAX_RECORDS + 1))),
         "attributes": field(1, field(2, field(2, b"\x32\x00" * (bounds.MAX_ATTRIBUTES + 1)))),
         "zeros": b"\x00" * (64 << 20),
+        "resources": b"\x0a\x00" * (bounds.MAX_GROUPS + 1),
+        "scopes": field(1, b"\x12\x00" * (bounds.MAX_GROUPS + 1)),
     }[what]
     before = node.agent.metric("tracecore_component_dropped_total", reason="malformed")
     headers = {"Content-Encoding": "gzip"}
@@ -185,6 +187,14 @@ def test_a_request_that_would_become_gigabytes_is_refused(node: Any, post: Any, 
     resident = re.search(r"^tracecore_process_resident_bytes (\d+)", node.agent.get("/metrics")[1], re.MULTILINE)
     assert resident is not None
     assert int(resident.group(1)) < 800 << 20
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"\xed\xa0\x80", b"\\ud800"])
+def test_text_that_is_none_is_refused_with_a_word(node: Any, post: Any, text: bytes) -> None:
+    before, after = b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"', b'"}}]}]}]}'
+    status, said = post(node.agent.port("http"), "/v1/logs", before + text + after, "application/json", {})
+    assert status == 400
+    assert b"not an OTLP document" in said
 
 
 def test_listeners_are_on_loopback_unless_told_otherwise() -> None:

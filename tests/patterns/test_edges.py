@@ -6,11 +6,13 @@ import pytest
 
 from tracecore.engine.emission import Emission, standing
 from tracecore.engine.engine import Engine
+from tracecore.facts.collective import Arrival
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import EccDelta, Xid
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
+from tracecore.patterns.straggler.detector import Straggler
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -90,3 +92,17 @@ def test_of_one_time_the_place_in_the_file_says_whether_a_step_followed(below: i
     save = _save(60, 0, offset=5)
     step = Progress(time=save.time, source=Source("rank0.log", save.source.offset + below), job="llm", rank=0, step=7)
     assert len(standing(_said_at([save, step, _stall(99, 0)], 500))) == told
+
+
+@pytest.mark.parametrize(("lateness_ms", "told"), [(5.0, 1), (4.999, 0)])
+def test_nobody_is_a_straggler_for_less_than_the_least_lateness(lateness_ms: float, told: int) -> None:
+    # One that is never late tells how long steps are; a step of 10 ms would make 2 ms matter.
+    lateness = int(lateness_ms * SECOND / 1000)
+    arrivals = [
+        Arrival(
+            time=START + step * SECOND // 50, source=Source("fr", step), job="llm", rank=3, pg="0", seq=step,
+            lateness=lateness if step < 9 else 6 * SECOND // 1000, ranks=8,
+        )
+        for step in range(10)
+    ]  # fmt: skip
+    assert len(standing(Engine([Straggler()]).replay(arrivals))) == told

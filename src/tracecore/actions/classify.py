@@ -30,7 +30,7 @@ from tracecore.actions.rules import Rule, Rules, standard
 from tracecore.actions.statements import Account, Statement, account, decisive, why_not
 from tracecore.actions.tail import read_tail
 from tracecore.facts.fold import fold
-from tracecore.facts.process import ExceptionRaised
+from tracecore.facts.process import ExceptionRaised, LauncherFailure
 from tracecore.facts.process import signal_name as signal_of_exit
 from tracecore.incidents.conclusion import conclude
 from tracecore.patterns import catalogue
@@ -173,13 +173,24 @@ def _root(said: Account, chosen: Statement | None, rules: Rules) -> tuple[Rule, 
     if chosen is not None and chosen.role == "stop":
         return None
     verdict = root_cause(said.facts)
-    if verdict is None or verdict.pattern_name == "worker_crash":
+    if verdict is None:
+        return None
+    if verdict.pattern_name == "worker_crash" and not _said_by_others(chosen, verdict):
         # The crash of a worker says who; what was wrong is what that worker said.
         return None
     if verdict.role != "cause" and chosen is not None and chosen.role in ("cause", "error"):
         return None
     rule = rules.for_verdict(verdict.pattern_name, verdict.fields())
     return None if rule is None else (rule, verdict.pattern_name)
+
+
+def _said_by_others(chosen: Statement | None, verdict: Verdict) -> bool:
+    """Whether a line is what other ranks say of a crash of which the launcher knows more than the crashed rank said."""
+    if chosen is None or chosen.role != "symptom":
+        return False
+    own = [fact for fact in verdict.evidence() if fact.rank in verdict.suspects().ranks]
+    told = any(isinstance(fact, LauncherFailure) for fact in own)
+    return told and not any(isinstance(fact, ExceptionRaised) for fact in own)
 
 
 def root_cause(facts: Sequence[Fact]) -> Verdict | None:

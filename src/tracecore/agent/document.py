@@ -12,6 +12,7 @@ import re2
 
 from tracecore import positioned_yaml
 from tracecore.ottl.errors import nearest
+from tracecore.signals.naming import printable
 
 #: A configuration is written by hand: beyond this it is something else.
 MAX_BYTES: Final = 8 << 20
@@ -26,6 +27,10 @@ _PLACEHOLDER = re2.compile(
 )
 
 
+#: Characters of a message that are shown.
+LONGEST: Final = 600
+
+
 class Problem(msgspec.Struct, frozen=True, order=True):
     """Something wrong in a configuration, and where."""
 
@@ -35,7 +40,9 @@ class Problem(msgspec.Struct, frozen=True, order=True):
     message: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}: {self.message}"
+        # What is wrong may quote what was written, which may be anything.
+        told = printable(" ".join(self.message.split()))
+        return f"{self.file}:{self.line}:{self.column}: {told if len(told) <= LONGEST else told[:LONGEST] + '…'}"
 
 
 class Node:

@@ -16,7 +16,7 @@ from tracecore.facts.projection import TRIGGERS, project
 from tracecore.recipes.plan import plan
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import read
-from tracecore.signals.logs.selector import SelectAll
+from tracecore.signals.logs.selector import SelectAll, reports
 from tracecore.signals.stream import Counters
 
 if TYPE_CHECKING:
@@ -87,10 +87,18 @@ def facts_of(
     """
     selector = selector_of(stream, all_lines=all_lines)
     stamp = plan(stream.layer).run
+    refused = _refused(selector)
     for record in read(stream, selector, clock, counters):
         stamp(record)
         if not TRIGGERS.isdisjoint(record["log"]["attributes"]):
             yield from project(record, redact=redact)
+    # What is known of kinds of lines is shared by all streams.
+    counters.kinds_refused += _refused(selector) - refused
+
+
+def _refused(selector: Selector) -> int:
+    """Kinds of progress lines that a selector misread once, and has read line by line since then."""
+    return selector.refused if reports(selector) else 0
 
 
 def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:

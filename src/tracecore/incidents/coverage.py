@@ -24,6 +24,7 @@ _SENTENCES: Final[dict[str, Callable[[int], str]]] = {
     "lines_capped": lambda n: f"{_were('line')(n)} too long to be read whole",
     "bytes_dropped": lambda n: f"{size(n)} in the middle of long lines and long messages were not read",
     "lines_unparsed": lambda n: f"{counted(n, 'line')} of metrics, journals or exports could not be parsed",
+    "kinds_refused": lambda n: f"{counted(n, 'kind')} of progress lines had to be read line by line",
     "future": lambda n: f"{_were('observation')(n)} dropped, since too many carry a time that has not come",
     "evicted_window": lambda n: f"{_were('observation')(n)} dropped, since one job or node has too many",
     "evicted_total": lambda n: f"{_were('observation')(n)} dropped, since there are too many in all",

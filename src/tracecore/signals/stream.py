@@ -69,6 +69,7 @@ class Counters(msgspec.Struct):
     lines_capped: int = 0
     bytes_dropped: int = 0
     lines_unparsed: int = 0
+    kinds_refused: int = 0
 
     def read(self, size: int) -> None:
         """Some bytes were read."""
@@ -76,7 +77,7 @@ class Counters(msgspec.Struct):
 
     def limits_reached(self) -> dict[str, int]:
         """Return what had to be left out, by name; nothing for what was not."""
-        names = ("lines_capped", "bytes_dropped", "lines_unparsed")
+        names = ("lines_capped", "bytes_dropped", "lines_unparsed", "kinds_refused")
         return {name: count for name in names if (count := getattr(self, name))}
 
     def add(self, other: Counters) -> None:

@@ -56,11 +56,13 @@ def from_json(signal: Signal, body: bytes) -> bytes:
         if not isinstance(document, dict):
             raise OtlpError("not an OTLP document: expected an object")
         payload = decode_json(document)
+        message = request_type(signal)()
+        fill(message, {LEVELS[signal][0]: payload.get(LEVELS[signal][0])})
+        encoded: bytes = message.SerializeToString()
+    except UnicodeError:
+        raise OtlpError("not an OTLP document: it is not UTF-8") from None
     except (msgspec.DecodeError, PayloadError, RecursionError) as error:
         raise OtlpError(f"not an OTLP document: {error}") from None
-    message = request_type(signal)()
-    fill(message, {LEVELS[signal][0]: payload.get(LEVELS[signal][0])})
-    encoded: bytes = message.SerializeToString()
     return encoded
 
 
