@@ -246,12 +246,10 @@ def main() -> int:
             told = f"{found} in {time.monotonic() - begin:.0f} s: {mutation.describe(source)}"
             print(f"{number}/{len(chosen)} {told}", flush=True)
             results[found].append(mutation.describe(source))
-    decided = len(results[KILLED]) + len(results[SURVIVED])
-    share = len(results[KILLED]) / max(1, decided)
-    print(
-        f"\n{len(results[KILLED])} of {decided} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(everything):,} are possible"
-    )
-    print(f"{len(results[UNDECIDED])} undecided: their tests did not end in time, with the mutation or without")
+    killed, decided = len(results[KILLED]), len(results[KILLED]) + len(results[SURVIVED])
+    share = killed / max(1, decided)
+    print(f"\n{killed} of {decided} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(everything):,} are possible")
+    print(f"{len(results[UNDECIDED])} undecided: with and without the mutation their tests did not end in time")
     print("\n".join(["survivors:", *results[SURVIVED]]) if results[SURVIVED] else "no survivors")
     return int(share < FLOOR)
 
