@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from bench import mixed_logs
 from tracecore.ottl.functions.regex import compiled
-from tracecore.ottl.planner.selection import plain
+from tracecore.ottl.planner.selection import ends, plain
 from tracecore.recipes.plan import plan
 from tracecore.signals.record import LogSignal
 
@@ -42,7 +42,8 @@ def uses(lines: Sequence[str], layer: str = "stdout") -> list[Use]:
     fired: Counter[str] = Counter()
     false: Counter[str] = Counter()
     block = "".join(line.translate(_ENDS) + "\n" for line in lines).encode()
-    for number in planned.events().lines(plain(block, escaped=False)).tolist():
+    text = plain(block, escaped=False)
+    for number in planned.events().lines(text, ends(text)).tolist():
         record: LogSignal = {
             "resource": {"attributes": {}},
             "log": {"body": lines[number], "attributes": {}, "time_unix_nano": 1},

@@ -99,3 +99,22 @@ def test_a_fact_at_the_time_of_the_cutoff_is_kept() -> None:
     known.prune(START + SECOND)
     other = _save(3, "other")
     assert (trouble, ("other", "")) in known.deliveries(other)
+
+
+def test_a_late_fact_that_goes_on_still_joins() -> None:
+    engine = Engine([CheckpointerHang()])
+    horizon = CheckpointerHang().horizon
+    late = START + 2 * horizon + 100 * SECOND
+    trouble = StorageError(
+        time=START,
+        last_time=late - SECOND,
+        count=5,
+        source=Source("kern.log"),
+        node="node-0",
+        error="eio",
+        backend="nfs",
+    )
+    engine.advance(late)
+    engine.add([trouble])
+    engine.advance(late + SECOND)
+    assert (engine.stats.expired, engine.stats.held) == (0, 1)

@@ -48,9 +48,8 @@ def incidents_request(*documents: dict[str, object]) -> bytes:
     return encoding.encode("logs", {"resource_logs": entries})
 
 
-def lost_gpu(at: int, job: str = "llama-7b") -> list[Fact]:
+def lost_gpu(at: int, job: str = "llama-7b", node: str = "gpu-node-17") -> list[Fact]:
     """A GPU falls off the bus, and the rank that used it ends."""
-    node = "gpu-node-17"
     found: list[Fact] = [
         Progress(
             time=at + n * SECOND,

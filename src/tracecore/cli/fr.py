@@ -60,7 +60,7 @@ def command(paths: tuple[str, ...], output: str, quiet: bool, jobs: int | None) 
 def _analyse(dumps: list[Any]) -> tuple[Joined, list[Emission]]:
     from tracecore.engine.emission import standing
     from tracecore.engine.engine import Engine
-    from tracecore.facts.collective import facts_of
+    from tracecore.facts.collective_dumps import facts_of
     from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch
     from tracecore.patterns.nccl_hang.detector import NcclHang
     from tracecore.signals.flight_recorder.join import join
@@ -212,7 +212,7 @@ def _table(group: GroupState, joined: Joined) -> Iterator[str]:
 
 def _rows(group: GroupState, joined: Joined) -> list[tuple[str, list[int], str, str | None]]:
     """(status, ranks, operation, frame): ranks in the same place share a row."""
-    from tracecore.facts.collective import user_frame
+    from tracecore.facts.collective_dumps import user_frame
 
     odd = set(group.disagreement.minority) if group.disagreement is not None else set()
     wanted = {rank for member in group.present.values() for rank in member.roots}

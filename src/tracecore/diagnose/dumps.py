@@ -40,7 +40,7 @@ def gather(bundle: Bundle, jobs: int = 1) -> Dumps:
     if not streams:
         return found
     # numpy and the readers are needed only where there are dumps.
-    from tracecore.facts.collective import facts_of
+    from tracecore.facts.collective_dumps import facts_of
     from tracecore.signals.flight_recorder.join import join
     from tracecore.signals.flight_recorder.reading import entry_at, load, one_for_each_rank, sets_of
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracecore.facts.collective import CollectiveEntry, collective_entry
+from tracecore.facts.collective import CollectiveEntry
 from tracecore.facts.fact import Fact
 from tracecore.facts.identity import Stamped
 from tracecore.facts.plugins import plugins
+from tracecore.facts.projectors.collective import collective_entry
 from tracecore.facts.projectors.gpu import GPU
 from tracecore.facts.projectors.host import HOST
 from tracecore.facts.projectors.kubernetes import KUBERNETES

@@ -9,6 +9,8 @@ closure that runs for each record:
             return target(ctx)[start(ctx) : start(ctx) + length(ctx)]
         return run
 
+A converter that only needs the values of its arguments is a plain function of them: see `value_converter`.
+
 A parameter's name is the name of the OTTL argument; a default makes it optional. Its annotation decides how an argument
 is bound: a `...Getter` accepts any value expression and checks its type on each call, when the expression is constant
 already while compiling; `Setter`, `GetSetter`, `PMapGetSetter` and `PSliceGetSetter` want a path; `str`, `int`,
@@ -18,6 +20,7 @@ already while compiling; `Setter`, `GetSetter`, `PMapGetSetter` and `PSliceGetSe
 
 from __future__ import annotations
 
+import functools
 import inspect
 import struct
 import typing
@@ -156,6 +159,18 @@ FloatLikeGetter: TypeAlias = Annotated[Callable[[Context], float | None], Kind("
 BoolLikeGetter: TypeAlias = Annotated[Callable[[Context], bool | None], Kind("BoolLikeGetter", _bool_like)]
 ByteSliceLikeGetter: TypeAlias = Annotated[Callable[[Context], bytes | None], Kind("ByteSliceLikeGetter", _bytes_like)]
 
+# The same as values, for `value_converter`.
+AnyValue: TypeAlias = Annotated[Any, Kind("Getter")]
+String: TypeAlias = Annotated[str, Kind("StringGetter", _exact(str, "string"))]
+Int: TypeAlias = Annotated[int, Kind("IntGetter", _exact(int, "int64"))]
+TimeValue: TypeAlias = Annotated[Time, Kind("TimeGetter", _exact(Time, "time"))]
+DurationValue: TypeAlias = Annotated[Duration, Kind("DurationGetter", _exact(Duration, "duration"))]
+Map: TypeAlias = Annotated[dict[str, Any], Kind("PMapGetter", _exact(dict, "pcommon.Map"))]
+Slice: TypeAlias = Annotated[list[Any], Kind("PSliceGetter", _exact(list, "pcommon.Slice"))]
+StringLike: TypeAlias = Annotated[str | None, Kind("StringLikeGetter", _string_like)]
+FloatLike: TypeAlias = Annotated[float | None, Kind("FloatLikeGetter", _float_like)]
+BytesLike: TypeAlias = Annotated[bytes | None, Kind("ByteSliceLikeGetter", _bytes_like)]
+
 # Paths. All four give the function a GetSetter; the last two check the type of what they read.
 Setter: TypeAlias = Annotated[GetSetter, Kind("Setter", path=True)]
 PathGetSetter: TypeAlias = Annotated[GetSetter, Kind("GetSetter", path=True)]
@@ -247,6 +262,33 @@ def converter(name: str, *, pure: bool = True, contexts: tuple[str, ...] = ()) -
     `pure=False` for one whose value depends on more than its arguments (the clock, chance, the record).
     """
     return _declare(name, pure=pure, contexts=contexts)
+
+
+def value_converter(name: str) -> Callable[[_Made], _Made]:
+    """Declare a converter as a plain function of its arguments' values:
+
+    @value_converter("HasPrefix")
+    def has_prefix(target: String, prefix: String) -> bool:
+        return target.startswith(prefix)
+    """
+
+    def mark(compute: _Made) -> _Made:
+        @functools.wraps(compute)
+        def make(**arguments: Any) -> RawGetter:
+            getters = {name: held for name, held in arguments.items() if callable(held)}
+            literals = {name: held for name, held in arguments.items() if name not in getters}
+            if len(arguments) == len(getters) == 1:
+                (only,) = getters.values()
+                return lambda ctx: compute(only(ctx))
+
+            def run(ctx: Context) -> Value:
+                return compute(**literals, **{name: get(ctx) for name, get in getters.items()})
+
+            return run
+
+        return typing.cast("_Made", _declare(name, pure=True, contexts=())(make))
+
+    return mark
 
 
 def _declare(name: str, *, pure: bool, contexts: tuple[str, ...]) -> Callable[[_Made], _Made]:

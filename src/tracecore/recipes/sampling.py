@@ -113,7 +113,7 @@ class Sampler:
         # What the lines say, without escapes and terminal codes.
         text = plain(lines.marked, self._escaped)
         said = lines if text is lines.marked else Lines(text)
-        events = self._events.lines(text)
+        events = self._events.lines(text, said.ends)
         keys = said.without(DIGITS)
         known = np.fromiter(map(self._shapes.keys.get, keys, repeat(UNKNOWN)), np.int64, len(keys))
         # A line that is more than progress is handed on by its place.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -132,6 +133,9 @@ def serve(options: ServeOptions) -> int:
         if not options.quiet:
             scheme = "https" if settings.tls else "http"
             print(f"tracecore serves {scheme}://{options.listen}/ (Ctrl-C stops it)", file=sys.stderr, flush=True)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # uvicorn stops at these, and then raises them again, which would end us before all is in order.
+            signal.signal(number, lambda *_: None)
         server = uvicorn.Server(_config(app, settings, options))
         server.run()
         if not server.started:

@@ -56,7 +56,7 @@ def overview(
             causes=causes,
             lost_gpu_hours=sum(cause.lost_gpu_hours for cause in causes),
             fingerprints=_fingerprints(connection, recent) if before is None else before.fingerprints,
-            recurring_nodes=_nodes(connection, recent) if before is None else before.recurring_nodes,
+            recurring_nodes=_nodes(connection, since, tenant) if before is None else before.recurring_nodes,
         )
 
 
@@ -114,18 +114,12 @@ def _fingerprints(connection: Connection, recent: ColumnElement[bool]) -> list[R
     ]
 
 
-def _nodes(connection: Connection, recent: ColumnElement[bool]) -> list[RecurringNode]:
+def _nodes(connection: Connection, since: int, tenant: str | None) -> list[RecurringNode]:
     own = incident_entities.c
     count = func.count().label("total")
-    last = func.max(incidents.c.first_seen).label("last")
-    query = (
-        select(own.name, count, last)
-        .join(incidents, incidents.c.number == own.incident)
-        # Written so that no index on the kind is used: SQLite would read every incident there is, not the recent ones.
-        .where(own.kind.concat("") == "node", recent)
-        .group_by(own.name)
-        .having(count > 1)
-        .order_by(count.desc(), last.desc())
-        .limit(TOP)
-    )
+    last = func.max(own.first_seen).label("last")
+    query = select(own.name, count, last).where(own.kind == "node", own.first_seen >= since)
+    if tenant is not None:
+        query = query.where(own.tenant == tenant)
+    query = query.group_by(own.name).having(count > 1).order_by(count.desc(), last.desc()).limit(TOP)
     return [RecurringNode(name=row.name, incidents=row.total, last_seen=row.last) for row in connection.execute(query)]

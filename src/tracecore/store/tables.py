@@ -85,7 +85,8 @@ incidents = Table(
     Index("incidents_by_fingerprint", "fingerprint", "first_seen", "number"),
     Index("incidents_by_class", "failure_class", "first_seen", "number"),
     Index("incidents_by_tenant", "tenant", "first_seen", "number"),
-    # Answers the overview's sums without reading the rows.
+    # These answer the overview's sums without reading the rows.
+    Index("incidents_fingerprints", "first_seen", "fingerprint", "tenant", "number"),
     Index("incidents_summary", "first_seen", "pattern", "failure_class", "tenant", "lost_gpu_seconds"),
     sqlite_autoincrement=True,
 )
@@ -97,7 +98,11 @@ incident_entities = Table(
     # node, pod, gpu or rank
     Column("kind", String(8), primary_key=True),
     Column("name", String(NAME), primary_key=True),
-    Index("entities_by_name", "kind", "name", "incident"),
+    # Those of the incident: lists and sums by node need no look at the incidents.
+    Column("first_seen", BigInteger, nullable=False),
+    Column("tenant", String(80), nullable=False),
+    Index("entities_by_name", "kind", "name", "first_seen", "incident"),
+    Index("entities_by_time", "kind", "first_seen", "name", "tenant"),
 )
 
 revisions = Table(

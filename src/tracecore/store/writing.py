@@ -253,7 +253,10 @@ def _insert_parts(
     said: dict[str, dict[str, Any]] = {}
     for one in latest.values():
         number = known[one.id].number
-        entities += [{"incident": number, "kind": kind, "name": name} for kind, name in one.entities]
+        entities += [
+            {"incident": number, "kind": kind, "name": name, "first_seen": one.first_seen, "tenant": one.tenant}
+            for kind, name in one.entities
+        ]
         for position, verdict in enumerate(one.verdicts):
             row = _verdict(verdict, one)
             if row is not None:

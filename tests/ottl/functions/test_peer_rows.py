@@ -371,7 +371,9 @@ def test_row(entry: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     unresolved = entry.get("unresolved_fields", [])
     if unresolved == ["value"] and re.match(r"p(log|metric|trace)", name):
         # Slices of records are plain lists here.
-        assert FUNCTIONS["IsList" if entry["function"] == "is_list" else "Len"].make(lambda ctx: [0] * 5)(None) in (
+        assert FUNCTIONS["IsList" if entry["function"] == "is_list" else "Len"].make(target=lambda ctx: [0] * 5)(
+            None
+        ) in (
             True,
             5,
         )

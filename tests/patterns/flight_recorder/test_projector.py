@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tracecore.facts.collective import collective_entry
 from tracecore.facts.projection import project
+from tracecore.facts.projectors.collective import collective_entry
 from tracecore.signals.record import LogSignal
 
 ENTRY: dict[str, Any] = {

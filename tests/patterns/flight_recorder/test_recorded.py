@@ -11,7 +11,7 @@ import pytest
 from tracecore.diagnose.case_runner import render
 from tracecore.engine.emission import Emission, standing
 from tracecore.engine.engine import Engine
-from tracecore.facts.collective import facts_of
+from tracecore.facts.collective_dumps import facts_of
 from tracecore.patterns.collective_mismatch.detector import CollectiveMismatch, CollectiveMismatchVerdict
 from tracecore.patterns.nccl_hang.detector import NcclHang, NcclHangVerdict
 from tracecore.signals.flight_recorder.join import join

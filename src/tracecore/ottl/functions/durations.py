@@ -6,7 +6,7 @@ import re
 
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlRuntimeError
-from tracecore.ottl.signature import DurationGetter, Getter, StringGetter, converter
+from tracecore.ottl.signature import DurationGetter, Getter, String, converter, value_converter
 from tracecore.ottl.values import INT64_MAX, Duration, quote
 
 _UNITS = {
@@ -23,14 +23,10 @@ _NUMBER = re.compile(r"([0-9]*)(?:(\.)([0-9]*))?")
 _UNIT = re.compile(r"[^.0-9]+")
 
 
-@converter("Duration")
-def duration(duration: StringGetter) -> Getter:
+@value_converter("Duration")
+def duration(duration: String) -> Duration:
     """The duration a text such as `1h2m3.5s` stands for."""
-
-    def run(ctx: Context) -> Duration:
-        return Duration(parse_duration(duration(ctx)))
-
-    return run
+    return Duration(parse_duration(duration))
 
 
 def parse_duration(text: str) -> int:

@@ -10,11 +10,13 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
 from tracecore.ottl.signature import (
     MISSING,
-    ByteSliceLikeGetter,
+    BytesLike,
     Getter,
+    String,
     StringGetter,
     constant_value,
     converter,
+    value_converter,
 )
 from tracecore.ottl.values import go_type
 
@@ -26,40 +28,28 @@ _BASE64 = {
 }
 
 
-@converter("Base64Encode")
-def base64_encode(target: StringGetter, variant: StringGetter | None = None) -> Getter:
+@value_converter("Base64Encode")
+def base64_encode(target: String, variant: String | None = None) -> str:
     """A string in base64; `variant` is `base64`, `base64-raw` (no padding), `base64-url` or `base64-raw-url`."""
-
-    def run(ctx: Context) -> str:
-        data = target(ctx).encode("utf-8", "surrogateescape")
-        name = "base64" if variant is None else variant(ctx)
-        if name not in _BASE64:
-            raise OttlRuntimeError(f"unsupported base64 variant: {name}")
-        url, padded = _BASE64[name]
-        text = (base64.urlsafe_b64encode if url else base64.b64encode)(data).decode()
-        return text if padded else text.rstrip("=")
-
-    return run
+    data = target.encode("utf-8", "surrogateescape")
+    name = "base64" if variant is None else variant
+    if name not in _BASE64:
+        raise OttlRuntimeError(f"unsupported base64 variant: {name}")
+    url, padded = _BASE64[name]
+    text = (base64.urlsafe_b64encode if url else base64.b64encode)(data).decode()
+    return text if padded else text.rstrip("=")
 
 
-@converter("Base64Decode")
-def base64_decode(target: StringGetter) -> Getter:
+@value_converter("Base64Decode")
+def base64_decode(target: String) -> str:
     """The string that base64 stands for. `Decode(target, "base64")` does the same."""
-
-    def run(ctx: Context) -> str:
-        return _from_base64(target(ctx).encode("utf-8", "surrogateescape"), url=False, padded=True)
-
-    return run
+    return _from_base64(target.encode("utf-8", "surrogateescape"), url=False, padded=True)
 
 
-@converter("Hex")
-def hex_(target: ByteSliceLikeGetter) -> Getter:
+@value_converter("Hex")
+def hex_(target: BytesLike) -> str:
     """The bytes of a value in hexadecimal; a number's are its eight, big end first."""
-
-    def run(ctx: Context) -> str:
-        return (target(ctx) or b"").hex()
-
-    return run
+    return (target or b"").hex()
 
 
 @converter("Decode")

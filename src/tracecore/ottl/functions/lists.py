@@ -8,13 +8,15 @@ from tracecore.ottl.compare import equal
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
 from tracecore.ottl.signature import (
+    AnyValue,
     Getter,
     IntGetter,
     PathGetSetter,
     PSliceGetSetter,
-    PSliceGetter,
+    Slice,
     converter,
     editor,
+    value_converter,
 )
 from tracecore.ottl.values import Value, as_string, copy_value, go_type
 
@@ -77,35 +79,23 @@ def coalesce(values: list[Getter]) -> Getter:
     return run
 
 
-@converter("ContainsValue")
-def contains_value(target: PSliceGetter, item: Getter) -> Getter:
+@value_converter("ContainsValue")
+def contains_value(target: Slice, item: AnyValue) -> bool:
     """Whether a list has an item of this value."""
-
-    def run(ctx: Context) -> bool:
-        items = target(ctx)
-        wanted = item(ctx)
-        return any(equal(held, wanted) for held in items)
-
-    return run
+    return any(equal(held, item) for held in target)
 
 
-@converter("Index")
-def index(target: Getter, value: Getter) -> Getter:
+@value_converter("Index")
+def index(target: AnyValue, value: AnyValue) -> int:
     """The index of the first item of a list that equals a value, or of the byte where a string begins; else -1."""
-
-    def run(ctx: Context) -> int:
-        held = target(ctx)
-        wanted = value(ctx)
-        if isinstance(held, str):
-            if not isinstance(wanted, str):
-                raise OttlTypeError("invalid value type for Index function, value must be a string")
-            place = held.find(wanted)
-            return place if place < 0 else len(held[:place].encode("utf-8", "surrogateescape"))
-        if not isinstance(held, list):
-            raise OttlTypeError(f"expected pcommon.Slice but got {go_type(held)}")
-        return next((place for place, item in enumerate(held) if equal(item, wanted)), -1)
-
-    return run
+    if isinstance(target, str):
+        if not isinstance(value, str):
+            raise OttlTypeError("invalid value type for Index function, value must be a string")
+        place = target.find(value)
+        return place if place < 0 else len(target[:place].encode("utf-8", "surrogateescape"))
+    if not isinstance(target, list):
+        raise OttlTypeError(f"expected pcommon.Slice but got {go_type(target)}")
+    return next((place for place, item in enumerate(target) if equal(item, value)), -1)
 
 
 @converter("Sort")
@@ -135,33 +125,29 @@ def _bytes(value: Value) -> bytes:
     return as_string(value).encode("utf-8", "surrogateescape")
 
 
-@converter("SliceToMap")
+@value_converter("SliceToMap")
 def slice_to_map(
-    target: PSliceGetter, key_path: list[str] | None = None, value_path: list[str] | None = None
-) -> Getter:
+    target: Slice, key_path: list[str] | None = None, value_path: list[str] | None = None
+) -> dict[str, Any]:
     """A map from a list: keyed by what lies at `key_path` in each item, else by its index."""
-
-    def run(ctx: Context) -> dict[str, Any]:
-        made: dict[str, Any] = {}
-        for place, item in enumerate(target(ctx)):
-            if (key_path is not None or value_path is not None) and not isinstance(item, dict):
+    made: dict[str, Any] = {}
+    for place, item in enumerate(target):
+        if (key_path is not None or value_path is not None) and not isinstance(item, dict):
+            raise OttlTypeError(
+                "slice elements must be maps when using `key_path` or `value_path`, but could not cast element "
+                f"of type `{_VALUE_TYPES.get(type(item), 'Empty')}` to a map"
+            )
+        key = str(place)
+        if key_path is not None:
+            key = _at(item, key_path, "key", place)
+            if not isinstance(key, str):
                 raise OttlTypeError(
-                    "slice elements must be maps when using `key_path` or `value_path`, but could not cast element "
-                    f"of type `{_VALUE_TYPES.get(type(item), 'Empty')}` to a map"
+                    f'element {place}: extracted key attribute is not of type string, got "'
+                    f'{_VALUE_TYPES.get(type(key), "Empty")}"'
                 )
-            key = str(place)
-            if key_path is not None:
-                key = _at(item, key_path, "key", place)
-                if not isinstance(key, str):
-                    raise OttlTypeError(
-                        f'element {place}: extracted key attribute is not of type string, got "'
-                        f'{_VALUE_TYPES.get(type(key), "Empty")}"'
-                    )
-            value = item if value_path is None else _at(item, value_path, "value", place)
-            made[key] = copy_value(value)
-        return made
-
-    return run
+        value = item if value_path is None else _at(item, value_path, "value", place)
+        made[key] = copy_value(value)
+    return made
 
 
 _VALUE_TYPES = {str: "Str", bool: "Bool", int: "Int", float: "Double", bytes: "Bytes", list: "Slice", dict: "Map"}

@@ -12,6 +12,7 @@ from tracecore.ottl.functions.bounds import MAX_DEPTH
 from tracecore.ottl.signature import (
     MISSING,
     Getter,
+    Map,
     PathGetSetter,
     PMapGetSetter,
     PMapGetter,
@@ -20,6 +21,7 @@ from tracecore.ottl.signature import (
     constant_value,
     converter,
     editor,
+    value_converter,
 )
 from tracecore.ottl.values import (
     Duration,
@@ -283,24 +285,16 @@ class _Flat:
         self.entries[name] = copy_value(value)
 
 
-@converter("Keys")
-def keys(target: PMapGetter) -> Getter:
+@value_converter("Keys")
+def keys(target: Map) -> list[str]:
     """The keys of a map, as a list."""
-
-    def run(ctx: Context) -> list[str]:
-        return list(target(ctx))
-
-    return run
+    return list(target)
 
 
-@converter("Values")
-def values(target: PMapGetter) -> Getter:
+@value_converter("Values")
+def values(target: Map) -> list[Any]:
     """The values of a map, as a list."""
-
-    def run(ctx: Context) -> list[Any]:
-        return [copy_value(value) for value in target(ctx).values()]
-
-    return run
+    return [copy_value(value) for value in target.values()]
 
 
 @converter("ToKeyValueString")

@@ -5,42 +5,36 @@ from __future__ import annotations
 import math
 import re
 
-from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlRuntimeError
 from tracecore.ottl.functions.gofmt import value_text
-from tracecore.ottl.signature import FloatLikeGetter, Getter, IntGetter, StringGetter, StringLikeGetter, converter
+from tracecore.ottl.signature import (
+    FloatLike,
+    Int,
+    String,
+    StringLike,
+    value_converter,
+)
 from tracecore.ottl.values import INT64_MAX, INT64_MIN, quote
 
 
-@converter("Log")
-def log(target: FloatLikeGetter) -> Getter:
+@value_converter("Log")
+def log(target: FloatLike) -> float:
     """The natural logarithm."""
-
-    def run(ctx: Context) -> float:
-        number = target(ctx)
-        if number is None:
-            raise OttlRuntimeError("invalid input: <nil>")
-        if number <= 0:
-            raise OttlRuntimeError(f"invalid input: expected number greater than zero but got {value_text(number)}")
-        return math.log(number)
-
-    return run
+    if target is None:
+        raise OttlRuntimeError("invalid input: <nil>")
+    if target <= 0:
+        raise OttlRuntimeError(f"invalid input: expected number greater than zero but got {value_text(target)}")
+    return math.log(target)
 
 
-@converter("ParseInt")
-def parse_int(target: StringGetter, base: IntGetter) -> Getter:
+@value_converter("ParseInt")
+def parse_int(target: String, base: Int) -> int:
     """The integer a text stands for in a base (2 to 36; 0: by its prefix `0b`, `0o`, `0x`)."""
-
-    def run(ctx: Context) -> int:
-        text = target(ctx)
-        if not text:
-            raise OttlRuntimeError("invalid target value for ParseInt function, target cannot be empty")
-        radix = base(ctx)
-        if radix < 0:
-            raise OttlRuntimeError(f"invalid base value: {radix} for ParseInt function, base cannot be negative")
-        return int_in_base(text, radix)
-
-    return run
+    if not target:
+        raise OttlRuntimeError("invalid target value for ParseInt function, target cannot be empty")
+    if base < 0:
+        raise OttlRuntimeError(f"invalid base value: {base} for ParseInt function, base cannot be negative")
+    return int_in_base(target, base)
 
 
 _PREFIXES = {"0b": 2, "0o": 8, "0x": 16}
@@ -80,21 +74,16 @@ def int_in_base(text: str, base: int) -> int:
     return number
 
 
-@converter("IsValidLuhn")
-def is_valid_luhn(target: StringLikeGetter) -> Getter:
+@value_converter("IsValidLuhn")
+def is_valid_luhn(target: StringLike) -> bool:
     """Whether a number ends in its right check digit. Spaces do not count."""
-
-    def run(ctx: Context) -> bool:
-        text = target(ctx)
-        if text is None:
-            raise OttlRuntimeError("invalid input: <nil>")
-        digits = text.replace(" ", "")
-        total = 0
-        for place, char in enumerate(reversed(digits)):
-            if not "0" <= char <= "9":
-                raise OttlRuntimeError(f"strconv.Atoi: parsing {quote(char)}: invalid syntax")
-            digit = int(char) * (2 if place % 2 else 1)
-            total += digit - 9 if digit > 9 else digit
-        return bool(digits) and total % 10 == 0
-
-    return run
+    if target is None:
+        raise OttlRuntimeError("invalid input: <nil>")
+    digits = target.replace(" ", "")
+    total = 0
+    for place, char in enumerate(reversed(digits)):
+        if not "0" <= char <= "9":
+            raise OttlRuntimeError(f"strconv.Atoi: parsing {quote(char)}: invalid syntax")
+        digit = int(char) * (2 if place % 2 else 1)
+        total += digit - 9 if digit > 9 else digit
+    return bool(digits) and total % 10 == 0

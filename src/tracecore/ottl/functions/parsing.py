@@ -13,22 +13,27 @@ from tracecore.ottl.functions.bounds import MAX_DEPTH
 from tracecore.ottl.functions.gofmt import value_text
 from tracecore.ottl.functions.maps import check_delimiters
 from tracecore.ottl.functions.strings import SPACE
-from tracecore.ottl.signature import MISSING, Getter, PMapGetter, StringGetter, constant_value, converter
+from tracecore.ottl.signature import (
+    MISSING,
+    Getter,
+    PMapGetter,
+    String,
+    StringGetter,
+    constant_value,
+    converter,
+    value_converter,
+)
 from tracecore.ottl.values import Value, go_type, quote
 
 
-@converter("ParseJSON")
-def parse_json(target: StringGetter) -> Getter:
+@value_converter("ParseJSON")
+def parse_json(target: String) -> Value:
     """The map or list a JSON text stands for. Every number becomes a float."""
-
-    def run(ctx: Context) -> Value:
-        value = read_json(target(ctx))
-        if isinstance(value, (dict, list)):
-            return value
-        kind = "<nil>" if value is None else go_type(value)
-        raise OttlRuntimeError(f"could not convert parsed value of type {kind} to JSON object")
-
-    return run
+    value = read_json(target)
+    if isinstance(value, (dict, list)):
+        return value
+    kind = "<nil>" if value is None else go_type(value)
+    raise OttlRuntimeError(f"could not convert parsed value of type {kind} to JSON object")
 
 
 _UNPAIRED = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")

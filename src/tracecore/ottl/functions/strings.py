@@ -8,7 +8,7 @@ from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError, OttlTypeError
 from tracecore.ottl.functions import gofmt
 from tracecore.ottl.functions.bounds import MAX_TEXT
-from tracecore.ottl.signature import Getter, IntGetter, StringGetter, converter
+from tracecore.ottl.signature import AnyValue, Getter, Int, String, StringGetter, converter, value_converter
 from tracecore.ottl.values import go_type, to_json
 
 #: What Go's `strings.TrimSpace` trims.
@@ -18,21 +18,15 @@ SPACE = (
 )
 
 
-@converter("Concat")
-def concat(vals: Getter, delimiter: StringGetter) -> Getter:
+@value_converter("Concat")
+def concat(vals: AnyValue, delimiter: String) -> str:
     """Join the texts of values; nil is written `<nil>`."""
-
-    def run(ctx: Context) -> str:
-        between = delimiter(ctx)
-        values = vals(ctx)
-        if not isinstance(values, list):
-            raise OttlTypeError(f"expected a list but got {go_type(values)}")
-        text = between.join(map(_text, values))
-        if len(text) > MAX_TEXT:
-            raise OttlRuntimeError(f"the result of Concat is longer than {MAX_TEXT} characters")
-        return text
-
-    return run
+    if not isinstance(vals, list):
+        raise OttlTypeError(f"expected a list but got {go_type(vals)}")
+    text = delimiter.join(map(_text, vals))
+    if len(text) > MAX_TEXT:
+        raise OttlRuntimeError(f"the result of Concat is longer than {MAX_TEXT} characters")
+    return text
 
 
 def _text(value: object) -> str:
@@ -53,139 +47,95 @@ def format_(format: str, vals: list[Getter]) -> Getter:
     return run
 
 
-@converter("HasPrefix")
-def has_prefix(target: StringGetter, prefix: StringGetter) -> Getter:
+@value_converter("HasPrefix")
+def has_prefix(target: String, prefix: String) -> bool:
     """Whether a string begins with another."""
-
-    def run(ctx: Context) -> bool:
-        text = target(ctx)
-        return text.startswith(prefix(ctx))
-
-    return run
+    return target.startswith(prefix)
 
 
-@converter("HasSuffix")
-def has_suffix(target: StringGetter, suffix: StringGetter) -> Getter:
+@value_converter("HasSuffix")
+def has_suffix(target: String, suffix: String) -> bool:
     """Whether a string ends with another."""
-
-    def run(ctx: Context) -> bool:
-        text = target(ctx)
-        return text.endswith(suffix(ctx))
-
-    return run
+    return target.endswith(suffix)
 
 
-@converter("Split")
-def split(target: StringGetter, delimiter: StringGetter) -> Getter:
+@value_converter("Split")
+def split(target: String, delimiter: String) -> list[str]:
     """The parts of a string between delimiters; each character of it when the delimiter is empty."""
-
-    def run(ctx: Context) -> list[str]:
-        text = target(ctx)
-        between = delimiter(ctx)
-        return text.split(between) if between else list(text)
-
-    return run
+    return target.split(delimiter) if delimiter else list(target)
 
 
-@converter("Substring")
-def substring(target: StringGetter, start: IntGetter, length: IntGetter, utf8_safe: bool = False) -> Getter:
+@value_converter("Substring")
+def substring(target: String, start: Int, length: Int, utf8_safe: bool = False) -> str:
     """`length` bytes of a string from byte `start`; with `utf8_safe`, no character is cut in two."""
-
-    def run(ctx: Context) -> str:
-        begin = start(ctx)
-        if begin < 0:
-            raise OttlRuntimeError(f"invalid start for substring function, {begin} cannot be negative")
-        size = length(ctx)
-        if size <= 0:
-            raise OttlRuntimeError(f"invalid length for substring function, {size} cannot be negative or zero")
-        text = target(ctx)
-        ascii_only = text.isascii()
-        data = b"" if ascii_only else text.encode("utf-8", "surrogateescape")
-        total = len(text) if ascii_only else len(data)
-        if begin > total or size > total - begin:
-            raise OttlRuntimeError(
-                f"invalid range for substring function, start({begin})+length({size}) cannot be greater than the "
-                f"length of target string({total})"
-            )
-        if ascii_only:
-            return text[begin : begin + size]
-        end = begin + size
-        if utf8_safe:
-            while begin < total and not _starts_rune(data[begin]):
-                begin += 1
-            while begin < end < total and not _starts_rune(data[end]):
-                end -= 1
-        return data[begin : max(begin, end)].decode("utf-8", "surrogateescape")
-
-    return run
+    begin = start
+    if begin < 0:
+        raise OttlRuntimeError(f"invalid start for substring function, {begin} cannot be negative")
+    if length <= 0:
+        raise OttlRuntimeError(f"invalid length for substring function, {length} cannot be negative or zero")
+    ascii_only = target.isascii()
+    data = b"" if ascii_only else target.encode("utf-8", "surrogateescape")
+    total = len(target) if ascii_only else len(data)
+    if begin > total or length > total - begin:
+        raise OttlRuntimeError(
+            f"invalid range for substring function, start({begin})+length({length}) cannot be greater than the "
+            f"length of target string({total})"
+        )
+    if ascii_only:
+        return target[begin : begin + length]
+    end = begin + length
+    if utf8_safe:
+        while begin < total and not _starts_rune(data[begin]):
+            begin += 1
+        while begin < end < total and not _starts_rune(data[end]):
+            end -= 1
+    return data[begin : max(begin, end)].decode("utf-8", "surrogateescape")
 
 
 def _starts_rune(byte: int) -> bool:
     return byte & 0xC0 != 0x80
 
 
-@converter("Trim")
-def trim(target: StringGetter, replacement: str = " ") -> Getter:
+@value_converter("Trim")
+def trim(target: String, replacement: str = " ") -> str:
     """A string without the given characters at both ends."""
-
-    def run(ctx: Context) -> str:
-        text = target(ctx)
-        return text.strip(replacement) if replacement else text
-
-    return run
+    return target.strip(replacement) if replacement else target
 
 
-@converter("TrimPrefix")
-def trim_prefix(target: StringGetter, prefix: StringGetter) -> Getter:
+@value_converter("TrimPrefix")
+def trim_prefix(target: String, prefix: String) -> str:
     """A string without a prefix, where it has it."""
-
-    def run(ctx: Context) -> str:
-        text = target(ctx)
-        return text.removeprefix(prefix(ctx))
-
-    return run
+    return target.removeprefix(prefix)
 
 
-@converter("TrimSuffix")
-def trim_suffix(target: StringGetter, suffix: StringGetter) -> Getter:
+@value_converter("TrimSuffix")
+def trim_suffix(target: String, suffix: String) -> str:
     """A string without a suffix, where it has it."""
-
-    def run(ctx: Context) -> str:
-        text = target(ctx)
-        return text.removesuffix(suffix(ctx))
-
-    return run
+    return target.removesuffix(suffix)
 
 
-def _cased(target: StringGetter, change: Callable[[str], str]) -> Getter:
-    def run(ctx: Context) -> str:
-        return change(target(ctx))
-
-    return run
-
-
-@converter("ToLowerCase")
-def to_lower_case(target: StringGetter) -> Getter:
+@value_converter("ToLowerCase")
+def to_lower_case(target: String) -> str:
     """A string in lower case."""
-    return _cased(target, lower)
+    return lower(target)
 
 
-@converter("ToUpperCase")
-def to_upper_case(target: StringGetter) -> Getter:
+@value_converter("ToUpperCase")
+def to_upper_case(target: String) -> str:
     """A string in upper case."""
-    return _cased(target, upper)
+    return upper(target)
 
 
-@converter("ToSnakeCase")
-def to_snake_case(target: StringGetter) -> Getter:
+@value_converter("ToSnakeCase")
+def to_snake_case(target: String) -> str:
     """A string in snake_case."""
-    return _cased(target, snake)
+    return snake(target)
 
 
-@converter("ToCamelCase")
-def to_camel_case(target: StringGetter) -> Getter:
+@value_converter("ToCamelCase")
+def to_camel_case(target: String) -> str:
     """A string in CamelCase."""
-    return _cased(target, camel)
+    return camel(target)
 
 
 @converter("ConvertCase")
@@ -194,7 +144,7 @@ def convert_case(target: StringGetter, to_case: str) -> Getter:
     change = _CASES.get(to_case)
     if change is None:
         raise OttlCompileError(f"invalid case: {to_case}, allowed cases are: {', '.join(_CASES)}")
-    return _cased(target, change)
+    return lambda ctx: change(target(ctx))
 
 
 def lower(text: str) -> str:

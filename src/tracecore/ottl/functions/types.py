@@ -4,94 +4,78 @@ from __future__ import annotations
 
 import math
 
-from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlTypeError
 from tracecore.ottl.signature import (
+    AnyValue,
     BoolLikeGetter,
     FloatLikeGetter,
     Getter,
     IntLikeGetter,
     StringLikeGetter,
     converter,
+    value_converter,
 )
 from tracecore.ottl.values import Duration, ProfileID, SpanID, Time, TraceID, go_type
 
 _YEAR_ONE = -62_135_596_800 * 1_000_000_000
 
 
-def _is(target: Getter, kind: type) -> Getter:
-    def run(ctx: Context) -> bool:
-        return type(target(ctx)) is kind
-
-    return run
-
-
-@converter("IsString")
-def is_string(target: Getter) -> Getter:
+@value_converter("IsString")
+def is_string(target: AnyValue) -> bool:
     """Whether a value is a string."""
-    return _is(target, str)
+    return type(target) is str
 
 
-@converter("IsBool")
-def is_bool(target: Getter) -> Getter:
+@value_converter("IsBool")
+def is_bool(target: AnyValue) -> bool:
     """Whether a value is a boolean."""
-    return _is(target, bool)
+    return type(target) is bool
 
 
-@converter("IsInt")
-def is_int(target: Getter) -> Getter:
+@value_converter("IsInt")
+def is_int(target: AnyValue) -> bool:
     """Whether a value is an integer."""
-    return _is(target, int)
+    return type(target) is int
 
 
-@converter("IsDouble")
-def is_double(target: Getter) -> Getter:
+@value_converter("IsDouble")
+def is_double(target: AnyValue) -> bool:
     """Whether a value is a floating point number."""
-    return _is(target, float)
+    return type(target) is float
 
 
-@converter("IsMap")
-def is_map(target: Getter) -> Getter:
+@value_converter("IsMap")
+def is_map(target: AnyValue) -> bool:
     """Whether a value is a map."""
-    return _is(target, dict)
+    return type(target) is dict
 
 
-@converter("IsList")
-def is_list(target: Getter) -> Getter:
+@value_converter("IsList")
+def is_list(target: AnyValue) -> bool:
     """Whether a value is a list."""
-    return _is(target, list)
+    return type(target) is list
 
 
-@converter("IsEmpty")
-def is_empty(target: Getter) -> Getter:
+@value_converter("IsEmpty")
+def is_empty(target: AnyValue) -> bool:
     """Whether a value is nil, has nothing in it, or is the zero of its type."""
-
-    def run(ctx: Context) -> bool:
-        value = target(ctx)
-        if isinstance(value, float):
-            return value == 0 and math.copysign(1.0, value) > 0
-        if isinstance(value, (TraceID, SpanID, ProfileID)):
-            return not any(value)
-        if isinstance(value, Time):
-            return value.unix_nano == _YEAR_ONE
-        return value.nanos == 0 if isinstance(value, Duration) else not value
-
-    return run
+    if isinstance(target, float):
+        return target == 0 and math.copysign(1.0, target) > 0
+    if isinstance(target, (TraceID, SpanID, ProfileID)):
+        return not any(target)
+    if isinstance(target, Time):
+        return target.unix_nano == _YEAR_ONE
+    return target.nanos == 0 if isinstance(target, Duration) else not target
 
 
-@converter("Len")
-def length(target: Getter) -> Getter:
+@value_converter("Len")
+def length(target: AnyValue) -> int:
     """The bytes of a string, the items of a list or the entries of a map."""
-
-    def run(ctx: Context) -> int:
-        value = target(ctx)
-        if isinstance(value, str):
-            return len(value) if value.isascii() else len(value.encode("utf-8", "surrogateescape"))
-        if isinstance(value, (list, dict)) or type(value) is bytes:
-            return len(value)
-        raise OttlTypeError(f"Len: unsupported target type {go_type(value)}")
-
-    return run
+    if isinstance(target, str):
+        return len(target) if target.isascii() else len(target.encode("utf-8", "surrogateescape"))
+    if isinstance(target, (list, dict)) or type(target) is bytes:
+        return len(target)
+    raise OttlTypeError(f"Len: unsupported target type {go_type(target)}")
 
 
 @converter("Bool")

@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
-from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlRuntimeError
-from tracecore.ottl.signature import Getter, StringGetter, converter
+from tracecore.ottl.signature import String, value_converter
 from tracecore.ottl.values import Value, quote
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2}).{0,2}", re.DOTALL)
@@ -25,17 +24,12 @@ _HOST = "!$&'()*+,;=:[]<>\""
 _PATH_AS_GIVEN = re.compile(r"[a-zA-Z0-9\-_.~$&+,/:;=@!'()*%\[\]]*")
 
 
-@converter("URL")
-def url(uri: StringGetter) -> Getter:
+@value_converter("URL")
+def url(uri: String) -> dict[str, Value]:
     """The parts of a URL as a map of `url.*` attributes."""
-
-    def run(ctx: Context) -> dict[str, Value]:
-        text = uri(ctx)
-        if not text:
-            raise OttlRuntimeError("url cannot be empty")
-        return _query(text[1:]) if text.startswith("?") else _attributes(parse(text))
-
-    return run
+    if not uri:
+        raise OttlRuntimeError("url cannot be empty")
+    return _query(uri[1:]) if uri.startswith("?") else _attributes(parse(uri))
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from tracecore.ottl.functions.xmltree import (
     texts,
     write_content,
 )
-from tracecore.ottl.signature import Getter, StringGetter, converter
+from tracecore.ottl.signature import Getter, String, StringGetter, converter, value_converter
 from tracecore.ottl.values import quote
 
 
@@ -167,14 +167,10 @@ def _wrap_text(parent: Element, name: str) -> None:
         parent.insert(0, made)
 
 
-@converter("ParseSimplifiedXML")
-def parse_simplified_xml(target: StringGetter) -> Getter:
+@value_converter("ParseSimplifiedXML")
+def parse_simplified_xml(target: String) -> dict[str, Any]:
     """XML as a map of element names to texts, maps, or lists where a name repeats. Attributes are left out."""
-
-    def run(ctx: Context) -> dict[str, Any]:
-        return _simplified(parse(target(ctx)).content)
-
-    return run
+    return _simplified(parse(target).content)
 
 
 def _simplified(parent: Element) -> dict[str, Any]:
@@ -195,22 +191,17 @@ def _simplified(parent: Element) -> dict[str, Any]:
     return made
 
 
-@converter("ParseXML")
-def parse_xml(target: StringGetter) -> Getter:
+@value_converter("ParseXML")
+def parse_xml(target: String) -> dict[str, Any]:
     """One XML element as a map: `tag`, `content`, `attributes` and `children`."""
-
-    def run(ctx: Context) -> dict[str, Any]:
-        text = target(ctx)
-        try:
-            content = parse(text).content
-        except OttlRuntimeError as error:
-            raise OttlRuntimeError(f"unmarshal xml: {error.message.removeprefix('parse xml: ')}") from error
-        root = next(elements(content))
-        if root.tail or root.getnext() is not None:
-            raise OttlRuntimeError("trailing bytes after parsing xml")
-        return _element(root)
-
-    return run
+    try:
+        content = parse(target).content
+    except OttlRuntimeError as error:
+        raise OttlRuntimeError(f"unmarshal xml: {error.message.removeprefix('parse xml: ')}") from error
+    root = next(elements(content))
+    if root.tail or root.getnext() is not None:
+        raise OttlRuntimeError("trailing bytes after parsing xml")
+    return _element(root)
 
 
 def _element(node: Element) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Sets of guards that records were seen to match, with the statements to run for each. Forgotten when so many.
 MAX_SCHEDULES: Final = 4096
 #: So many records with one set of guards make it worth finding out what repeats.
-WORTH: Final = 32
+WORTH: Final = 512
 #: Longer texts hardly repeat, and are expensive to remember.
 MAX_REPEATED: Final = 1024
 

@@ -85,14 +85,20 @@ class Selector:
         if self._database is None:
             return None
         marked = lined(block)
-        lines = self.lines(plain(marked, self._escaped or b'{"log":"' in block[:64]))
+        text = plain(marked, self._escaped or b'{"log":"' in block[:64])
+        lines = self.lines(text, ends(text))
         if not len(lines):
             return []
         places: list[int] = np.minimum(lines_end(block, ends(marked), lines), len(block) - 1).tolist()
         return places
 
-    def lines(self, text: bytes) -> Array:
-        """Numbers of the lines in which a guard can match, and of those that are long, ascending."""
+    def lines(self, text: bytes, borders: Array) -> Array:
+        """Numbers of the lines in which a guard can match, and of those that are long, ascending.
+
+        Args:
+            text: whole lines.
+            borders: where they end.
+        """
         found: list[int] = []
         entries: list[int] = []
         self._scan(text, found, entries)
@@ -102,7 +108,6 @@ class Selector:
             others += [match.start() for match in re.finditer(_LONG_S, text)]
         if not found and not others:
             return _NONE
-        borders = ends(text)
         lines = np.searchsorted(borders, np.array(found, np.intp))
         if self._doubts is not None and found:
             lines = self._doubts.holding(text, borders, lines, np.array(entries, np.intp))

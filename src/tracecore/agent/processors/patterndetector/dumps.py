@@ -111,7 +111,7 @@ class DumpFacts:
 
 
 def _joined(job: Job) -> list[Fact]:
-    from tracecore.facts.collective import facts_of
+    from tracecore.facts.collective_dumps import facts_of
     from tracecore.signals.flight_recorder.join import join
 
     newest = max(held.arrived for held in job.ranks.values())

@@ -1,0 +1,253 @@
+"""Facts of Flight Recorder dumps.
+
+A dump holds thousands of entries for each rank. `facts_of` takes the reduction of all dumps
+(`signals.flight_recorder.join`) and makes facts of what matters: who waits, in what, who is behind, who called
+something else, who came last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.facts.collective import Arrival, CollectiveEntry, GroupProgress, called_of, named
+from tracecore.facts.fact import Fact
+from tracecore.signals.flight_recorder.exchange import misfit
+from tracecore.signals.flight_recorder.matching import elements
+from tracecore.signals.record import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tracecore.signals.flight_recorder.dump import Entry, Frame
+    from tracecore.signals.flight_recorder.exchange import Misfit
+    from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Member
+
+#: Frames of the framework and the interpreter are not user code.
+_LIBRARY: Final = ("/site-packages/", "/dist-packages/", "/lib/python3", "/torch/", "<string>", "<frozen ", "/ray/")
+
+
+def user_frame(frames: Sequence[Frame]) -> str | None:
+    """The innermost line of the user's own code; where all is library, the outermost line there is."""
+    for frame in frames:
+        if frame.filename and not any(part in frame.filename for part in _LIBRARY):
+            return str(frame)
+    return str(frames[-1]) if frames else None
+
+
+def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | None = None) -> list[Fact]:
+    """The facts of a set of dumps.
+
+    Args:
+        joined: `signals.flight_recorder.join.join` of them.
+        reread: gives the full entry of (path, group name, sequence), for the frames of a disagreement.
+    """
+    facts: list[Fact] = []
+    called_so = {group.label: group.desc for group in joined.groups}
+    hangs = any(group.open for group in joined.groups)
+    for group in joined.groups:
+        if group.interesting:
+            facts.extend(_progress(group, joined, called_so))
+            found = misfit(group, reread)
+            facts.extend(_waiting(group, joined, found))
+            facts.extend(_exchanging(group, joined, found))
+            # What ended everywhere is no reason to wait: beside an open collective it is only mentioned.
+            differs = group.disagreement or (group.settled if not hangs else None)
+            facts.extend(_disagreeing(group, joined, reread, differs))
+        facts.extend(_arrivals(group))
+    facts.extend(_scattered(joined))
+    return facts
+
+
+def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> Iterator[GroupProgress]:
+    earlier = _settled(group.settled) if group.settled is not None else None
+    for rank, member in group.present.items():
+        waits = member.waits_in
+        last = member.final or member.latest or member.last
+        yield GroupProgress(
+            time=_moment(last, joined),
+            source=Source(member.path or "flight_recorder", ident=f"{member.path}#rank={rank}&group={group.label}"),
+            rank=rank,
+            pg=group.label,
+            pg_desc=group.desc or None,
+            last_enqueued=member.last_enqueued,
+            last_completed=member.last_completed,
+            oldest=member.oldest,
+            last_op=_operation(last),
+            frame=user_frame(last.frames) if last else None,
+            waits_pg=waits[0] if waits else None,
+            waits_desc=called_so.get(waits[0]) or None if waits else None,
+            waits_seq=waits[1] if waits else None,
+            roots=member.roots,
+            why=member.why,
+            origin_pg=member.origin[0] if member.origin else None,
+            origin_desc=called_so.get(member.origin[0]) or None if member.origin else None,
+            origin_seq=member.origin[1] if member.origin else None,
+            unseen=member.unseen,
+            stalled=member.stalled,
+            open_seq=member.first_waiting,
+            earlier=earlier,
+            absent=group.absent,
+            size=len(group.members),
+        )
+
+
+def _settled(found: Disagreement) -> str:
+    odd = found.sides[1]
+    what = called_of(found.sides[0].signature), called_of(odd.signature)
+    return f"at seq {found.seq} {named(odd.ranks)} called {what[1]} and {named(found.sides[0].ranks)} {what[0]}"
+
+
+def _exchanging(group: GroupState, joined: Joined, found: Misfit | None) -> Iterator[CollectiveEntry]:
+    """The calls of an all-to-all that does not add up, with what each rank sends and expects."""
+    if found is None:
+        return
+    whole = [t for t in found.transfers if t.sender is None]
+    for rank, entry in found.entries.items():
+        member = group.present[rank]
+        fact = _entry(group, rank, member, entry, joined)
+        mine = [t for t in found.transfers if rank in (t.sender, t.receiver)]
+        yield msgspec.structs.replace(
+            fact,
+            state=fact.state if member.first_waiting == entry.seq else "completed",
+            transfers=tuple(mine or whole),
+            misfit=rank in found.odd,
+            sent=sum(elements(entry.input_sizes)),
+            expected=sum(elements(entry.output_sizes)),
+        )
+
+
+def _waiting(group: GroupState, joined: Joined, found: Misfit | None) -> Iterator[CollectiveEntry]:
+    told = found.entries if found is not None else {}
+    for rank, member in group.present.items():
+        entry = member.entry if member.first_waiting is not None else None
+        if entry is not None and rank in told and told[rank].seq == entry.seq:
+            entry = None
+        if entry is not None and (group.disagreement is None or group.disagreement.seq != entry.seq):
+            yield _entry(group, rank, member, entry, joined)
+        if member.pending:
+            yield _entry(group, rank, member, member.pending[0], joined)
+
+
+def _scattered(joined: Joined) -> Iterator[CollectiveEntry]:
+    """Ranks that wait for the same ones, each in another group: said to wait behind the one that began it.
+
+    In groups of two nobody waits together, though the whole job may stand.
+    """
+    waiting: dict[tuple[int, ...], list[tuple[GroupState, Member, Entry]]] = {}
+    for group in joined.groups:
+        mine = [m for m in group.present.values() if m.waits_in is None or m.pending]
+        stuck = [(m, entry) for m in mine if (entry := _unfinished(m)) is not None]
+        if len(stuck) > 1:
+            return
+        for member, entry in stuck:
+            if member.roots:
+                waiting.setdefault(member.roots, []).append((group, member, entry))
+    for roots, items in waiting.items():
+        # It began where one of those that all wait for should have come.
+        first = [item for item in items if set(roots) & item[0].present.keys()]
+        if len(items) < 2 or not first:
+            continue
+        origin, _, start = min(first, key=lambda item: (item[2].created, item[1].rank))
+        for group, member, entry in items:
+            if group is not origin:
+                fact = _entry(origin, member.rank, member, entry, joined)
+                yield msgspec.structs.replace(
+                    fact,
+                    source=Source(member.path, offset=entry.offset, ident=f"{fact.source.ident}&behind={origin.label}"),
+                    seq=start.seq,
+                    op=_operation(start),
+                    signature=None,
+                    is_p2p=start.is_p2p,
+                    behind=f"{_operation(entry)} seq {entry.seq} of group {group.desc or group.label}",
+                )
+
+
+def _unfinished(member: Member) -> Entry | None:
+    """The operation this member is in."""
+    if member.pending and (member.first_waiting is None or member.waits_in is not None):
+        return member.pending[0]
+    return member.entry if member.first_waiting is not None else None
+
+
+def _entry(group: GroupState, rank: int, member: Member, entry: Entry, joined: Joined) -> CollectiveEntry:
+    # The caller knows that it has not ended, whatever its record says after an abort.
+    return CollectiveEntry(
+        time=entry.started or entry.created or joined.end,
+        source=Source(member.path, offset=entry.offset, ident=f"{member.path}#entry={entry.record_id}"),
+        rank=rank,
+        pg=group.label,
+        pg_desc=group.desc or None,
+        seq=entry.seq,
+        op=_operation(entry),
+        state="started" if entry.started or entry.state == "started" else "scheduled",
+        created=entry.created or None,
+        started=entry.started,
+        signature=None if entry.is_p2p else entry.signature,
+        is_p2p=entry.is_p2p,
+        peer=member.roots[0] if entry.is_p2p and len(member.roots) == 1 else None,
+        frame=user_frame(entry.frames),
+        final=True,
+        timeout_ms=entry.timeout_ms,
+    )
+
+
+def _disagreeing(
+    group: GroupState,
+    joined: Joined,
+    reread: Callable[[str, str, int], Entry | None] | None,
+    found: Disagreement | None,
+) -> Iterator[CollectiveEntry]:
+    if found is None:
+        return
+    for side in found.sides:
+        for place, rank in enumerate(side.ranks):
+            member = group.present[rank]
+            entry = member.entry if member.entry is not None and member.entry.seq == found.seq else None
+            if entry is None and place == 0 and reread is not None:
+                entry = reread(member.path, group.name, found.seq)
+            created = side.created[place] or None
+            waiting = member.first_waiting is not None and member.first_waiting <= found.seq
+            yield CollectiveEntry(
+                time=created or joined.end,
+                source=Source(member.path, ident=f"{member.path}#group={group.label}&seq={found.seq}"),
+                rank=rank,
+                pg=group.label,
+                pg_desc=group.desc or None,
+                seq=found.seq,
+                op=_operation(entry) or side.signature.partition("|")[0],
+                state="scheduled" if waiting else "completed",
+                created=created,
+                signature=side.signature,
+                frame=user_frame(entry.frames) if entry else None,
+                final=True,
+                timeout_ms=entry.timeout_ms if entry else None,
+            )
+
+
+def _arrivals(group: GroupState) -> Iterator[Arrival]:
+    for late in group.late:
+        path = group.present[late.rank].path
+        yield Arrival(
+            time=late.time,
+            source=Source(path, ident=f"{path}#arrival&group={group.label}&seq={late.seq}"),
+            rank=late.rank,
+            pg=group.label,
+            pg_desc=group.desc or None,
+            seq=late.seq,
+            lateness=late.lateness,
+            ranks=late.ranks,
+        )
+
+
+def _moment(entry: Entry | None, joined: Joined) -> int:
+    return entry.created if entry is not None and entry.created else joined.end
+
+
+def _operation(entry: Entry | None) -> str | None:
+    if entry is None:
+        return None
+    from tracecore.signals.flight_recorder.matching import operation_of
+
+    return operation_of(entry.name) or None
