@@ -125,6 +125,30 @@ def test_odd_values_do_no_harm(loss: float) -> None:
     assert sent([step(n, n, loss=loss) for n in range(50)])
 
 
+def test_of_a_stream_that_jumps_about_all_the_time_few_reports_leave() -> None:
+    chance = random.Random(5)
+    facts = [step(n * 0.5, chance.randrange(1000), iter_time_s=chance.choice((0.1, 9.0))) for n in range(7200)]
+    left = sent(facts)
+    # Sixteen jumps leave at once, then fewer and fewer, and one report now and then as of any stream.
+    assert len(left) < 3600 * SECOND // INTERVAL * 1.5
+
+
+def test_a_stream_that_was_calm_is_followed_closely_again() -> None:
+    chance = random.Random(5)
+    wild = [step(n, n, loss=chance.choice((0.1, 9.0))) for n in range(300)]
+    calm = [step(n, n, loss=9.0) for n in range(300, 600)]
+    jump = [step(n, n, loss=9.0 * 6 ** (n - 599)) for n in range(600, 605)]
+    left = {fact.step for fact in sent([*wild, *calm, *jump])}
+    assert {600, 601, 602, 603, 604} <= left
+
+
+def test_a_stream_that_pauses_while_its_rank_reports_other_things_is_no_silence() -> None:
+    seldom = [step(n * 4, n, loss=2.0) for n in range(250)]
+    often = [step(n, n, iter_time_s=1.0) for n in range(1000)]
+    left = sent(sorted([*seldom, *often], key=lambda fact: fact.time))
+    assert sum(fact.loss is not None for fact in left) < 140  # of 250
+
+
 def folded(at: float, number: int, lasted: float) -> Progress:
     fact = step(at, number)
     return msgspec.structs.replace(fact, last_time=fact.time + int(lasted * SECOND), count=9)

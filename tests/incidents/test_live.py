@@ -18,7 +18,7 @@ from tracecore.engine.engine import LATENESS, Engine
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import Heartbeat, HostEvent
 from tracecore.facts.process import ExitStatus
-from tracecore.facts.training import Progress, RunFinished
+from tracecore.facts.training import NonFinite, Progress, RunFinished
 from tracecore.incidents import node_trouble, precedence
 from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.incident import Incident
@@ -598,3 +598,18 @@ def test_what_named_no_job_belongs_to_the_first_that_has_a_name() -> None:
     assert moved.at == T0 + 60 * SECOND
     (update,) = story.at(75)
     assert (update.incident.job, update.state) == ("a", "diagnosed")
+
+
+def test_a_late_fact_that_clears_a_suspect_changes_the_incident() -> None:
+    """Ranks share gradients: when another one diverges too, nobody is to blame, though the words stay the same."""
+    diagnosis = diagnose([EXAMPLES / "incidents" / "d2_loss_inf"])
+    late = [fact for fact in diagnosis.facts if isinstance(fact, NonFinite) and fact.rank == 1]
+    assert late
+    end = max(fact.end for fact in diagnosis.facts)
+    engine, live = Engine(catalogue(), strict=True), LiveIncidents()
+    for facts in ([fact for fact in diagnosis.facts if fact not in late], late):
+        live.take(facts)
+        engine.add(facts)
+        live.hear(engine.advance(end))
+        live.advance(end)
+    assert [incident["suspects"]["ranks"] for incident in found(live)] == [[]]

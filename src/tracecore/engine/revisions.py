@@ -110,13 +110,14 @@ class Revisions:
 
 
 def _alike(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts have the same document. Cheap comparisons come first."""
+    """Whether two verdicts have the same document and name the same suspects. Cheap comparisons come first."""
     mine, its = one.fields(), other.fields()
     return (
         one.confidence == other.confidence
         and mine == its
         and repr(mine) == repr(its)
         and [fact.uid for fact in one.evidence()] == [fact.uid for fact in other.evidence()]
+        and one.suspects() == other.suspects()
         and repr(one.document()) == repr(other.document())
     )
 

@@ -277,6 +277,9 @@ def value_converter(name: str) -> Callable[[_Made], _Made]:
         def make(**arguments: Any) -> RawGetter:
             getters = {name: held for name, held in arguments.items() if callable(held)}
             literals = {name: held for name, held in arguments.items() if name not in getters}
+            if len(arguments) == len(getters) == 1:
+                (only,) = getters.values()
+                return lambda ctx: compute(only(ctx))
 
             def run(ctx: Context) -> Value:
                 return compute(**literals, **{name: get(ctx) for name, get in getters.items()})

@@ -114,35 +114,28 @@ def trim_suffix(target: String, suffix: String) -> str:
     return target.removesuffix(suffix)
 
 
-def _cased(target: StringGetter, change: Callable[[str], str]) -> Getter:
-    def run(ctx: Context) -> str:
-        return change(target(ctx))
-
-    return run
-
-
-@converter("ToLowerCase")
-def to_lower_case(target: StringGetter) -> Getter:
+@value_converter("ToLowerCase")
+def to_lower_case(target: String) -> str:
     """A string in lower case."""
-    return _cased(target, lower)
+    return lower(target)
 
 
-@converter("ToUpperCase")
-def to_upper_case(target: StringGetter) -> Getter:
+@value_converter("ToUpperCase")
+def to_upper_case(target: String) -> str:
     """A string in upper case."""
-    return _cased(target, upper)
+    return upper(target)
 
 
-@converter("ToSnakeCase")
-def to_snake_case(target: StringGetter) -> Getter:
+@value_converter("ToSnakeCase")
+def to_snake_case(target: String) -> str:
     """A string in snake_case."""
-    return _cased(target, snake)
+    return snake(target)
 
 
-@converter("ToCamelCase")
-def to_camel_case(target: StringGetter) -> Getter:
+@value_converter("ToCamelCase")
+def to_camel_case(target: String) -> str:
     """A string in CamelCase."""
-    return _cased(target, camel)
+    return camel(target)
 
 
 @converter("ConvertCase")
@@ -151,7 +144,7 @@ def convert_case(target: StringGetter, to_case: str) -> Getter:
     change = _CASES.get(to_case)
     if change is None:
         raise OttlCompileError(f"invalid case: {to_case}, allowed cases are: {', '.join(_CASES)}")
-    return _cased(target, change)
+    return lambda ctx: change(target(ctx))
 
 
 def lower(text: str) -> str:

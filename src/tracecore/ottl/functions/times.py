@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
 from tracecore.ottl.functions import clock, gotime, strptime
@@ -85,87 +83,73 @@ def unix(seconds: Int, nanoseconds: Int | None = None) -> Time:
     return Time(seconds * 1_000_000_000 + (nanoseconds if nanoseconds else 0), gotime.local_zone())
 
 
-def _since_epoch(time: TimeGetter, unit: int) -> Getter:
-    def run(ctx: Context) -> int:
-        return wrap_int64(time(ctx).unix_nano // unit)
-
-    return run
-
-
-@converter("UnixNano")
-def unix_nano(time: TimeGetter) -> Getter:
+@value_converter("UnixNano")
+def unix_nano(time: TimeValue) -> int:
     """Nanoseconds of a time since 1970."""
-    return _since_epoch(time, 1)
+    return wrap_int64(time.unix_nano)
 
 
-@converter("UnixMicro")
-def unix_micro(time: TimeGetter) -> Getter:
+@value_converter("UnixMicro")
+def unix_micro(time: TimeValue) -> int:
     """Microseconds of a time since 1970."""
-    return _since_epoch(time, 1_000)
+    return wrap_int64(time.unix_nano // 1_000)
 
 
-@converter("UnixMilli")
-def unix_milli(time: TimeGetter) -> Getter:
+@value_converter("UnixMilli")
+def unix_milli(time: TimeValue) -> int:
     """Milliseconds of a time since 1970."""
-    return _since_epoch(time, 1_000_000)
+    return wrap_int64(time.unix_nano // 1_000_000)
 
 
-@converter("UnixSeconds")
-def unix_seconds(time: TimeGetter) -> Getter:
+@value_converter("UnixSeconds")
+def unix_seconds(time: TimeValue) -> int:
     """Seconds of a time since 1970."""
-    return _since_epoch(time, 1_000_000_000)
+    return wrap_int64(time.unix_nano // 1_000_000_000)
 
 
-def _part(time: TimeGetter, part: Callable[[Time], int]) -> Getter:
-    def run(ctx: Context) -> int:
-        return part(time(ctx))
-
-    return run
-
-
-@converter("Year")
-def year(time: TimeGetter) -> Getter:
+@value_converter("Year")
+def year(time: TimeValue) -> int:
     """The year of a time."""
-    return _part(time, lambda moment: moment.to_datetime().year)
+    return time.to_datetime().year
 
 
-@converter("Month")
-def month(time: TimeGetter) -> Getter:
+@value_converter("Month")
+def month(time: TimeValue) -> int:
     """The month of a time, 1 to 12."""
-    return _part(time, lambda moment: moment.to_datetime().month)
+    return time.to_datetime().month
 
 
-@converter("Day")
-def day(time: TimeGetter) -> Getter:
+@value_converter("Day")
+def day(time: TimeValue) -> int:
     """The day of a time's month, 1 to 31."""
-    return _part(time, lambda moment: moment.to_datetime().day)
+    return time.to_datetime().day
 
 
-@converter("Weekday")
-def weekday(time: TimeGetter) -> Getter:
+@value_converter("Weekday")
+def weekday(time: TimeValue) -> int:
     """The day of a time's week, 0 for Sunday."""
-    return _part(time, lambda moment: moment.to_datetime().isoweekday() % 7)
+    return time.to_datetime().isoweekday() % 7
 
 
-@converter("Hour")
-def hour(time: TimeGetter) -> Getter:
+@value_converter("Hour")
+def hour(time: TimeValue) -> int:
     """The hour of a time, 0 to 23."""
-    return _part(time, lambda moment: moment.to_datetime().hour)
+    return time.to_datetime().hour
 
 
-@converter("Minute")
-def minute(time: TimeGetter) -> Getter:
+@value_converter("Minute")
+def minute(time: TimeValue) -> int:
     """The minute of a time, 0 to 59."""
-    return _part(time, lambda moment: moment.to_datetime().minute)
+    return time.to_datetime().minute
 
 
-@converter("Second")
-def second(time: TimeGetter) -> Getter:
+@value_converter("Second")
+def second(time: TimeValue) -> int:
     """The second of a time, 0 to 59."""
-    return _part(time, lambda moment: moment.to_datetime().second)
+    return time.to_datetime().second
 
 
-@converter("Nanosecond")
-def nanosecond(time: TimeGetter) -> Getter:
+@value_converter("Nanosecond")
+def nanosecond(time: TimeValue) -> int:
     """The nanosecond of a time within its second."""
-    return _part(time, lambda moment: moment.nanosecond)
+    return time.nanosecond

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlTypeError
 from tracecore.ottl.signature import (
     AnyValue,
@@ -21,47 +20,40 @@ from tracecore.ottl.values import Duration, ProfileID, SpanID, Time, TraceID, go
 _YEAR_ONE = -62_135_596_800 * 1_000_000_000
 
 
-def _is(target: Getter, kind: type) -> Getter:
-    def run(ctx: Context) -> bool:
-        return type(target(ctx)) is kind
-
-    return run
-
-
-@converter("IsString")
-def is_string(target: Getter) -> Getter:
+@value_converter("IsString")
+def is_string(target: AnyValue) -> bool:
     """Whether a value is a string."""
-    return _is(target, str)
+    return type(target) is str
 
 
-@converter("IsBool")
-def is_bool(target: Getter) -> Getter:
+@value_converter("IsBool")
+def is_bool(target: AnyValue) -> bool:
     """Whether a value is a boolean."""
-    return _is(target, bool)
+    return type(target) is bool
 
 
-@converter("IsInt")
-def is_int(target: Getter) -> Getter:
+@value_converter("IsInt")
+def is_int(target: AnyValue) -> bool:
     """Whether a value is an integer."""
-    return _is(target, int)
+    return type(target) is int
 
 
-@converter("IsDouble")
-def is_double(target: Getter) -> Getter:
+@value_converter("IsDouble")
+def is_double(target: AnyValue) -> bool:
     """Whether a value is a floating point number."""
-    return _is(target, float)
+    return type(target) is float
 
 
-@converter("IsMap")
-def is_map(target: Getter) -> Getter:
+@value_converter("IsMap")
+def is_map(target: AnyValue) -> bool:
     """Whether a value is a map."""
-    return _is(target, dict)
+    return type(target) is dict
 
 
-@converter("IsList")
-def is_list(target: Getter) -> Getter:
+@value_converter("IsList")
+def is_list(target: AnyValue) -> bool:
     """Whether a value is a list."""
-    return _is(target, list)
+    return type(target) is list
 
 
 @value_converter("IsEmpty")

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 Reader = Annotated[Principal, require("read")]
 Operator = Annotated[Principal, require("operate")]
-Ingester = Annotated[Principal, require("ingest")]
 Admin = Annotated[Principal, require("admin")]
 
 

@@ -208,7 +208,7 @@ class Quote(msgspec.Struct):
 
 def _quotes(detail: IncidentDetail) -> list[Quote]:
     """The lines that prove it: what the suspects wrote last, what the diagnosis quotes, what agents sent along."""
-    found_: list[Quote] = []
+    quotes: list[Quote] = []
     for own in _dicts(detail.document.get("last_lines"))[:8]:
         first = own.get("line")
         first = first if type(first) is int else 0
@@ -217,21 +217,21 @@ def _quotes(detail: IncidentDetail) -> list[Quote]:
         lines = [
             (first + n if first else 0, str(line)) for n, line in enumerate(said if isinstance(said, list) else [])
         ]
-        found_.append(Quote(f"The last lines of rank {own.get('rank')}{doing}", f"{own.get('file')}:{first}", lines))
+        quotes.append(Quote(f"The last lines of rank {own.get('rank')}{doing}", f"{own.get('file')}:{first}", lines))
     for own in _dicts(detail.document.get("quotes"))[:8]:
         lines = [
             (one["number"] if type(one.get("number")) is int else 0, str(one.get("text", "")))
             for one in _dicts(own.get("lines"))
         ]
         place = f"{own.get('file')}:{lines[0][0]}" if lines and lines[0][0] else str(own.get("file"))
-        found_.append(Quote(str(own.get("description", "")), place, lines))
-    if not found_ or not detail.document.get("quotes"):
-        found_ += [
+        quotes.append(Quote(str(own.get("description", "")), place, lines))
+    if not quotes or not detail.document.get("quotes"):
+        quotes += [
             Quote(one.text, one.uid, [(0, line) for line in one.lines])
             for one in detail.evidence
             if one.lines and one.kind != "last_lines"
         ][:8]
-    return [quote for quote in found_ if quote.lines]
+    return [quote for quote in quotes if quote.lines]
 
 
 class Weighed(msgspec.Struct):
@@ -368,12 +368,12 @@ def _zooms(
         begin, end = max(first, begin), min(last, end)
         return {"lanes": lanes} if (begin, end) == (first, last) else {"lanes": lanes, "start": begin, "end": end}
 
-    found_ = [("+", "Zoom in", link(middle - width // 4, middle + width // 4))] if width > 1_000_000 else []
+    links = [("+", "Zoom in", link(middle - width // 4, middle + width // 4))] if width > 1_000_000 else []
     if window is not None:
-        found_ += [
+        links += [
             ("−", "Zoom out", link(middle - width, middle + width)),
             ("←", "Earlier", link(low - width // 2, high - width // 2)),
             ("→", "Later", link(low + width // 2, high + width // 2)),
             ("All", "Show all of it", {"lanes": lanes}),
         ]
-    return found_
+    return links

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from tracecore.facts.wording import counted, seconds, size
 from tracecore.incidents.prose import paragraphs, prose
@@ -16,7 +16,7 @@ from tracecore.incidents.timeline import runs
 from tracecore.server.pages.hostile import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tracecore.store.records import IncidentRow
 
@@ -168,13 +168,8 @@ def fill(share: float, look_: str = "fill") -> Markup:
 FILTERS: Final = {
     "moment": moment, "exact": exact, "state": state, "incident_state": incident_state, "where": where, "look": look,
     "hours": hours, "size": size, "advice": advice, "markdown": markdown, "decision": decision, "fill": fill,
-    "visible": visible, "escaped": escape, "state_word": state_word,
+    "visible": visible, "state_word": state_word,
 }  # fmt: skip
 GLOBALS: Final = {
     "path": path, "query": query, "counted": counted, "lasting": lasting, "seconds": seconds, "LAYERS": LAYERS,
 }  # fmt: skip
-
-
-def names(rows: Sequence[str], most: int = 4) -> str:
-    """Some names, and how many more there are."""
-    return ", ".join(rows[:most]) + (f" and {len(rows) - most} more" if len(rows) > most else "")
