@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ def _fill(place: str) -> None:
         store.put([read_update(one, now=now, gpus=64) for one in documents], now)
     if not store.database.is_sqlite:
         with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.exec_driver_sql("ANALYZE")
+            connection.exec_driver_sql("VACUUM ANALYZE")
     store.close()
 
 
@@ -187,7 +187,8 @@ def _viewers(kind: str, address: str, process: subprocess.Popen[bytes]) -> Measu
     stop = threading.Event()
 
     def watch() -> None:
-        with httpx.stream("GET", f"{address}/api/v1/events", timeout=60) as stream:
+        # The stream ends with the server.
+        with suppress(httpx.TransportError), httpx.stream("GET", f"{address}/api/v1/events", timeout=60) as stream:
             for _ in stream.iter_lines():
                 if stop.is_set():
                     return

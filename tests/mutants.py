@@ -27,8 +27,9 @@ SOURCE = "src/tracecore"
 FOLDERS = ("incidents", "patterns", "engine", "actions")
 #: The share of mutations that tests must notice.
 FLOOR = 0.90
-#: Seconds for the tests of one mutation; a mutation that makes them hang is noticed.
+#: Seconds for the tests of one mutation.
 LIMIT = 240
+KILLED, SURVIVED, UNDECIDED = "killed", "SURVIVED", "undecided"
 
 COMPARISONS = {
     ast.Lt: ("<", "<="),
@@ -188,23 +189,33 @@ def tests_of(path: str) -> list[tuple[str, ...]]:
     return [quick, (*PYTEST, "tests/cli")]
 
 
-def noticed(copy: Path, mutation: Mutation, limit: float) -> bool:
-    """Whether a test fails with this mutation, or does not end."""
+def passes(copy: Path, arguments: tuple[str, ...], limit: float) -> bool | None:
+    """Whether these tests pass; None if they do not end in time."""
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, timeout=max(1.0, limit)
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return done.returncode in (0, 5)
+
+
+def outcome(copy: Path, mutation: Mutation, source: str, limit: float) -> str:
+    """Say whether a test fails with this mutation, or does not end although it does without."""
     until = time.monotonic() + limit
-    for number, arguments in enumerate(tests_of(mutation.path)):
+    for arguments in tests_of(mutation.path):
         left = until - time.monotonic()
         if left <= 0:
-            return False
-        try:
-            done = subprocess.run(
-                [sys.executable, *arguments], cwd=copy, env=environment, capture_output=True, timeout=left
-            )
-        except subprocess.TimeoutExpired:
-            return number == 0
-        if done.returncode not in (0, 5):
-            return True
-    return False
+            break
+        (copy / mutation.path).write_text(mutation.apply(source), encoding="utf-8")
+        passed = passes(copy, arguments, left)
+        (copy / mutation.path).write_text(source, encoding="utf-8")
+        if passed is None:
+            return KILLED if passes(copy, arguments, left) else UNDECIDED
+        if not passed:
+            return KILLED
+    return SURVIVED
 
 
 def main() -> int:
@@ -222,7 +233,7 @@ def main() -> int:
         m for path, source in sources.items() if options.only in path for m in Places(path, source).mutations()
     ]
     chosen = rng.sample(everything, min(options.number, len(everything)))
-    survivors: list[str] = []
+    results: dict[str, list[str]] = {KILLED: [], SURVIVED: [], UNDECIDED: []}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         skip = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".mypy_cache", ".hypothesis", "node_modules")
@@ -230,21 +241,16 @@ def main() -> int:
         if (ROOT.parent / "shared").exists():
             (Path(folder) / "shared").symlink_to((ROOT.parent / "shared").resolve())
         for number, mutation in enumerate(chosen, 1):
-            source = sources[mutation.path]
-            (copy / mutation.path).write_text(mutation.apply(source), encoding="utf-8")
-            begin = time.monotonic()
-            killed = noticed(copy, mutation, options.limit)
-            (copy / mutation.path).write_text(source, encoding="utf-8")
-            what, taken = "killed" if killed else "SURVIVED", time.monotonic() - begin
-            print(f"{number}/{len(chosen)} {what} in {taken:.0f} s: {mutation.describe(source)}", flush=True)
-            if not killed:
-                survivors.append(mutation.describe(source))
-    share = 1 - len(survivors) / max(1, len(chosen))
-    killed_number = len(chosen) - len(survivors)
-    print(
-        f"\n{killed_number} of {len(chosen)} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(everything):,} are possible"
-    )
-    print("\n".join(["survivors:", *survivors]) if survivors else "no survivors")
+            source, begin = sources[mutation.path], time.monotonic()
+            found = outcome(copy, mutation, source, options.limit)
+            told = f"{found} in {time.monotonic() - begin:.0f} s: {mutation.describe(source)}"
+            print(f"{number}/{len(chosen)} {told}", flush=True)
+            results[found].append(mutation.describe(source))
+    killed, decided = len(results[KILLED]), len(results[KILLED]) + len(results[SURVIVED])
+    share = killed / max(1, decided)
+    print(f"\n{killed} of {decided} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(everything):,} are possible")
+    print(f"{len(results[UNDECIDED])} undecided: with and without the mutation their tests did not end in time")
+    print("\n".join(["survivors:", *results[SURVIVED]]) if results[SURVIVED] else "no survivors")
     return int(share < FLOOR)
 
 

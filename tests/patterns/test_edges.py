@@ -9,10 +9,18 @@ from tracecore.engine.engine import Engine
 from tracecore.facts.collective import Arrival
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import EccDelta, Xid
+from tracecore.facts.memory import MemoryKillReport, OomKill
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import FatalSignal
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
+from tracecore.patterns.contract import Rest
 from tracecore.patterns.hbm_ecc.detector import HbmEcc
+from tracecore.patterns.host_oom.detector import HostOom
+from tracecore.patterns.nccl_hang import reports
+from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
 from tracecore.patterns.straggler.detector import Straggler
+from tracecore.patterns.worker_crash import crash
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -106,3 +114,42 @@ def test_nobody_is_a_straggler_for_less_than_the_least_lateness(lateness_ms: flo
         for step in range(10)
     ]  # fmt: skip
     assert len(standing(Engine([Straggler()]).replay(arrivals))) == told
+
+
+@pytest.mark.parametrize(
+    ("apart", "approximate", "alike"), [(SECOND, False, True), (SECOND + 1, False, False), (60 * SECOND, True, True)]
+)
+def test_deaths_by_one_signal_are_the_same_failure_within_a_second(apart: int, approximate: bool, alike: bool) -> None:
+    first = FatalSignal(time=START, source=Source("a"), rank=0, signal="SIGSEGV")
+    other = FatalSignal(time=START + apart, source=Source("b"), rank=1, signal="SIGSEGV", approximate=approximate)
+    assert crash._alike(other, first) is alike
+
+
+def _kill(second: int, pid: int) -> Fact:
+    place = Source("kern.log", second)
+    return OomKill(time=START + second * SECOND, source=place, node="n1", victim_pid=pid, victim_name="python3")
+
+
+def test_a_report_belongs_to_the_kill_of_its_process_though_another_is_nearer() -> None:
+    report = MemoryKillReport(time=START + 99 * SECOND, source=Source("slurm", 1), node="n1", reporter="slurm", pid=1)
+    said = standing(Engine([HostOom()]).replay([_kill(0, 1), _kill(130, 2), report]))
+    assert [[fact.source.path for fact in one.verdict.evidence()] for one in said] == [
+        ["kern.log", "slurm"],
+        ["kern.log"],
+    ]
+
+
+@pytest.mark.parametrize(("completed", "inside"), [(5, [1]), (6, [1]), (4, []), (None, [])])
+def test_a_rank_is_still_inside_what_all_that_wait_have_completed(completed: int | None, inside: list[int]) -> None:
+    def report(rank: int, seq: int, last: int | None) -> WatchdogReport:
+        return WatchdogReport(
+            time=START, source=Source(f"rank{rank}.log"), job="llm", rank=rank, report="timeout", pg="0", seq=seq,
+            op="ALLREDUCE", last_completed=last,
+        )  # fmt: skip
+
+    hang = NcclHangVerdict(
+        key=("llm", "0"), episode="7", time=START, pg="0", seq=7, op="ALLREDUCE",
+        hanging=(report(0, 7, completed), report(2, 7, completed)),
+    )  # fmt: skip
+    rest = Rest(reports={1: (report(1, 5, 4),)})
+    assert [culprit.rank for culprit in reports._inside(hang, rest)] == inside

@@ -1,4 +1,4 @@
-"""How much the engine may hold, and what it has counted."""
+"""Limits of the engine and its counters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much the engine may hold; what goes beyond is dropped, oldest first, and counted.
+    """Limits of what the engine holds. Beyond them the oldest facts and windows are dropped and counted.
 
     Args:
         window: facts in one window, unless its pattern says less.

@@ -1,4 +1,4 @@
-"""What the engine says, and when."""
+"""Emissions: verdicts that are new, revised or retracted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
 
 
 def standing(emissions: Iterable[Emission]) -> list[Emission]:
-    """What remains said at the end: the last emission of every id that was not taken back, in order of first saying."""
+    """Return the last emission of every id that was not retracted, in the order of first emissions."""
     last: dict[str, Emission] = {}
     for emission in emissions:
         last[emission.id] = emission

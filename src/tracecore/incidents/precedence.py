@@ -1,4 +1,4 @@
-"""What explains what: the table that arbitration reads, by pattern name.
+"""The table of explanations that arbitration reads, by pattern name.
 
 A rule says that a verdict of one of its causes explains a verdict of one of its effects when they belong to the same
 job and attempt, share one of the bonds, and the cause did not come too late. Rules are tried in order and the first

@@ -79,7 +79,7 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class Expectation(msgspec.Struct, frozen=True):
-    """What must stand at this instant: each a part of one verdict's document; none at all when empty."""
+    """The verdicts expected at this instant, each a part of one document; none when empty."""
 
     at: int
     label: str
@@ -123,7 +123,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def folder(kind: type[Pattern[Any]]) -> Path:
-    """Where everything about a pattern is."""
+    """Return the folder of a pattern."""
     import inspect
 
     return Path(inspect.getfile(kind)).parent

@@ -1,4 +1,4 @@
-"""What a pattern lets its user set: frozen, no unknown fields, every bound checked.
+"""Settings of patterns: frozen, no unknown fields, every bound checked.
 
     class Config(Settings, frozen=True, kw_only=True):
         window: Duration = 5 * MINUTE

@@ -1,4 +1,4 @@
-"""What a pattern is: a pure function of facts and a clock, and the verdict it gives.
+"""The contract of patterns: a pure function of facts and a clock, and the verdict it gives.
 
     detector.evaluate(window, now) -> verdicts
 
@@ -59,7 +59,7 @@ class Window(Protocol):
 
 
 def tolerance(one: Fact, other: Fact, skew: int) -> int:
-    """How much the times of these two facts may disagree: nothing on one node's clock, `skew` between two nodes'."""
+    """Return how much the times of these two facts may disagree: 0 on one node's clock, `skew` between two nodes."""
     return 0 if one.node is not None and one.node == other.node else skew
 
 
@@ -73,7 +73,7 @@ class Evidence(msgspec.Struct, frozen=True, gc=False):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a detector concludes.
+    """A detector's conclusion.
 
     A pattern subclasses this with references to the facts it joined (not with prose): the words are rendered by
     the methods below when somebody reads them.
@@ -112,7 +112,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         raise NotImplementedError
 
     def remediation(self) -> str:
-        """What to do next: names the entity and the command."""
+        """Return the next action; it names the entity and the command."""
         raise NotImplementedError
 
     def evidence(self) -> Sequence[Fact]:
@@ -198,7 +198,7 @@ def _unquoted(rank: int) -> LastLines | None:
 
 
 class Rest(msgspec.Struct, frozen=True):
-    """What an incident knows beside one verdict.
+    """Other knowledge of an incident that a verdict may use.
 
     Args:
         ranks: all that left a log.

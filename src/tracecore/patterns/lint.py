@@ -1,4 +1,4 @@
-"""What holds for every pattern: a list of small checks, each with a severity."""
+"""Rules for every pattern: a list of small checks, each with a severity."""
 
 from __future__ import annotations
 

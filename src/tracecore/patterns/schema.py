@@ -117,7 +117,7 @@ def falsified(falsifier: Falsifier, document: Mapping[str, Any]) -> dict[str, An
 
 
 def _walk(document: Any, pointer: str) -> tuple[Any, Any]:
-    """Where a JSON pointer leads: the container and the last step."""
+    """Follow a JSON pointer to the container and the last step."""
     if not pointer.startswith("/"):
         raise ValueError(f"`{pointer}` is not a JSON pointer; it begins with /")
     *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]

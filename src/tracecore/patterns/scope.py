@@ -1,4 +1,4 @@
-"""Which facts speak of the same thing.
+"""Keys: facts about the same thing meet in one window.
 
 A PCI bus id names a GPU on its node only, and not every source knows its node: a `dmesg` without a host name, a counter
 without labels. Facts that know their node meet on it; facts that do not meet the others in one shared window, and
@@ -42,7 +42,7 @@ def meet(window: Window, *facts: Fact) -> bool:
 
 
 def slack(one: Fact, other: Fact, skew: int) -> int:
-    """How far past the edge of a window clocks may put one of these: nothing, unless they name different nodes."""
+    """Return how far clocks may put one of these past the edge of a window: 0 unless they name different nodes."""
     return tolerance(one, other, skew) if one.node and other.node else 0
 
 

@@ -1,4 +1,4 @@
-"""How far apart numbers of many facts lie: where they are close together, nothing among them can stand out."""
+"""The spread of many numbers: where they lie close together, none can stand out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which checkpoints were begun and neither ended nor left behind by further steps."""
+"""Checkpoints that began and neither ended nor were followed by steps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _last(reports: Sequence[Progress]) -> Progress:
 
 
 def longest(window: Window) -> int:
-    """How long the longest save took that ended, of those that are still remembered; 0 where none did."""
+    """Return how long the longest finished save in the window took; 0 if none finished."""
     begun: dict[tuple[Who, str], CheckpointPhase] = {}
     found = 0
     for fact in sorted(window.of(CheckpointPhase), key=_place):

@@ -1,4 +1,4 @@
-"""Who watched a save that does not end, and whether the run ended before it."""
+"""Evidence that somebody watched a save that does not end, and that the run had not ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _rank = attrgetter("rank")
 
 
 class Watched:
-    """What the facts of a window say of any of its saves; asked about saves in order of time.
+    """The facts of a window, for questions about its saves in order of time.
 
     Args:
         before: how long before a save a collective may have begun to wait for it.
@@ -89,7 +89,7 @@ class Watched:
 
 
 class Ends:
-    """When a run ended, failed or was asked to stop."""
+    """Return the times at which a run ended, failed or was asked to stop."""
 
     def __init__(self, window: Window) -> None:
         # An exception that is the storage's own error may have been retried; whether it ended the run is seen

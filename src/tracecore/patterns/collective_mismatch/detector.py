@@ -81,7 +81,7 @@ class CollectiveMismatchVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def _splits(self, group: str) -> str:
-        """What does not add up in an all-to-all."""
+        """Say which splits of an all-to-all do not add up."""
         where = f"in {self.sides[0][0].op or 'all_to_all'} seq {self.seq} of {group}"
         first = self.transfers[0]
         if first.sender is not None:
@@ -286,7 +286,7 @@ class CollectiveMismatch(Pattern[Config]):
 
 
 def _told(window: Window) -> Verdict:
-    """What NCCL, or PyTorch's checks of every collective, say themselves."""
+    """Return the verdict on a mismatch that NCCL or PyTorch's own checks report."""
     said = window.of(NcclError)
     ranks = {
         int(word) for fact in said[:_SHOWN] for word in (fact.peer or "").replace(",", " ").split() if word.isdecimal()
@@ -376,7 +376,7 @@ def _said(fact: Call) -> str:
 
 
 def apart(entries: Sequence[Call]) -> list[str]:
-    """What each entry called; with both sides of it where the amounts that are usually shown are the same."""
+    """Return what each entry called, with both sides where the usual amounts are the same."""
     words = [_said(entry) for entry in entries]
     if len(set(words)) == len(words):
         return words
@@ -385,7 +385,7 @@ def apart(entries: Sequence[Call]) -> list[str]:
 
 
 def difference(one: str, other: str) -> Differs:
-    """What two signatures differ in, the coarsest first."""
+    """Return the coarsest difference of two signatures."""
     first, second = one.split("|"), other.split("|")
     if first[0] != second[0]:
         return "operation"

@@ -72,5 +72,5 @@ def _ordered(reports: Iterable[WatchdogReport]) -> list[WatchdogReport]:
 
 
 def described(reports: Sequence[WatchdogReport], group: str) -> str | None:
-    """What the program calls this group."""
+    """Return the program's name for this group."""
     return next((report.pg_desc for report in _ordered(reports) if report.pg == group and report.pg_desc), None)

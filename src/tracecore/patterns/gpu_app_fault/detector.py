@@ -268,7 +268,7 @@ class Jobs:
         self._times: dict[str, int] = {}
 
     def recent(self, time: int, job: str | None) -> int:
-        """How many they are now that this one failed, too; never less than one."""
+        """Return the number of jobs that failed lately, this one included; at least one."""
         times = self._times
         if job:
             times.pop(job, None)

@@ -1,4 +1,4 @@
-"""Whose fault a driver's report is, and what to do about it first, by NVIDIA's own catalogue."""
+"""The cause of a driver's report and the first action, by NVIDIA's own catalogue."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _row(xid: Xid) -> NvlinkEntry | None:
 
 
 def drastic(fact: Fact) -> int:
-    """How drastic the action for it is; more than another's means that it counts."""
+    """Rank the action for it; of several facts the one with the most drastic action counts."""
     if type(fact) is Xid and fact.code != 154 and fact.code not in LINK_UNITS:
         return _drastic(fact.code)
     return _severity(action_of(fact))

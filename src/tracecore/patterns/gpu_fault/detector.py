@@ -213,7 +213,7 @@ class GpuFault(Pattern[Config]):
         return [self._verdict(window, gauges, chain) for chain in _chains(kernel, self.config.window)]
 
     def _programs(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
-        """What programs say of the hardware, where no kernel log says more."""
+        """Return verdicts from CUDA errors where no kernel log says more."""
         kernel = Timeline(in_order(window.of(Xid), window.of(GpuLost)))
         near = self.config.window
         return [

@@ -1,4 +1,4 @@
-"""What the exporter's gauge of the last Xid adds to a kernel log: that somebody else saw it, too."""
+"""The exporter's gauge of the last Xid, which confirms a kernel log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _of_node = attrgetter("node", "gpu", "code")
 
 
 def gauge_keys(gauge: XidGauge) -> tuple[Key, ...]:
-    """Where the Xid it shows is judged: its GPU's windows, for an error of a link the node's."""
+    """Return the windows in which its Xid is judged: the GPU's; for an error of a link, the node's."""
     if gauge.code == LINK:
         return ((gauge.node or "", PEERS),) if gauge.gpu else ()
     return gpu_keys(gauge)

@@ -199,7 +199,7 @@ class HostLost(Pattern[Config]):
         )
 
     def _sign(self, window: Window, fact: Fact, gone: bool) -> Sign | None:
-        """What this is a sign of, where other signs of the episode say that the machine is gone, or do not."""
+        """Return what this is a sign of; `gone` is whether other signs say that the machine is gone."""
         if isinstance(fact, SlurmState):
             return "node_fail"
         if isinstance(fact, NodeReadiness):

@@ -152,7 +152,7 @@ class HostOomVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def _kernel(self, name: str) -> Any:
-        """What the kernel said first about this, on whichever line."""
+        """Return the kernel's first fact about this kill."""
         return next((value for kill in self.kills if (value := getattr(kill, name)) is not None), None)
 
     def _node(self) -> str | None:

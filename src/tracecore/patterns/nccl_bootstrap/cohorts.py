@@ -111,7 +111,7 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
 
 
 def problem_of(fact: Said) -> str:
-    """What went wrong, in one word."""
+    """Return the problem in one word."""
     if isinstance(fact, RendezvousRetry):
         return fact.problem
     return fact.failure if isinstance(fact, RendezvousFailure) else fact.error

@@ -357,5 +357,5 @@ def _space_and_job(event: CniEvent) -> tuple[str | None, str]:
 
 
 def _outside(said: list[Said], cohort: Cohort) -> tuple[Said, ...]:
-    """What those said who did not join."""
+    """Return the statements of ranks that did not join."""
     return tuple(fact for fact in said if fact.rank is None or fact.rank not in cohort.joined)

@@ -201,7 +201,7 @@ class NcclHang(Pattern[Config]):
 
 
 def _spokesman(cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]]) -> WatchdogReport | None:
-    """Who says for all whom they wait for."""
+    """Return the report that names, for all ranks, whom they wait for."""
     said = [fact for fact in cohorts.get(0, {}).values() if isinstance(fact, WatchdogReport)]
     return next((report for report in said if report.reporter is not None and report.missing), None)
 

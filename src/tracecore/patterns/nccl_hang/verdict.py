@@ -173,7 +173,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{named(numbers, capital=True)} of group {self.pg_desc or self.pg}"
 
     def _everybody_came(self) -> str:
-        """What the culprits did not do although all ranks entered the collective."""
+        """Say what the culprits left undone although all ranks entered the collective."""
         ranks = named(self.looked_for)
         never = f"only the GPU of {ranks} never started"
         if self.culprits[0].why == "still_inside":
@@ -276,7 +276,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         )
 
     def _transport(self) -> str:
-        """Where to look when every rank came and none is late."""
+        """Advise where to look when every rank came and none is late."""
         known = self.size is not None or self.everybody
         nobody = "No rank is missing or late" if known else "No rank that can be seen is missing"
         measured = ""
@@ -389,7 +389,7 @@ def _stood(stack: StackPrinted) -> str:
 
 
 def _frames(facts: Sequence[CollectiveEntry | WatchdogReport]) -> list[str]:
-    """Where the waiting ranks are, in user code; each place once, the commonest first."""
+    """Return the places in user code where ranks wait, the commonest first."""
     counts: dict[str, int] = {}
     for fact in facts:
         if frame := fact.frame:

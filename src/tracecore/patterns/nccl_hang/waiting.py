@@ -97,7 +97,7 @@ class Calls:
 
 
 class GroupFacts:
-    """What the facts of one window say, gathered once for all its verdicts."""
+    """The facts of one group, gathered once for all verdicts on its window."""
 
     __slots__ = (
         "_window",
@@ -152,7 +152,7 @@ class GroupFacts:
         return known
 
     def last_word(self, rank: int) -> CollectiveEntry | WatchdogReport | None:
-        """What says last which collective a rank had entered: its watchdog, else its furthest entry."""
+        """Return the latest evidence of the collective a rank had entered: a report, else its furthest entry."""
         if self._words is None:
             self._words = {}
             entries: dict[int | None, CollectiveEntry] = {}

@@ -222,7 +222,7 @@ class NvlinkDegradation(Pattern[Config]):
         )
 
     def _begin(self, fact: Fact) -> int:
-        """When it began: a watchdog reports what began long before."""
+        """Return when it began: a watchdog reports what began long before."""
         if isinstance(fact, WatchdogReport):
             before = max(0, fact.elapsed_ms or fact.timeout_ms or 0) * MILLISECOND
             return fact.time - min(before, self.config.memory)

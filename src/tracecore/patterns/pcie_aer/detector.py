@@ -198,7 +198,7 @@ def _telling(error: AerError) -> tuple[int, bool]:
 
 
 def _events(lines: dict[tuple[str, bool], int]) -> int:
-    """How many errors so many lines speak of.
+    """Return the number of errors behind these lines.
 
     Of each the kernel writes one line for the port that was told and one, with the type, for the device; either may be
     missing.

@@ -216,7 +216,7 @@ def _stops(fact: Fact) -> bool:
 
 
 def _failures(window: Window) -> list[int]:
-    """When something failed by itself, or was torn down because something else did."""
+    """Return the times at which something failed by itself or was torn down after another failure."""
     times = [f.time for f in window.of(ExceptionRaised) if not f.type.endswith(OBEDIENT)]
     times += [f.time for f in window.of(FatalSignal) if f.signal not in TERMINATED]
     times += [f.time for f in window.of(LauncherFailure) if f.signal not in TERMINATED and f.exit_code]

@@ -311,7 +311,7 @@ class StorageFailure(Pattern[Config]):
 
 
 def error_of(fact: Trouble) -> str:
-    """What went wrong, in the words of `tracecore.storage.error`."""
+    """Return the error in the words of `tracecore.storage.error`."""
     return "mount_failed" if isinstance(fact, MountEvent) else fact.error
 
 

@@ -1,4 +1,4 @@
-"""What became of a storage error: somebody suffered from it, or it was overcome."""
+"""Outcomes of storage errors: somebody suffered, or the error was overcome."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _offset = attrgetter("source.offset")
 
 
 class Outcomes:
-    """What the facts of one window say about the consequences of its storage errors.
+    """The consequences of the storage errors of one window.
 
     Args:
         window: of one node.
@@ -141,12 +141,12 @@ class Outcomes:
         )
 
     def last_step(self, fact: Fact) -> int:
-        """When the last step was reported after this error; the time of the error where none was."""
+        """Return the time of the last step after this error, or the error's own time."""
         step = self._steps.all.last(fact, fact.end + 1, fact.end + self.reach)
         return fact.time if step is None else step.time
 
     def last_advance(self, fact: Fact) -> int:
-        """When a step was last made while this error repeated; the error's own time where none was.
+        """Return the time of the last step while this error repeated, or the error's own time.
 
         A progress bar that is drawn again shows the same step and is no advance.
         """
@@ -230,7 +230,7 @@ class Steps:
 
 
 def _run(fact: Fact) -> tuple[str | None, str | None]:
-    """What tells runs apart: the job, and where it is not known the pod."""
+    """Name a run: by its job, or by its pod where the job is not known."""
     return (fact.job, None) if fact.job is not None else (None, fact.pod)
 
 

@@ -89,7 +89,7 @@ class StragglerVerdict(Verdict, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float | None:
-        """How many times the middle rank's time; the median over the decisive steps."""
+        """Return the ratio to the middle rank's time, the median over the decisive steps."""
         ratios = sorted(lag.took / lag.usual for lag in self.lags if lag.usual > 0)
         return round(ratios[len(ratios) // 2], 2) if ratios else None
 
@@ -274,7 +274,7 @@ class Straggler(Pattern[Config]):
         return False
 
     def _slow(self, cohort: Mapping[int, Progress]) -> dict[int, Lag]:
-        """Who is slow in this step, in whole or in the part it measured itself."""
+        """Return the ranks that are slow in this step, in whole or in the part they measured themselves."""
         steps = self._ahead(cohort, [(r.iter_time_s, rank) for rank, r in cohort.items() if r.iter_time_s is not None])
         waits = self._ahead(cohort, [(r.data_time_s, rank) for rank, r in cohort.items() if r.data_time_s is not None])
         slow: dict[int, Lag] = {}

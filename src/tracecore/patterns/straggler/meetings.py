@@ -1,4 +1,4 @@
-"""Who came last to each collective, where its entries come one by one and not in a dump."""
+"""Late arrivals at collectives whose entries come one by one and not in a dump."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Group: TypeAlias = tuple[int, str]
 
 
 class Meetings:
-    """When each rank came to each collective of a group."""
+    """Arrivals of the ranks of each group, by collective."""
 
     def __init__(self, entries: Sequence[CollectiveEntry]) -> None:
         self._came: dict[Group, dict[int, dict[int, CollectiveEntry]]] = {}

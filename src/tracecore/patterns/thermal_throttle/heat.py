@@ -1,4 +1,4 @@
-"""How long a GPU has been throttled for heat, sample by sample."""
+"""Throttling for heat, added up sample by sample."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Span:
         self.total = 0
 
     def since(self, oldest: int) -> int:
-        """What of it began at this time or later."""
+        """Return the part that began at this time or later."""
         while self.parts and self.parts[0][0].time < oldest:
             self.total -= self.parts.popleft()[1]
         return self.total
 
 
 class Gpu:
-    """What is known of one GPU up to now.
+    """The state of one GPU up to now.
 
     Several samples may speak at one instant, in any order, and whoever says hot is right. So that the instant can be
     judged when all have spoken, what they replace is kept in `*_before`.

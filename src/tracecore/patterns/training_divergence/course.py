@@ -1,4 +1,4 @@
-"""What each rank reported in order, and where its values went wrong."""
+"""Reports of each rank in order, and where its values went wrong."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Surge:
 
 
 class Course:
-    """What one rank of one attempt reported, in order of its places in the log.
+    """Reports of one rank of one attempt, in the order of the log.
 
     Args:
         reports, factor, persist, window: as in the pattern's settings.
@@ -152,7 +152,7 @@ class Course:
         return bool(self.complaints or losses.found or norms.found or loss.found or norm.found)
 
     def good_after(self, complaint: NonFinite, until: int, most: int) -> int:
-        """How many losses, at most so many, were finite after this and up to that time."""
+        """Count the finite losses after this and up to that time, to `most` at most."""
         found = 0
         for place in range(bisect_right(self.losses, place_of(complaint), key=place_of), len(self.losses)):
             report = self.losses[place]

@@ -1,4 +1,4 @@
-"""Which failures are a process's own, and which only follow from another's.
+"""Judgement of failures: a process's own, or a consequence of another's.
 
 When one rank dies, the others lose their connection to it, their watchdogs abort them, and the launcher terminates what
 is left. All of that is loud, and none of it is the cause.
@@ -311,7 +311,7 @@ class Scene:
         return self._launched.first(rank, *span) is not None and self._launched_to_fail.first(rank, *span) is None
 
     def _other_ends(self, fact: ExitStatus) -> set[str]:
-        """How the other ranks ended, in the words of `_how_ended`."""
+        """Return how the other ranks ended, in the words of `_how_ended`."""
         span = fact.time - self.memory, fact.time + self.memory
         return {how for how, ends in self._ended_by.items() if ends.first(fact.rank, *span) is not None}
 
@@ -380,7 +380,7 @@ class Scene:
         return after_it > before + 1 if before >= 0 else after_it >= 0
 
     def confirmed(self, fact: Fact) -> Fact | None:
-        """What else says that this very process ended badly: its launcher, its exit status, its container."""
+        """Return other evidence that this very process ended badly: from its launcher, exit status or container."""
         rank, pid = self.rank(fact), getattr(fact, "pid", None)
         if rank is not None:
             for report in self._near(self.facts.launched.get(rank, ()), fact):

@@ -1,4 +1,4 @@
-"""Which of the failures that are close to each other was first."""
+"""Crashes: failures close to each other, and the first of them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _place(fact: Fact) -> tuple[str, int, str]:
 
 
 def _follows(fact: Fact) -> int:
-    """How likely this is the end of one who followed, where only its exit status tells of it: that has no time."""
+    """Rank how likely an exit status, which has no time, is a consequence."""
     if not isinstance(fact, ExitStatus):
         return 0
     return FOLLOWING.get(fact.signal or "", 1)

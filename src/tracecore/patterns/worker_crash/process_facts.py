@@ -1,4 +1,4 @@
-"""What the facts of a window say about a job's processes, arranged for look-ups."""
+"""Facts about a job's processes, arranged for look-ups."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class Ends:
 
 
 class Complaints:
-    """When a rank raised or died, by rank, sorted."""
+    """Times at which ranks raised or died, by rank, sorted."""
 
     def __init__(self) -> None:
         self.times: dict[int | None, list[int]] = {}

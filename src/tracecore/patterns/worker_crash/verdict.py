@@ -1,4 +1,4 @@
-"""What is said of a crash: who failed first, of what, and what to do."""
+"""The verdict on a crash: who failed first, why, and what to do."""
 
 from __future__ import annotations
 
