@@ -177,6 +177,7 @@ def single_logs() -> list[Path]:
 
 #: Where `classify` on the tail still says something else, and why.
 TAIL_DIFFERS = {
+    "double_free": "the abort of one rank is known by its label; the end of the log has the watchdogs of the others",
     "lone_receive": "that one rank called something else is told by lines of all ranks together",
     "waits_for_a_queue": "an empty queue may follow from a loader that ended; the diagnosis blames the rank",
     "helpers_complain": "without ranks a deadline of a helper comes before the exception of the trainer",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from tracecore.facts import collective
 from tracecore.facts.nccl import WatchdogReport
 from tracecore.facts.wording import seconds
 from tracecore.incidents import precedence
@@ -188,7 +189,8 @@ def _attempt(
     episode = 0
     for root in roots:
         if root.name in precedence.CONDITIONS:
-            incidents.append(_incident(root, touches, edges, attempt, layers, run))
+            if not _slow_together(root, incidents):
+                incidents.append(_incident(root, touches, edges, attempt, layers, run))
         elif primary is None or _another_episode(primary, root, attempt):
             incidents.append(_incident(root, touches, edges, attempt, layers, run))
             incidents[-1].slot = str(episode)
@@ -212,6 +214,34 @@ def _attempt(
             ]
             incidents.insert(0, left)
     return incidents
+
+
+def _slow_together(root: Footprint, incidents: Sequence[Incident]) -> bool:
+    """Add a slow rank to the incident of one that is slow at the same time; False where there is none."""
+    for incident in incidents:
+        if root.name != "straggler" or incident.root is None or incident.root.verdict.pattern_name != root.name:
+            continue
+        ranks = set(incident.suspects.ranks)
+        if (
+            not ranks
+            or not root.ranks
+            or ranks & root.ranks
+            or root.first > incident.last
+            or root.last < incident.first
+        ):
+            continue
+        does = "does" if len(root.ranks) == 1 else "do"
+        incident.headline += f"; {collective.named(sorted(root.ranks))} {does} so, too"
+        incident.suspects = Suspects(
+            ranks=tuple(sorted(ranks | root.ranks)),
+            nodes=tuple(sorted({*incident.suspects.nodes, *root.suspects.nodes})),
+            gpus=tuple(sorted({*incident.suspects.gpus, *root.suspects.gpus})),
+            pods=tuple(sorted({*incident.suspects.pods, *root.suspects.pods})),
+        )
+        incident.first, incident.last = min(incident.first, root.first), max(incident.last, root.last)
+        incident.alternatives.append(Alternative(root.id, root.name, "it is told of in the same incident"))
+        return True
+    return False
 
 
 def _without(touches: Sequence[Footprint], gone: Sequence[Footprint]) -> list[Footprint]:
