@@ -613,3 +613,12 @@ def test_a_late_fact_that_clears_a_suspect_changes_the_incident() -> None:
         live.hear(engine.advance(end))
         live.advance(end)
     assert [incident["suspects"]["ranks"] for incident in found(live)] == [[]]
+
+
+def test_a_restart_does_not_make_an_incident_wait_again() -> None:
+    before = Story()
+    assert before.at(40, *steps(1, 2), said=[hang(40)]) == []
+    again = Story()
+    assert again.live.restore([], T0 + 45 * SECOND) == 0
+    assert again.at(45, *steps(1, 2), said=[hang(40)]) == []
+    assert states(again.at(50)) == [(1, "diagnosed", "nccl_hang")]

@@ -69,6 +69,8 @@ class LiveIncidents:
         self._classify = classify
         self._jobs = JobTable(limits or LiveLimits())
         self._layers: Counter[str] = Counter()
+        #: The facts of the time before a restart have not been judged yet.
+        self._resumed = False
 
     @property
     def dropped(self) -> Counter[str]:
@@ -82,6 +84,7 @@ class LiveIncidents:
         where they stood. One that is not found again although its job is judged no longer holds.
         """
         damaged = 0
+        self._resumed = True
         for memory in memories:
             try:
                 life = recalled(memory, now)
@@ -128,6 +131,7 @@ class LiveIncidents:
             for life in job.incidents.values():
                 self._tell(job, life, now, updates)
             self._forget_old(job, now)
+        self._resumed = False
         return updates
 
     def _judge(self, job: JobState, now: int, updates: list[Update]) -> None:
@@ -150,7 +154,9 @@ class LiveIncidents:
             node_trouble.attach(incident, troubles)
             life = job.incidents.get(incident.id)
             if life is None:
-                life = job.incidents[incident.id] = Life(id=incident.id, since=now)
+                # A restart does not make an incident wait again: what is found first had begun before it.
+                since = min(now, incident.last) if self._resumed else now
+                life = job.incidents[incident.id] = Life(id=incident.id, since=since)
             life.find(incident, notes, trouble)
             life.last = _end_of_trouble(job, life, incident, run.attempts.get((incident.job, incident.attempt)))
             found.add(incident.id)

@@ -62,9 +62,8 @@ def overview(
 
 def _causes(connection: Connection, recent: ColumnElement[bool]) -> list[Cause]:
     table = incidents.c
-    day = (table.first_seen / DAY if connection.dialect.name == "postgresql" else table.first_seen.op("/")(DAY)).label(
-        "day"
-    )
+    # Floor division: `/` would divide exactly on PostgreSQL, and every incident would be a day of its own.
+    day = (table.first_seen // DAY).label("day")
     query = (
         select(day, table.pattern, table.failure_class, func.count().label("total"), func.sum(table.lost_gpu_seconds))
         .where(recent)
