@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test lint format bench mutants interop soak lock clean
+.PHONY: help setup demo test lint format bench mutants interop soak lock clean integration
 help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -25,7 +25,10 @@ test: $(READY)   ## lint, types, layers, and every test this machine can run
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n 2 -m "not interop"
+	@$(BIN)/pytest -n 2 -m "not interop and not integration"
+
+integration: $(READY)  ## the tests that start PostgreSQL, a browser, or processes to be killed
+	@$(BIN)/pytest -n 2 -m integration
 
 lint: $(READY)   ## ruff, mypy --strict, import-linter, the catalogue's own lint
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -89,7 +89,8 @@ DIMENSIONS: dict[str, tuple[Callable[[Path, int], None], int]] = {
     "ranks": (exit_statuses, 1_000),
     "files": (files, 500),
     "bytes": (size, 4_000_000),
-    "line_length": (line_length, 50_000),
+    # Beyond the size below which every line is looked at, so that both sizes are read the same way.
+    "line_length": (line_length, 200_000),
     "matches_per_line": (matches_per_line, 1_000),
     "progress_bars": (progress_bars, 2_500),
     "json_tracebacks": (json_tracebacks, 150),

@@ -111,7 +111,7 @@ def browser(provider: Provider, sqlite_store: Store) -> Iterator[httpx.Client]:
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_person_signs_in_and_may_operate(browser: httpx.Client, provider: Provider, sqlite_store: Store) -> None:
-    assert "/login/provider?next=/incidents" in browser.get("/incidents", headers={"Accept": "text/html"}).text
+    assert "/login/provider?next=%2Fincidents" in browser.get("/incidents", headers={"Accept": "text/html"}).text
     assert browser.get("/api/v1/incidents").status_code == 401
     arrived = browser.get("/login/provider", params={"next": "/api/v1/incidents"})
     assert (arrived.status_code, arrived.url.path) == (200, "/api/v1/incidents")

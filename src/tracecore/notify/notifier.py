@@ -76,6 +76,16 @@ class _Delivery(msgspec.Struct, kw_only=True):
     told: list[tuple[int, str, str]]
 
 
+class _Outgoing(msgspec.Struct, kw_only=True):
+    """A message as it was written down before it was sent: number, status and digest of each incident it tells."""
+
+    message: Message
+    told: list[tuple[int, str, str]]
+
+
+_OUTGOING: Final = msgspec.json.Decoder(_Outgoing)
+
+
 class Notifier:
     """Tells people about the incidents of a store.
 
@@ -212,6 +222,14 @@ class Notifier:
             _change(connection, group.number, active=0, error="the configuration no longer has this receiver")
             return None
         route = groups.route_of(self._config, group.route, group.receiver)
+        if group.sending and group.outgoing:
+            # The very same again: a receiver that knows its key drops it, and what is new follows in the next one.
+            kept = _OUTGOING.decode(group.outgoing)
+            _change(connection, group.number, next_at=now + LEASE)
+            return _Delivery(
+                group=group.number, way=way, message=kept.message, before=msgspec.json.decode(group.reference),
+                uncertain=True, tries=group.tries, interval=route.group_interval, told=kept.told,
+            )  # fmt: skip
         rows = groups.members(connection, group.number)
         known = incidents.by_number(connection, self._config, [row.incident for row in rows])
         standings = {number: suppression.standing(one, route) for number, one in known.items()}
@@ -230,18 +248,19 @@ class Notifier:
         if planned.reason is None:
             self._rest(connection, group, known, planned, now)
             return None
-        delivery = group.sending or f"{group.key}-{group.number}-{group.deliveries + 1}"
+        delivery = f"{group.key}-{group.number}-{group.deliveries + 1}"
         shown = [
             one for one in known.values() if standings[one.number] != "suppressed" and _is_told(one, rows, planned)
         ]
         message = self._message(group, planned, shown, delivery)
         told = [(one.number, "firing" if one.active else "resolved", one.told.digest()) for one in shown]
         new = {one.number: one.told.revision for one in shown if one.id in planned.new}
-        _change(connection, group.number, sending=delivery, next_at=now + LEASE)
+        outgoing = msgspec.json.encode(_Outgoing(message=message, told=told)).decode()
+        _change(connection, group.number, sending=delivery, outgoing=outgoing, next_at=now + LEASE)
         self._log(connection, group, new, message, "sending", now)
         return _Delivery(
             group=group.number, way=way, message=message, before=msgspec.json.decode(group.reference),
-            uncertain=bool(group.sending), tries=group.tries, interval=route.group_interval, told=told,
+            uncertain=False, tries=group.tries, interval=route.group_interval, told=told,
         )  # fmt: skip
 
     def _rest(self, connection: Connection, group: Row[Any], known: dict[int, Known], planned: Plan, now: int) -> None:
@@ -332,7 +351,10 @@ class Notifier:
                 self.counts["failed"] += 1
                 log.warning("%s %s does not take a message: %s", message.receiver, delivery.way.name, error)
                 # As in Alertmanager: again with the group's next message.
-                _change(connection, delivery.group, sending="", tries=0, error=error, next_at=now + delivery.interval)
+                _change(
+                    connection, delivery.group, sending="", deliveries=group.deliveries + 1, tries=0, error=error,
+                    next_at=now + delivery.interval,
+                )  # fmt: skip
                 state = "failed"
             else:
                 self.counts["retried"] += 1
@@ -411,8 +433,11 @@ class _Suppression:
 
 
 def _is_told(one: Known, rows: list[Row[Any]], planned: Plan) -> bool:
-    """Whether a message names an incident: one that lasts, one it is about, or one it named before."""
-    return one.active or one.id in planned.new or any(row.told for row in rows if row.incident == one.number)
+    """Whether a message names an incident: one it is about, or one that was told before.
+
+    A change in place must not mention what is new: nobody would notice.
+    """
+    return one.id in planned.new or any(row.told for row in rows if row.incident == one.number)
 
 
 def _change(connection: Connection, number: int, **values: Any) -> None:

@@ -336,6 +336,8 @@ notification_groups = Table(
     Column("deliveries", Integer, nullable=False, default=0),
     # The delivery under way; after a crash nobody knows whether it arrived.
     Column("sending", String(120), nullable=False, default=""),
+    # What that delivery says, as JSON.
+    Column("outgoing", Text),
     Column("tries", Integer, nullable=False, default=0),
     Column("error", Text, nullable=False, default=""),
     # What the receiver needs to change its message, as JSON.

@@ -24,7 +24,7 @@ NOW = 1_790_000_000_000_000_000
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A store with the demo fleet; its clock stands."""
     store = Store.open(str(tmp_path_factory.mktemp("fleet") / "demo.db"), durable=False)
@@ -33,13 +33,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def address(fleet: Store) -> Iterator[str]:
     with running(make_app(fleet, Settings(rate=0), clock=lambda: NOW)) as found:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def web(address: str) -> Iterator[httpx.Client]:
     """A browser that does not run JavaScript."""
     headers = {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
@@ -47,7 +47,7 @@ def web(address: str) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if CHROMIUM is None:
         pytest.skip("NO BROWSER: install chromium, the pages are not tested without it")
@@ -88,7 +88,7 @@ def tab(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
         context.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pages(fleet: Store) -> dict[str, str]:
     """The address of every page, by name."""
     rows = fleet.incidents.find(limit=200).incidents
@@ -116,7 +116,7 @@ def pages(fleet: Store) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where screenshots go; TRACECORE_SHOTS keeps them."""
     kept = os.environ.get("TRACECORE_SHOTS")

@@ -25,6 +25,8 @@ AXE = (Path(__file__).parents[2] / "data" / "axe" / "axe.min.js").read_text()
 RULES = "({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations']})"
 Tab = Callable[..., Any]
 
+pytestmark = pytest.mark.integration
+
 
 def violations(page: Any) -> list[str]:
     """What axe-core finds that is serious or worse, with the elements."""

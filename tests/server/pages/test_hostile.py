@@ -156,6 +156,7 @@ def test_nothing_hostile_reaches_the_markup(attacked: tuple[str, Store]) -> None
             assert not re.search(r'href="\s*javascript:', page), path
 
 
+@pytest.mark.integration
 def test_a_browser_runs_nothing_of_it(attacked: tuple[str, Store], tab: Callable[..., Any]) -> None:
     address, store = attacked
     for path in addresses(store):

@@ -15,7 +15,7 @@ from tracecore.server.answers import answer, says
 from tracecore.server.ingest import Ingest
 from tracecore.server.principal import Principal, require
 from tracecore.server.webhooks.report import Report, mapped
-from tracecore.server.webhooks.senders import BadPayload, alertmanager, nvsentinel
+from tracecore.server.webhooks.senders import MOST, BadPayload, alertmanager, nvsentinel
 from tracecore.signals.otlp import encoding
 
 
@@ -38,16 +38,33 @@ _SENDERS: Final[dict[str, Callable[[object, int], list[Report]]]] = {
     "nvsentinel": nvsentinel,
     "alertmanager": alertmanager,
 }
-_ANY: Final = {"requestBody": {"required": True, "content": {"application/json": {"schema": {}}}}}
+_EVENT: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["specversion", "id", "data"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": {"type": "string", "pattern": "^[!-~]+$", "maxLength": 100},
+        "data": {"type": "object", "required": ["healthEvent"], "properties": {"healthEvent": {"type": "object"}}},
+    },
+}
+_ALERTS: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["alerts"],
+    "properties": {"alerts": {"type": "array", "maxItems": MOST, "items": {"type": "object"}}},
+}
 
 
-@router.post("/webhooks/nvsentinel", responses=says(Heard), openapi_extra=_ANY)
+def _body(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+@router.post("/webhooks/nvsentinel", responses=says(Heard), openapi_extra=_body(_EVENT))
 async def from_nvsentinel(request: Request, who: Principal = INGEST) -> Response:
     """CloudEvents of NVSentinel's event exporter."""
     return await _take("nvsentinel", request, who)
 
 
-@router.post("/webhooks/alertmanager", responses=says(Heard), openapi_extra=_ANY)
+@router.post("/webhooks/alertmanager", responses=says(Heard), openapi_extra=_body(_ALERTS))
 async def from_alertmanager(request: Request, who: Principal = INGEST) -> Response:
     """Alerts that Alertmanager posts to a webhook receiver."""
     return await _take("alertmanager", request, who)

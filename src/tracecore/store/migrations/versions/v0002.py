@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("noticed_at", sa.BigInteger(), nullable=True),
         sa.Column("deliveries", sa.Integer(), nullable=False),
         sa.Column("sending", sa.String(length=120), nullable=False),
+        sa.Column("outgoing", sa.Text(), nullable=True),
         sa.Column("tries", sa.Integer(), nullable=False),
         sa.Column("error", sa.Text(), nullable=False),
         sa.Column("reference", sa.Text(), nullable=False),
