@@ -32,11 +32,12 @@ service:
   pipelines:
     logs: {receivers: [filelog], processors: [jobattributes, patterndetector], exporters: [file]}
 """
+#: Ranks write different losses: of files that are the same to the last byte only one is read (docs/tailing.md).
 PROGRAM = """\
-import time
+import os, time
 time.sleep(1)
 for step in range(200):
-    print(f"step {step} loss 2.0", flush=True)
+    print(f"step {step} loss 2.{os.environ['RANK']}", flush=True)
     time.sleep(0.1)
 """
 

@@ -1,4 +1,4 @@
-"""Kill -9 at any instant: nothing acknowledged is lost, nothing is announced or put into the outbox twice."""
+"""Kill -9 at any instant: nothing acknowledged is lost, nothing is announced twice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import func, select
 
 from tracecore.store.store import Store
-from tracecore.store.tables import changes, incidents, notifications, revisions
+from tracecore.store.tables import changes, incidents, revisions
 
 SEED = int(os.environ.get("KILL_SEED", "3"))
 KILLS = int(os.environ.get("KILLS", "4"))
@@ -26,12 +26,8 @@ sys.path.insert(0, sys.argv[1])
 from made import T0, incident
 from tracecore.store.store import Store
 from tracecore.store.update import read_update
-from tracecore.store.writing import Draft
 
-def route(update):
-    return [Draft("slack", update.at, {"id": update.id, "revision": update.revision})]
-
-store = Store.open(sys.argv[2], route=route)
+store = Store.open(sys.argv[2])
 first, last = int(sys.argv[3]), int(sys.argv[4])
 for number in range(first, last):
     # Each is sent twice, as by a sender that did not hear the answer.
@@ -68,18 +64,11 @@ def test_killed_writers_lose_and_repeat_nothing(place: str, tmp_path: Path, writ
             select(incidents.c.id, revisions.c.revision).join(incidents, incidents.c.number == revisions.c.incident)
         ).all()
         announced = connection.execute(select(func.count()).select_from(changes)).scalar_one()
-        outbox = connection.execute(
-            select(notifications.c.incident, notifications.c.revision, func.count())
-            .group_by(notifications.c.incident, notifications.c.revision)
-            .having(func.count() > 1)
-        ).all()
-        sent = connection.execute(select(func.count()).select_from(notifications)).scalar_one()
     store.close()
     assert acknowledged > KILLS
     # Every revision that was acknowledged is there.
     for number in range(acknowledged + 1):
         for n in range(number % 8, 8):
             assert held[f"incident-{n:012x}"] >= number // 8 + 1
-    # Each revision was announced and put into the outbox once, however often it was sent.
-    assert outbox == []
-    assert announced == len(rows) == sent
+    # Each revision was announced once, however often it was sent: notifications follow what is announced.
+    assert announced == len(rows)

@@ -167,7 +167,7 @@ class Detector:
                     raise LeaseLost
                 observed.write(connection)
                 if updates:
-                    writing.put(self._store.database, connection, updates, now, self._store.route)
+                    writing.put(self._store.database, connection, updates, now)
                 self._state.write(connection)
                 inbox.remove(connection, [request.number for request in waiting])
         for ack in acks:

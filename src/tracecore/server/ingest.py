@@ -141,7 +141,7 @@ class Ingest:
         with self._store.database.write() as connection:
             updates = [update for taken in group for update in taken.updates]
             if updates:
-                writing.put(self._store.database, connection, updates, now, self._store.route)
+                writing.put(self._store.database, connection, updates, now)
             rows = {row["id"]: row for row in _in_order([row for taken in group for row in taken.verdicts])}
             writing.put_verdicts(self._store.database, connection, rows.values())
             inbox.add(connection, [(taken.at, taken.tenant, taken.facts) for taken in group if taken.facts])

@@ -104,7 +104,7 @@ class Acknowledgement(msgspec.Struct, kw_only=True):
 
 
 class Notification(msgspec.Struct, kw_only=True):
-    """A message about an incident, in the outbox or sent."""
+    """A message about an incident: on its way, sent or refused."""
 
     number: int
     incident: str

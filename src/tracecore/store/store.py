@@ -20,7 +20,6 @@ from tracecore.store.decisions import Decisions
 from tracecore.store.incidents import IncidentQuery, Incidents
 from tracecore.store.jobs import Jobs
 from tracecore.store.nodes import Nodes
-from tracecore.store.outbox import Outbox
 from tracecore.store.people import People, Silences
 from tracecore.store.records import IncidentPage, JobRow, NodeRow, Overview
 from tracecore.store.schema import prepare
@@ -28,7 +27,7 @@ from tracecore.store.tables import detector_state
 from tracecore.store.tokens import Tokens
 from tracecore.store.update import IncidentUpdate, read_update
 from tracecore.store.uploads import Uploads
-from tracecore.store.writing import Router, Stored
+from tracecore.store.writing import Stored
 
 #: The key of the value that signs sessions.
 SECRET: Final = "server/secret"
@@ -47,12 +46,10 @@ class Store:
 
     Args:
         database: with the tables of this version.
-        route: which notifications an update of an incident causes.
     """
 
-    def __init__(self, database: Database, route: Router | None = None) -> None:
+    def __init__(self, database: Database) -> None:
         self.database = database
-        self.route = route
         self.incidents = Incidents(database)
         self.jobs = Jobs(database)
         self.nodes = Nodes(database)
@@ -62,10 +59,9 @@ class Store:
         self.changes = Changes(database)
         self.uploads = Uploads(database)
         self.decisions = Decisions(database)
-        self.outbox = Outbox(database)
 
     @classmethod
-    def open(cls, place: str, *, durable: bool = True, route: Router | None = None) -> Store:
+    def open(cls, place: str, *, durable: bool = True) -> Store:
         """Open a store, make it where there is none, and bring its tables up to date.
 
         Args:
@@ -81,14 +77,14 @@ class Store:
         except BaseException:
             database.close()
             raise
-        return cls(database, route)
+        return cls(database)
 
     def put(self, updates: Sequence[IncidentUpdate], now: int) -> list[Stored]:
         """Store updates of incidents; all of them are durable when this returns. The same one twice is stored once."""
         if not updates:
             return []
         with self.database.write() as connection:
-            return writing.put(self.database, connection, updates, now, self.route)
+            return writing.put(self.database, connection, updates, now)
 
     def put_incident(
         self, document: Mapping[str, Any], now: int, *, revision: int | None = None, **more: Any

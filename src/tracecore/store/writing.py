@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +20,6 @@ from tracecore.store.tables import (
     job_nodes,
     jobs,
     nodes,
-    notifications,
     revisions,
     verdicts,
 )
@@ -30,24 +29,6 @@ from tracecore.store.update import MAX_NAME, SHOWN, IncidentUpdate, clean, encod
 #: Ids that one query asks for.
 CHUNK: Final = 500
 SECOND: Final = 1_000_000_000
-
-
-class Draft(msgspec.Struct, frozen=True):
-    """A notification to be sent.
-
-    Args:
-        receiver: the name of the receiver.
-        due_at: not before this time.
-        payload: what the sender needs, as JSON.
-    """
-
-    receiver: str
-    due_at: int
-    payload: dict[str, Any]
-
-
-#: Decides which notifications an update causes; called in the transaction that stores it.
-Router = Callable[[IncidentUpdate], Iterable[Draft]]
 
 
 class Stored(msgspec.Struct, kw_only=True):
@@ -77,14 +58,8 @@ class _Known(msgspec.Struct):
     fresh: bool = False
 
 
-def put(
-    database: Database, connection: Connection, updates: Sequence[IncidentUpdate], now: int, route: Router | None = None
-) -> list[Stored]:
-    """Store updates, in one transaction of the caller's.
-
-    Args:
-        route: which notifications to put into the outbox.
-    """
+def put(database: Database, connection: Connection, updates: Sequence[IncidentUpdate], now: int) -> list[Stored]:
+    """Store updates, in one transaction of the caller's."""
     known = _lock(connection, {update.id for update in updates})
     stored: list[Stored] = []
     latest: dict[str, IncidentUpdate] = {}
@@ -111,8 +86,6 @@ def put(
     _insert_places(database, connection, [*latest.values()])
     judge_nodes(connection, {name for one in latest.values() for kind, name in one.entities if kind == "node"}, now)
     _announce(connection, [*latest.values()], known, now)
-    if route is not None:
-        _enqueue(database, connection, latest, known, now, route)
     for result in stored:
         if result.id in latest:
             result.state = known[result.id].state  # type: ignore[assignment]
@@ -420,29 +393,3 @@ def _announce(connection: Connection, said: list[IncidentUpdate], known: dict[st
                 for one in said
             ],
         )
-
-
-def _enqueue(
-    database: Database,
-    connection: Connection,
-    latest: dict[str, IncidentUpdate],
-    known: dict[str, _Known],
-    now: int,
-    route: Router,
-) -> None:
-    rows = [
-        {
-            "incident": known[one.id].number,
-            "revision": one.revision,
-            "receiver": draft.receiver,
-            "state": "pending",
-            "tries": 0,
-            "due_at": draft.due_at,
-            "created_at": now,
-            "payload": encode(draft.payload).decode(),
-        }
-        for one in latest.values()
-        for draft in route(one)
-    ]
-    if rows:
-        connection.execute(database.insert(notifications).on_conflict_do_nothing(), rows)

@@ -1,50 +1,17 @@
-"""A notification is decided with its revision, claimed by one sender at a time, and sent once."""
+"""Old incidents are removed by age and size, and a backup is a store."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-import pytest
 from made import SECOND, T0, incident
 
 from tracecore.store.retention import Retention, used
 from tracecore.store.store import Store
-from tracecore.store.update import IncidentUpdate, read_update
-from tracecore.store.writing import Draft
+from tracecore.store.update import read_update
 
 DAY = 86_400 * SECOND
-
-
-def route(update: IncidentUpdate) -> list[Draft]:
-    return [Draft("slack", T0, {"headline": update.headline})]
-
-
-@pytest.fixture
-def routed(place: str) -> Store:
-    return Store.open(place, durable=False, route=route)
-
-
-def test_a_notification_is_claimed_once_and_sent_once(routed: Store) -> None:
-    for revision in (1, 1, 2):
-        routed.put_incident(incident(revision=revision), T0)
-    claimed = routed.outbox.claim("a", T0, T0 + SECOND)
-    assert [(one.revision, one.receiver, one.tries) for one in claimed] == [(1, "slack", 1), (2, "slack", 1)]
-    assert claimed[0].payload["headline"].startswith("GPU 3")
-    assert routed.outbox.claim("b", T0, T0 + SECOND) == []
-    assert routed.outbox.sent(claimed[0].number, "a", T0)
-    assert routed.outbox.failed(claimed[1].number, "a", "no route to host", again_at=T0 + 5 * SECOND)
-    assert routed.outbox.claim("b", T0 + SECOND, T0 + 2 * SECOND) == []
-    (again,) = routed.outbox.claim("b", T0 + 5 * SECOND, T0 + 6 * SECOND)
-    assert (again.revision, again.tries) == (2, 2)
-    # A sender whose claim ran out cannot say that it sent it.
-    (taken,) = routed.outbox.claim("c", T0 + 7 * SECOND, T0 + 8 * SECOND)
-    assert not routed.outbox.sent(again.number, "b", T0)
-    assert routed.outbox.sent(taken.number, "c", T0)
-    detail = routed.incidents.get(incident()["id"])
-    assert detail is not None
-    assert [one.state for one in detail.notifications] == ["sent", "sent"]
-    routed.close()
 
 
 def test_old_resolved_incidents_are_removed_by_age(store: Store) -> None:
