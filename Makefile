@@ -54,7 +54,7 @@ soak: $(READY)   ## torture the agent for hours (SOAK_SECONDS, SOAK_SEED): no li
 lock: $(READY)   ## rewrite requirements/lock.txt from pyproject.toml
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
-	  --extra server --extra mcp --extra postgres --extra useragent --extra gpu --group dev pyproject.toml requirements/build.in --output-file requirements/lock.txt
+	  --extra server --extra mcp --extra postgres --extra useragent --extra gpu --extra kafka --extra archive --group dev pyproject.toml requirements/build.in --output-file requirements/lock.txt
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
