@@ -1,0 +1,94 @@
+"""The tests that execute each line of the checked folders, and how long each test takes.
+
+This module is also the pytest plugin that records both: coverage.py files every executed line under the test that runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+#: Tests that take longer than this are not run for a mutation.
+LONGEST = 8.0
+#: Folders of tests that are recorded.
+FOLDERS = ("engine", "incidents", "patterns", "actions", "diagnose")
+DURATIONS = "TRACECORE_TEST_DURATIONS"
+_durations: dict[str, float] = defaultdict(float)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tell coverage.py which test begins."""
+    from coverage import Coverage
+
+    if DURATIONS in os.environ and (recorder := Coverage.current()) is not None:
+        recorder.switch_context(item.nodeid)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    _durations[report.nodeid] += report.duration if report.passed else LONGEST + 1
+
+
+def pytest_sessionfinish() -> None:
+    if path := os.environ.get(DURATIONS):
+        Path(path).write_text(json.dumps(_durations), encoding="utf-8")
+
+
+class Covering:
+    """Answers which tests execute a line, the quickest first."""
+
+    def __init__(self, root: Path, data: Path, durations: Path, newer: list[str]) -> None:
+        from coverage import CoverageData
+
+        self.newer = newer
+        self._root = root
+        self._durations: dict[str, float] = json.loads(durations.read_text(encoding="utf-8"))
+        self._data = CoverageData(str(data))
+        self._data.read()
+        self._lines: dict[str, dict[int, list[str]]] = {}
+
+    def of(self, path: str, lines: Iterable[int]) -> list[str]:
+        """Return the tests that execute one of these lines; of lines that run at import, those of the whole file."""
+        if path not in self._lines:
+            self._lines[path] = self._data.contexts_by_lineno(str(self._root / path))
+        known = self._lines[path]
+        found = self._known(test for line in lines for test in known.get(line, ()))
+        return found or self._known(test for tests in known.values() for test in tests)
+
+    def seconds(self, test: str) -> float:
+        """Return how long this test took."""
+        return self._durations[test]
+
+    def _known(self, tests: Iterable[str]) -> list[str]:
+        quick = {test for test in tests if self._durations.get(test, LONGEST + 1) <= LONGEST}
+        return sorted(quick, key=lambda test: (self._durations[test], test))
+
+
+def record(root: Path, source: str, cache: Path, *, again: bool) -> Covering:
+    """Return what the tests execute, from the last record unless there is none or it is to be made again.
+
+    A record that is older than a test only makes mutations survive that this test would notice, so files of tests that
+    are newer than the record are run for every mutation.
+    """
+    tests = [f"tests/{folder}" for folder in FOLDERS]
+    data, durations = cache / "coverage", cache / "durations.json"
+    if again or not durations.exists():
+        print("recording which test executes which line (some minutes)", flush=True)
+        cache.mkdir(parents=True, exist_ok=True)
+        settings = cache / "coverage.ini"
+        settings.write_text(f"[run]\ninclude = {root}/{source}/*\ndata_file = {data}\n", encoding="utf-8")
+        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.mutants.covering"]
+        command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
+        environment = {**os.environ, DURATIONS: str(durations), "PYTHONPATH": f"{root}/src:{root}"}
+        chosen = ["-m", "not interop and not integration", *tests]
+        subprocess.run([*command, *chosen], cwd=root, env=environment, check=False, stdout=sys.stderr)
+    recorded = durations.stat().st_mtime
+    files = [file for folder in tests for file in root.glob(f"{folder}/**/test_*.py")]
+    newer = [str(file.relative_to(root)) for file in sorted(files) if file.stat().st_mtime > recorded]
+    return Covering(root, data, durations, newer)
