@@ -11,16 +11,29 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
 
 #: Tests that take longer than this are not run for a mutation.
 LONGEST = 8.0
-#: Folders of tests that are recorded.
+#: At most so many parameter sets of one test function are recorded, evenly chosen.
+MOST = 100
+#: Folders of tests that are recorded, each by a process of its own.
 FOLDERS = ("engine", "incidents", "patterns", "actions", "diagnose")
 DURATIONS = "TRACECORE_TEST_DURATIONS"
 _durations: dict[str, float] = defaultdict(float)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep some parameter sets of each test function."""
+    if DURATIONS not in os.environ:
+        return
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        functions[item.nodeid.partition("[")[0]].append(item)
+    items[:] = [item for group in functions.values() for item in group[:: -(-len(group) // MOST)]]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -41,22 +54,33 @@ def pytest_sessionfinish() -> None:
 
 
 class Covering:
-    """Answers which tests execute a line, the quickest first."""
+    """Answers which tests execute a line, the quickest first.
 
-    def __init__(self, root: Path, data: Path, durations: Path, newer: list[str]) -> None:
+    Args:
+        root: of the repository.
+        cache: the folder of the records.
+        newer: files of tests that are newer than the records.
+    """
+
+    def __init__(self, root: Path, cache: Path, newer: list[str]) -> None:
         from coverage import CoverageData
 
         self.newer = newer
         self._root = root
-        self._durations: dict[str, float] = json.loads(durations.read_text(encoding="utf-8"))
-        self._data = CoverageData(str(data))
-        self._data.read()
-        self._lines: dict[str, dict[int, list[str]]] = {}
+        self._durations: dict[str, float] = {}
+        self._records = [CoverageData(str(cache / f"coverage-{folder}")) for folder in FOLDERS]
+        for folder, record in zip(FOLDERS, self._records, strict=True):
+            self._durations |= json.loads((cache / f"durations-{folder}.json").read_text(encoding="utf-8"))
+            record.read()
+        self._lines: dict[str, dict[int, set[str]]] = {}
 
     def of(self, path: str, lines: Iterable[int]) -> list[str]:
         """Return the tests that execute one of these lines; of lines that run at import, those of the whole file."""
         if path not in self._lines:
-            self._lines[path] = self._data.contexts_by_lineno(str(self._root / path))
+            self._lines[path] = defaultdict(set)
+            for record in self._records:
+                for line, tests in record.contexts_by_lineno(str(self._root / path)).items():
+                    self._lines[path][line].update(tests)
         known = self._lines[path]
         found = self._known(test for line in lines for test in known.get(line, ()))
         return found or self._known(test for tests in known.values() for test in tests)
@@ -76,19 +100,25 @@ def record(root: Path, source: str, cache: Path, *, again: bool) -> Covering:
     A record that is older than a test only makes mutations survive that this test would notice, so files of tests that
     are newer than the record are run for every mutation.
     """
-    tests = [f"tests/{folder}" for folder in FOLDERS]
-    data, durations = cache / "coverage", cache / "durations.json"
-    if again or not durations.exists():
-        print("recording which test executes which line (some minutes)", flush=True)
+    wanted = [folder for folder in FOLDERS if again or not (cache / f"durations-{folder}.json").exists()]
+    if wanted:
+        print(f"recording which test executes which line: {', '.join(wanted)}", flush=True)
         cache.mkdir(parents=True, exist_ok=True)
-        settings = cache / "coverage.ini"
-        settings.write_text(f"[run]\ninclude = {root}/{source}/*\ndata_file = {data}\n", encoding="utf-8")
-        options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.mutants.covering"]
-        command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
-        environment = {**os.environ, DURATIONS: str(durations), "PYTHONPATH": f"{root}/src:{root}"}
-        chosen = ["-m", "not interop and not integration", *tests]
-        subprocess.run([*command, *chosen], cwd=root, env=environment, check=False, stdout=sys.stderr)
-    recorded = durations.stat().st_mtime
-    files = [file for folder in tests for file in root.glob(f"{folder}/**/test_*.py")]
+        with ThreadPool(2) as pool:
+            pool.map(lambda folder: _record(root, source, cache, folder), wanted, chunksize=1)
+    recorded = min((cache / f"durations-{folder}.json").stat().st_mtime for folder in FOLDERS)
+    files = [file for folder in FOLDERS for file in root.glob(f"tests/{folder}/**/test_*.py")]
     newer = [str(file.relative_to(root)) for file in sorted(files) if file.stat().st_mtime > recorded]
-    return Covering(root, data, durations, newer)
+    return Covering(root, cache, newer)
+
+
+def _record(root: Path, source: str, cache: Path, folder: str) -> None:
+    settings = cache / f"coverage-{folder}.ini"
+    settings.write_text(
+        f"[run]\ninclude = {root}/{source}/*\ndata_file = {cache}/coverage-{folder}\n", encoding="utf-8"
+    )
+    options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.mutants.covering"]
+    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
+    chosen = ["-m", "not interop and not integration", f"tests/{folder}"]
+    durations = {DURATIONS: str(cache / f"durations-{folder}.json"), "PYTHONPATH": f"{root}/src:{root}"}
+    subprocess.run([*command, *chosen], cwd=root, env={**os.environ, **durations}, check=False, stdout=sys.stderr)

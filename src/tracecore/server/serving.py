@@ -38,7 +38,7 @@ class ServeError(Exception):
 
 
 class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What the command line says; see `tracecore serve --help`."""
+    """The command line; see `tracecore serve --help`."""
 
     listen: str = DEFAULT_LISTEN
     otlp_listen: str = ""

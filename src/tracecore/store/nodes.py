@@ -31,7 +31,7 @@ STATES: Final = ("healthy", "degraded", "failed", "silent")
 
 
 class NodeReport(msgspec.Struct, kw_only=True):
-    """What is known of a node, or of one GPU of it.
+    """The state of a node, or of one of its GPUs.
 
     Args:
         gpu: its PCI bus id or name; empty for the node itself.
@@ -104,7 +104,7 @@ class Nodes:
             return _events(connection, name, since, limit)
 
     def counts(self) -> dict[str, int]:
-        """How many nodes are in each state."""
+        """Return the number of nodes in each state."""
         state = func.coalesce(func.nullif(nodes.c.override, ""), nodes.c.state)
         with self._database.read() as connection:
             return {row[0]: row[1] for row in connection.execute(select(state, func.count()).group_by(state))}

@@ -117,7 +117,7 @@ class Outcomes:
         return Related(self._window.grouped(StorageError, _error).get("recovered", ()), STORAGE)
 
     def harm(self, fact: Fact) -> Fact | None:
-        """What suffered from this error, the most telling first. From a retried one only a step that does not come."""
+        """Return the most telling fact that shows harm from this error; for a retried error only a stall."""
         if isinstance(fact, StorageError) and fact.retried:
             return self._stall(fact)
         raised: list[Fact] = [*self._raised.get(fact.source, ())[:1], *self._after(self._exceptions, fact)]

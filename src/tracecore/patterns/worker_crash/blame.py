@@ -229,7 +229,7 @@ class Scene:
         return self._watchdogs
 
     def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
-        """What says that this error ended its process: a watchdog's line, or its stream's where one was folded; or the
+        """Return the fact that says this error ended its process: a line of its watchdog, its folded stream, or the
         line by which the GPU's own runtime aborts it."""
         place = place_of(fact)
         if words := self.facts.words.get(place):
@@ -361,7 +361,7 @@ class Scene:
         )
 
     def _others_went_on(self, fact: Fact) -> bool:
-        """Of several processes in one stream the others may report one more step, and no more, when one is gone."""
+        """Whether others in one stream went on. When one process is gone, they may report one more step at most."""
         steps = self._attempts.get(fact.attempt, [])
         # Steps grow: the last ones before the failure, and the last of those near it, are the furthest.
         now = bisect_left(steps, fact.time, key=_time)

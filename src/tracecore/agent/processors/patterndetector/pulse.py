@@ -19,7 +19,7 @@ MOST: Final = 1_024
 
 
 class Pulse:
-    """Which jobs write on which node, and when the next heartbeat is due."""
+    """The jobs that write on each node, and when the next heartbeat is due."""
 
     def __init__(self) -> None:
         self._heard: OrderedDict[tuple[str, str], int] = OrderedDict()
