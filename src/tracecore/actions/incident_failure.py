@@ -9,6 +9,7 @@ from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.process import ExceptionRaised, StackPrinted
 from tracecore.facts.training import StepStalled
 from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.opening import exactly, pass_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,8 +134,6 @@ def _words(incident: Incident, bundle: Bundle, after: int) -> bytes:
 
 
 def _piece(stream: Stream, begin: int, wanted: int) -> bytes:
-    parts: list[bytes] = []
-    wanted = min(wanted, TAIL)
     try:
         with stream.open() as file:
             if file.seekable():
@@ -142,11 +141,7 @@ def _piece(stream: Stream, begin: int, wanted: int) -> bytes:
             elif begin > _REACH:
                 return b""
             else:
-                while begin > 0 and (chunk := file.read(min(begin, 1 << 20))):
-                    begin -= len(chunk)
-            while wanted > 0 and (chunk := file.read(wanted)):
-                parts.append(chunk)
-                wanted -= len(chunk)
+                pass_over(file, begin)
+            return exactly(file, min(wanted, TAIL))
     except archive.ERRORS:
         return b""
-    return b"".join(parts)
