@@ -10,6 +10,7 @@ from tracecore.facts.process import ExceptionRaised, StackPrinted
 from tracecore.facts.training import StepStalled
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.opening import exactly, pass_over
+from tracecore.signals.redaction import unhidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +42,12 @@ def failure_of(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, *
         bundle: to read the suspect's last words from.
         last: no attempt came after it; else what follows in the log is another attempt's.
     """
-    return _failure(incident, attempt, lambda: _words(incident, bundle, AFTER if last else 0), redact=bundle.redact)
+
+    def words() -> bytes:
+        said = _words(incident, bundle, AFTER if last else 0)
+        return unhidden(said) if bundle.masked else said
+
+    return _failure(incident, attempt, words, redact=bundle.redact)
 
 
 def failure_of_facts(incident: Incident, attempt: JobAttempt | None) -> dict[str, Any]:

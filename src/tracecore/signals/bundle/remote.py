@@ -161,22 +161,33 @@ class OpenCopy(Open):
             self._copy = copy
         return open(f"/proc/self/fd/{self._copy.fileno()}", "rb", buffering=0)
 
+    def __del__(self) -> None:
+        if self._copy is not None:
+            self._copy.close()
+
 
 class _Ranges(io.RawIOBase):
     """A remote file whose every failure is an `OSError`: those of cloud clients are of many kinds."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
+        self._at = 0
 
     def seekable(self) -> bool:
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return int(self._file.seek(offset, whence))
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
 
     def read(self, size: int = -1) -> bytes:
         try:
-            return bytes(self._file.read(size))
+            # Some file systems open a file once for all readers.
+            self._file.seek(self._at)
+            data = bytes(self._file.read(size))
+            self._at += len(data)
+            return data
         except archive.ERRORS:
             raise
         except Exception as error:
