@@ -7,6 +7,7 @@ rate is taken from, ran on a real cluster; this is one machine that talks to its
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -35,7 +36,9 @@ INCIDENTS = int(os.environ.get("BENCH_INCIDENTS", "100000"))
 SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))
 LONG = 1800.0
 NODES, JOBS = 2_000, 5_000
-ROUNDS, VIEWERS, SENDERS, RECORDS = 20, 10, 4, 100
+ROUNDS, VIEWERS, SENDERS, RECORDS = 20, 10, 16, 100
+#: Requests that are made before the clock starts; a round of them tells 2,500 incidents in four revisions.
+POOL, TOLD = 1_000, 2_500
 SECOND = 10**9
 DAY = 86_400 * SECOND
 PATTERNS = ("gpu_fault", "nccl_hang", "host_oom", "hbm_ecc", "worker_crash", "ib_link_flap", "storage_failure")
@@ -205,18 +208,22 @@ def _viewers(kind: str, address: str, process: subprocess.Popen[bytes]) -> Measu
 
 def _ingest(kind: str, place: str, seconds: float, name: str = "") -> list[Measurement]:
     now, chance = time.time_ns(), random.Random(2)
+    pool = [_request(number, chance, now) for number in range(POOL)]
+    turns = itertools.count()
     with _server(place) as (address, process):
         before, peak = _cpu(process.pid), 0.0
-        lock, counts = threading.Lock(), {"events": 0, "refused": 0, "number": 0}
+        lock, counts = threading.Lock(), {"events": 0, "refused": 0}
         last: dict[str, int] = {}
         deadline = time.monotonic() + seconds
 
         def send() -> None:
             with httpx.Client(base_url=address, timeout=60) as client:
                 while time.monotonic() < deadline:
-                    with lock:
-                        counts["number"] += 1
-                        request, revisions = _request(counts["number"], chance, now)
+                    # Every round speaks of other incidents and verdicts: the first digits of their ids.
+                    again, which = divmod(next(turns), POOL)
+                    request, revisions = pool[which]
+                    mark = f"-{again + 1:04x}"
+                    request = request.replace(b"-ffff", mark.encode())
                     headers = {"Content-Type": "application/x-protobuf"}
                     try:
                         status = client.post("/v1/logs", content=request, headers=headers).status_code
@@ -226,6 +233,7 @@ def _ingest(kind: str, place: str, seconds: float, name: str = "") -> list[Measu
                         if status == 200:
                             counts["events"] += RECORDS
                             for id, revision in revisions.items():
+                                id = id.replace("-ffff", mark)
                                 last[id] = max(last.get(id, 0), revision)
                         else:
                             counts["refused"] += 1
@@ -262,8 +270,8 @@ def _request(number: int, chance: random.Random, now: int) -> tuple[bytes, dict[
     """A request of ten incidents and ninety verdicts; every incident is told several times, in rising revisions."""
     entries, revisions = [], {}
     for place in range(RECORDS // 10):
-        which = INCIDENTS + (number * 10 + place) % 5_000
-        revision = 1 + (number * 10 + place) // 5_000
+        which = (0xFFFF << 32) + (number * 10 + place) % TOLD
+        revision = 1 + (number * 10 + place) // TOLD
         told = document(which, random.Random(which), now, revision)
         record = wire.to_record(told)
         revisions[told["id"]] = revision
@@ -275,7 +283,7 @@ def _request(number: int, chance: random.Random, now: int) -> tuple[bytes, dict[
             "time_unix_nano": now,
             "event_name": "tracecore.verdict",
             "attributes": {
-                "verdict.id": f"xid_correlation-{chance.randrange(50_000):012x}", "verdict.revision": number,
+                "verdict.id": f"xid_correlation-ffff{chance.randrange(30_000):08x}", "verdict.revision": number + 1,
                 "verdict.status": "active", "pattern.name": "xid_correlation", "pattern.role": "cause",
                 "pattern.headline": "Xid 79 on gpu-node-0017", "pattern.remediation": "Drain the node.",
             },
