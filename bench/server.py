@@ -7,6 +7,7 @@ rate is taken from, ran on a real cluster; this is one machine that talks to its
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import random
@@ -81,6 +82,7 @@ def _database(kind: str, place: str, seconds: float) -> list[Measurement]:
     _fill(place)
     with _server(place) as (address, process), httpx.Client(base_url=address, timeout=60) as client:
         rows = _pages(kind, client)
+        rows.append(_assistant(kind, address, client))
         rows.append(_viewers(kind, address, process))
     return rows + _ingest(kind, place, seconds)
 
@@ -178,6 +180,44 @@ def _pages(kind: str, client: httpx.Client) -> list[Measurement]:
     median = sorted(all_times)[len(all_times) // 2]
     note = f"{INCIDENTS:,} incidents, {len(PATHS)} pages and lists; slowest {slowest[0]}; median of all {median:.0f} ms"
     return [Measurement(f"server.{kind}.pages", slowest[1], "ms p95", "≤ 200", note)]
+
+
+def _assistant(kind: str, address: str, client: httpx.Client) -> Measurement:
+    """Calls of an AI assistant, with the official client of the protocol."""
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    some = client.get("/api/v1/incidents?limit=100").json()["incidents"]
+
+    async def talk() -> dict[str, list[float]]:
+        times: dict[str, list[float]] = {}
+        async with (
+            streamable_http_client(f"{address}/mcp") as (reading, writing, *_),
+            ClientSession(reading, writing) as session,
+        ):
+            await session.initialize()
+            for turn in range(ROUNDS):
+                one = some[turn * 7 % len(some)]
+                for tool, arguments in (
+                    ("list_incidents", {"state": "active"}),
+                    ("list_incidents", {"node": one["nodes"][0]}),
+                    ("get_incident", {"id": one["id"]}),
+                    ("get_evidence", {"id": one["id"]}),
+                    ("search", {"text": "xid 79"}),
+                    ("verify_claim", {"id": one["id"], "claim": f"{one['nodes'][0]} had an Xid"}),
+                    ("explain_pattern", {"name": one["pattern"]}),
+                ):
+                    begun = time.perf_counter()
+                    answer = await session.call_tool(tool, arguments)
+                    times.setdefault(tool, []).append((time.perf_counter() - begun) * 1000)
+                    assert not answer.is_error, (tool, answer.content)
+        return times
+
+    slowest = max(
+        ((tool, sorted(times)[int(len(times) * 0.95) - 1]) for tool, times in asyncio.run(talk()).items()),
+        key=lambda one: one[1],
+    )
+    return Measurement(f"server.{kind}.mcp", slowest[1], "ms p95", "≤ 200", f"slowest of 6 tools: {slowest[0]}")
 
 
 def _viewers(kind: str, address: str, process: subprocess.Popen[bytes]) -> Measurement:

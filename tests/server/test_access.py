@@ -63,6 +63,26 @@ def test_scopes(
     assert answer.status_code == status, answer.text
 
 
+def test_a_sender_can_fetch_its_token(guarded: httpx.Client, sqlite_store: Store) -> None:
+    secret = bearer(sqlite_store, "ingest")["Authorization"].removeprefix("Bearer ")
+    grant = {"grant_type": "client_credentials", "client_id": "nvsentinel", "scope": "ingest"}
+    for given in ({"data": grant | {"client_secret": secret}}, {"data": grant, "auth": ("nvsentinel", secret)}):
+        said = guarded.post("/oauth2/token", **given)  # type: ignore[arg-type]
+        assert (said.status_code, said.json()["token_type"], said.headers["cache-control"]) == (
+            200,
+            "Bearer",
+            "no-store",
+        )
+        headers = {"Authorization": f"Bearer {said.json()['access_token']}"}
+        assert guarded.post("/v1/logs", headers=headers).status_code == 200
+    for wrong in (grant, grant | {"client_secret": secret[:-1]}, grant | {"client_secret": ""}):
+        refused = guarded.post("/oauth2/token", data=wrong)
+        assert (refused.status_code, refused.json()["error"]) == (401, "invalid_client")
+    other = guarded.post("/oauth2/token", data={"grant_type": "password", "client_secret": secret})
+    assert (other.status_code, other.json()) == (400, {"error": "unsupported_grant_type"})
+    assert guarded.post("/oauth2/token", headers={"Authorization": "Basic %%"}, data=grant).status_code == 401
+
+
 def test_wrong_revoked_and_expired_tokens_are_nobody(guarded: httpx.Client, sqlite_store: Store) -> None:
     right = bearer(sqlite_store, "read")
     assert guarded.get("/api/v1/incidents", headers=right).status_code == 200
