@@ -63,6 +63,20 @@ def test_scopes(
     assert answer.status_code == status, answer.text
 
 
+def test_a_tenant_sees_only_nodes_it_has_to_do_with(guarded: httpx.Client, sqlite_store: Store) -> None:
+    one = incident(7, node="only-red", headline="a secret of red", job="red-job")
+    sqlite_store.put([read_update(one, now=T0, tenant="red")], T0)
+    red, blue = bearer(sqlite_store, "read", tenant="red"), bearer(sqlite_store, "read", tenant="blue")
+    assert guarded.get("/api/v1/nodes/only-red", headers=red).status_code == 200
+    assert guarded.get("/api/v1/nodes/only-red", headers=blue).status_code == 404
+    for path in ("/api/v1/nodes?limit=100", "/api/v1/search?q=only", "/nodes", "/nodes?q=only"):
+        assert "only-red" in guarded.get(path, headers=red | {"Accept": "*/*"}).text
+        assert "only-red" not in guarded.get(path, headers=blue | {"Accept": "*/*"}).text.replace('value="only', "")
+    shared = guarded.get("/api/v1/nodes", headers=blue).json()["nodes"]
+    assert shared, "blue has a node"
+    assert {row["reason"] for row in shared} == {""}, "another tenant's headline may be the reason"
+
+
 def test_a_sender_can_fetch_its_token(guarded: httpx.Client, sqlite_store: Store) -> None:
     secret = bearer(sqlite_store, "ingest")["Authorization"].removeprefix("Bearer ")
     grant = {"grant_type": "client_credentials", "client_id": "nvsentinel", "scope": "ingest"}
