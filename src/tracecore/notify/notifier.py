@@ -410,7 +410,7 @@ class Notifier:
 
 
 class _Suppression:
-    """What keeps incidents from being told at one time: silences, inhibition, mute times."""
+    """The reasons not to notify at one time: silences, inhibition, mute times."""
 
     def __init__(self, connection: Connection, config: Config, silences: list[Silence], now: int) -> None:
         self._config, self._now = config, now
@@ -422,7 +422,7 @@ class _Suppression:
             self._active = [(one.id, one.labels) for one in [*found.values()][:MAX_ACTIVE]]
 
     def standing(self, one: Known, route: Route) -> Standing:
-        """How an incident stands for a group of a route."""
+        """Return the state of an incident in a group of a route."""
         if not one.active:
             return "resolved"
         silenced = any(all_match(silence.matchers, one.labels) for silence in self._silences)

@@ -1,4 +1,4 @@
-"""What facts say about jobs and nodes, whether or not something is wrong: progress, attempts, Xids, links, heat."""
+"""The state of jobs and nodes from facts, healthy or not: progress, attempts, Xids, links, heat."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Observer:
         }  # fmt: skip
 
     def _known(self, name: str) -> _Job:
-        """What the store knows of a job."""
+        """Return the job as the store knows it."""
         with self._database.read() as connection:
             row = connection.execute(select(jobs).where(jobs.c.name == name)).first()
         if row is None:

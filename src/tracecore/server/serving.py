@@ -43,7 +43,7 @@ PRIVATE: Final = "127.0.0.0/8,::1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::
 
 
 class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What the command line says; see `tracecore serve --help`."""
+    """The command line; see `tracecore serve --help`."""
 
     listen: str = DEFAULT_LISTEN
     otlp_listen: str = ""

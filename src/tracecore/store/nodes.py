@@ -33,7 +33,7 @@ SILENT_NS: Final = 5 * 60 * 1_000_000_000
 
 
 class NodeReport(msgspec.Struct, kw_only=True):
-    """What is known of a node, or of one GPU of it.
+    """The state of a node, or of one of its GPUs.
 
     Args:
         gpu: its PCI bus id or name; empty for the node itself.
@@ -118,7 +118,7 @@ class Nodes:
             return _events(connection, name, since, limit)
 
     def counts(self, tenant: str | None = None) -> dict[str, int]:
-        """How many nodes are in each state."""
+        """Return the number of nodes in each state."""
         with self._database.read() as connection:
             return count_nodes(connection, tenant)
 

@@ -33,7 +33,7 @@ SECOND: Final = 1_000_000_000
 
 
 class Stored(msgspec.Struct, kw_only=True):
-    """What became of an update.
+    """The result of an update.
 
     Args:
         new: it said something that was not stored before.

@@ -1,4 +1,4 @@
-"""What goes on in a `patterndetector`, whichever pipelines it stands in.
+"""The work of a `patterndetector`, whichever pipelines it stands in.
 
     lines → blocks → recipes ┐
     dumps → join             ├→ facts → bridges → engine → verdicts → incidents
@@ -272,7 +272,7 @@ class Detection:
         return facts, self._judged(now, last=last)
 
     def evaluate(self, now: int, *, last: bool = False) -> tuple[list[Emission], list[Update], tuple[Ack, ...]]:
-        """What is to be told now: verdicts, and updates of incidents; and who waits for them to arrive."""
+        """Return the verdicts and incident updates to send now, and who waits for their delivery."""
         instant = self._begin(now, last=last)
         self.held_back = None
         if instant is None:

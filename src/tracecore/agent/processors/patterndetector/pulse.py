@@ -21,7 +21,7 @@ MOST: Final = 1_024
 
 
 class Pulse:
-    """Which jobs write on which node, and when the next heartbeat is due.
+    """The jobs that write on each node, and when the next heartbeat is due.
 
     Args:
         names: what the agent's own node may be called.
