@@ -106,7 +106,7 @@ class Mask:
 
 
 def _identifiers(said: Any, size: Array, words: Any, first: Flags) -> Flags:
-    """Which runs are part of an identifier: hexadecimal but no number with an exponent, or digits and letters by turns.
+    """Return the runs that are part of an identifier: hexadecimal but no float, or digits and letters by turns.
 
     Args:
         said: what kind each run is.
@@ -166,7 +166,7 @@ NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NON
 
 
 def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: Flags) -> tuple[Progress, Array]:
-    """What the lines of known shapes say, and which of these have other numbers than their shape.
+    """Return the events of lines of known shapes, and the lines whose numbers differ from their shape's.
 
     Args:
         lines: of a block.

@@ -66,7 +66,7 @@ class Thinned(NamedTuple):
 
 
 class Lane:
-    """What is remembered of a lane from block to block."""
+    """The state of a lane between two blocks."""
 
     __slots__ = ("backs", "count", "last", "refilled", "report", "step", "tail", "time", "tokens")
 
@@ -132,7 +132,7 @@ class Lanes:
     def thin(
         self, found: Progress, limit: float, intervals: Sequence[int], enough: int, events: Array, lead: int = 1
     ) -> Thinned:
-        """Which progress lines of a block are handed on.
+        """Return the progress lines of a block that are handed on.
 
         Args:
             found: the lines; at least one.
@@ -281,11 +281,11 @@ class Lanes:
         return sorted(reports, key=_offset)
 
     def tail(self) -> int:
-        """How many of the last moves of each lane are handed on."""
+        """Return how many of the last moves of each lane are handed on."""
         return min(max(TAIL // max(len(self._lanes), 1), LEAST_TAIL), MOST_TAIL)
 
     def close(self, recent: int | None = None) -> list[Report]:
-        """What is kept back; nothing is remembered then.
+        """Return what is kept back, and forget it.
 
         Args:
             recent: of lanes that went on after this place of the stream, all that is known of the last lines.
@@ -309,7 +309,7 @@ class Lanes:
 
 
 def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:
-    """Which lines are moves, how high steps were at each, and which of them go back.
+    """Return the lines that are moves, the step reached at each, and which of them go back.
 
     Args:
         step: lane by lane.

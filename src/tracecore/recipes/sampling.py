@@ -1,4 +1,4 @@
-"""Which lines of a stream are handed on to the recipes: columns decide what to keep, the recipes judge what is kept.
+"""Sampling: columns decide which lines of a stream are handed on, and the recipes judge those.
 
 Of each block, one scan finds what is no progress: it is handed on. Progress lines are most of a log and each of them
 matches, so their steps and times are read by the block (`shapes`, `columns`), and only those are handed on without
@@ -107,7 +107,7 @@ class Sampler:
         return self._shapes.refused
 
     def take(self, block: Block) -> Picked:
-        """What is handed on of a block, in its order."""
+        """Return the lines of a block that are handed on, in order."""
         lines = Lines(block.data)
         self._end = block.offset + len(block.data)
         # What the lines say, without escapes and terminal codes.
@@ -166,11 +166,11 @@ class Sampler:
         return Picked(positions, newlines, reports, len(newlines))
 
     def finish(self) -> Sequence[Report]:
-        """What is still kept back: of each lane the line that stands for others, and the last ones."""
+        """Return the lines still kept back: of each lane the line that stands for others, and the last ones."""
         return self._lanes.close(self._end - RECENT)
 
     def _keep(self, block: Block) -> int:
-        """How many of the last lines of each lane may be needed: few where the end is far away."""
+        """Return how many of the last lines of each lane may be needed: few if the end is far away."""
         far = self._size is not None and block.offset + len(block.data) < self._size - RECENT
         return 1 if far else self._lanes.tail()
 
@@ -313,7 +313,7 @@ def _is_ruler(raw: bytes) -> bool:
 
 
 def _matching(database: Database, texts: Sequence[bytes]) -> Array:
-    """Which of some texts something is found in, ascending."""
+    """Return the places of the texts in which something is found, ascending."""
     matched: list[int] = []
     database.scan(b"\n".join(texts), _collect, matched)
     borders = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)

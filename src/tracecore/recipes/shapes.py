@@ -51,7 +51,7 @@ _PROSE: Final = re.compile(rb"\xff(?:[^0-9A-Za-z\xff]{0,3}\xff)+")
 
 
 class Said(NamedTuple):
-    """What reader and recipes make of one line.
+    """The event that reader and recipes make of one line.
 
     Args:
         something: they know it.
@@ -76,7 +76,7 @@ Ask: TypeAlias = Callable[[bytes], Said]
 
 
 class Shape(NamedTuple):
-    """What the numbers of a line mean, each by its place among them.
+    """The meaning of the numbers of a line, each by its place among them.
 
     Args:
         steps: what a number adds to the step, for each of one.
@@ -200,7 +200,7 @@ def _other(digit: int) -> int:
 
 
 def _moved(raw: bytes, begin: int, end: int, ask: Ask, base: Said) -> tuple[Said | None, int]:
-    """What a line says with another number in one place, and how much larger that is; None where it makes no sense."""
+    """Return what a line says with a larger number in one place, and the difference; None if it makes no sense."""
     for place in (end - 1, begin):
         changed = raw[:place] + bytes((_other(raw[place]),)) + raw[place + 1 :]
         said = ask(changed)
@@ -269,7 +269,7 @@ class Rows:
 
 
 class Shapes:
-    """What is known of the lines of streams of one format. Not for two threads at a time.
+    """The known shapes of lines of one format. Not for two threads at a time.
 
     Args:
         ask: what recipes and reader make of a line.
@@ -353,7 +353,7 @@ class Shapes:
         return known[-1]
 
     def without(self) -> tuple[Flags, Flags]:
-        """Which shapes have no step, and which no time."""
+        """Return the shapes without a step, and those without a time."""
         if len(self._without[0]) < len(self.shapes):
             shapes = [shape if isinstance(shape, Shape) else Shape() for shape in self.shapes]
             self._without = (
@@ -386,7 +386,7 @@ class Shapes:
 
 
 class _Words(dict[bytes, bytes]):
-    """What stands for a token of a masked line in an outline."""
+    """Return the placeholder for a token of a masked line in an outline."""
 
     def __missing__(self, token: bytes) -> bytes:
         if len(self) >= MAX_KEYS:

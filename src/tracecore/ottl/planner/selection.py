@@ -42,7 +42,7 @@ _OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]
 
 
 def line_search(patterns: Sequence[str], *, always: bool = True) -> Search:
-    """What raw lines must have so that one of the patterns can match their text, but for `_LONG_S`.
+    """Return what raw lines must contain so that one of the patterns can match, except for `_LONG_S`.
 
     Args:
         patterns: RE2 expressions.
