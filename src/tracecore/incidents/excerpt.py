@@ -138,7 +138,7 @@ def _pod(stream: Stream) -> str:
 
 
 def _written(stream: Stream) -> int:
-    """Of several logs of one rank, an attempt's number: the last one is looked at first."""
+    """Return the attempt in a log's name: of several logs of one rank the last is looked at first."""
     attempt = stream.resource.get("tracecore.attempt")
     return attempt if isinstance(attempt, int) else 0
 
@@ -176,7 +176,7 @@ def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int
 
 
 def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:
-    """Of a traceback the exceptions and the frame above each, of another long block the beginning and the end."""
+    """Shorten a traceback to its exceptions and the frame above each, another long block to its beginning and end."""
     if len(lines) <= most and not any(_TRACEBACK in line for _, line in lines):
         return lines
     if any(line.startswith("╭") and _TRACEBACK in line for _, line in lines):
