@@ -151,6 +151,13 @@ class Notifier:
             self._pool.submit(self._deliver, delivery)
         return more
 
+    def overdue_s(self) -> float:
+        """Tell for how long the message that is due the longest has waited; 0 where none is due."""
+        now = self._clock()
+        with self._store.database.read() as connection:
+            due = connection.execute(select(func.min(_GROUPS.next_at)).where(_GROUPS.active == 1)).scalar()
+        return max(now - due, 0) / SECOND if due is not None else 0.0
+
     def wait(self) -> None:
         """Wait until nothing is being delivered; for tests and for one-off runs."""
         while True:

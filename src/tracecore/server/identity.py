@@ -28,6 +28,7 @@ _NOT_PAGES: Final = (
     "/static/",
     "/login",
     "/auth/",
+    "/oauth2/",
     "/healthz",
     "/readyz",
     "/metrics",

@@ -132,7 +132,7 @@ class Store:
         return Found(
             incidents=self.incidents.find(IncidentQuery(text=text, tenant=tenant), limit=limit, cursor=cursor),
             jobs=self.jobs.find(name=first, limit=10, tenant=tenant).jobs if first else [],
-            nodes=self.nodes.find(name=first, limit=10).nodes if first else [],
+            nodes=self.nodes.find(name=first, limit=10, tenant=tenant).nodes if first else [],
         )
 
     def secret(self) -> bytes:

@@ -28,7 +28,7 @@ from tracecore.agent.processors.patterndetector.clock import AHEAD, Clock
 from tracecore.agent.processors.patterndetector.grouping import Groups, Summary
 from tracecore.agent.processors.patterndetector.lines import by_layer, layer_of_resource
 from tracecore.agent.processors.patterndetector.options import Options
-from tracecore.agent.processors.patterndetector.pulse import Pulse
+from tracecore.agent.processors.patterndetector.pulse import Pulse, own_names
 from tracecore.agent.processors.patterndetector.records import FROM_AHEAD, Records
 from tracecore.agent.processors.patterndetector.senders import REFUSED, TOO_MANY, TOO_MANY_JOBS, Senders
 from tracecore.agent.processors.patterndetector.stalls import Stalls
@@ -98,7 +98,7 @@ class Detection:
         self._senders = Senders(options.facts, accept=accept, note=setting.meter.note)
         #: Whether verdicts and incidents of other detectors are passed on.
         self.accepts = accept
-        self._pulse = Pulse()
+        self._pulse = Pulse(own_names())
         self._thinner = FactThinner(min(INTERVAL, options.progress.stall_after // 4))
         #: Sources of what was read, and when, whose facts have not left yet.
         self._waiting: list[tuple[int, Ack]] = []
