@@ -50,7 +50,7 @@ def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[st
         quiet = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(quiet, descriptor)
-        os.nice(10)
+        os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
         # The process is ended by SIGXCPU, which the parent takes for a test that failed.
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         change(module, before, after)
