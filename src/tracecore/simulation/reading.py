@@ -45,8 +45,9 @@ class Clock:
 
 def detector(clock: Clock, **options: Any) -> PatternDetector:
     """Make a detector on a simulated clock."""
+    no_extensions: dict[str, Any] = {}
     setting = Setting(
-        "patterndetector", Meter("processor", "simulated"), clock, {}.__getitem__, Path(), lambda: (True, {})
+        "patterndetector", Meter("processor", "simulated"), clock, no_extensions.__getitem__, Path(), lambda: (True, {})
     )
     return PatternDetector(Options(**options), setting)
 
@@ -170,7 +171,7 @@ def _resource(line: Line, job: Job, writer: int) -> dict[str, Any]:
         return {"tracecore.layer": "kubernetes"}
     found: dict[str, Any] = {
         "gen_ai.training.job_id": job.name.rpartition("/")[2], "gen_ai.training.rank": writer,
-        "log.file.path": _log(job, writer),
+        "log.file.path": log_of(job, writer),
     }  # fmt: skip
     if job.attempt:
         found["tracecore.attempt"] = job.attempt
@@ -182,7 +183,8 @@ def _resource(line: Line, job: Job, writer: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _log(job: Job, rank: int) -> str:
+def log_of(job: Job, rank: int) -> str:
+    """Return the path of a rank's log."""
     pod = job.pod(rank)
     return f"/scratch/logs/{job.id}_{rank}.out" if pod is None else f"/var/log/pods/{pod}/trainer/{rank}.log"
 
@@ -209,7 +211,7 @@ def _of_rank(fact: Fact, event: Event, job: Job, rank: int) -> Fact:
         shift += event.at - START
     worker = fact.rank is not None
     place = fact.source
-    path = _log(job, rank) if worker else place.path
+    path = log_of(job, rank) if worker else place.path
     changes: dict[str, Any] = {
         "source": Source(path, place.offset, place.line, place.length, f"{event.number}:{rank}:{fact.uid}"[:120]),
         "time": fact.time + shift, "last_time": None if fact.last_time is None else fact.last_time + shift,

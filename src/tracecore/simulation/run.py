@@ -24,7 +24,7 @@ from tracecore.facts.host import Heartbeat
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.signals.record import Source
 from tracecore.simulation.fleet import GPUS, SECOND, Event, Fleet, Job
-from tracecore.simulation.reading import Clock, culprit, detector, facts_of
+from tracecore.simulation.reading import Clock, culprit, detector, facts_of, log_of
 
 #: Detectors among which the jobs are divided, as the partitions of a stream are.
 PARTITIONS: Final = 8
@@ -294,11 +294,8 @@ def _reports(
 
 
 def _report(job: Job, rank: int, at: int, step: int, took: float, last: int | None = None, count: int = 1) -> Progress:
-    path = (
-        f"/scratch/logs/{job.id}_{rank}.out" if job.pod(rank) is None else f"/var/log/pods/{job.pod(rank)}/{rank}.log"
-    )
     return Progress(
-        time=at, last_time=last, count=count, source=Source(path, ident=f"step:{job.attempt}:{rank}:{at}"),
+        time=at, last_time=last, count=count, source=Source(log_of(job, rank), ident=f"step:{job.attempt}:{rank}:{at}"),
         node=job.node(rank), pod=job.pod(rank), job=job.name, rank=rank, attempt=job.attempt, step=step,
         loss=1.8, iter_time_s=took,
     )  # fmt: skip

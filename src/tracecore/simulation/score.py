@@ -77,15 +77,15 @@ def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], 
     for page in sorted(pages, key=lambda page: page.at):
         fresh = False
         for id in page.new:
-            truth = behind.get(id)
+            known = behind.get(id)
             headline = lives[id][-1].document["headline"] if id in lives else id
-            if truth is None or truth.planned:
-                false_pages.append(f"{headline}{' (planned)' if truth else ''}")
-            elif truth.number in paged and not fresh:
-                duplicates.append(f"{truth.cause}, {truth.play}, {truth.end}: {headline}")
+            if known is None or known.planned:
+                false_pages.append(f"{headline}{' (planned)' if known else ''}")
+            elif known.number in paged and not fresh:
+                duplicates.append(f"{known.cause}, {known.play}, {known.end}: {headline}")
             else:
                 fresh = True
-                paged.setdefault(truth.number, page.at)
+                paged.setdefault(known.number, page.at)
     total = Row(cause="all")
     rows: dict[str, Row] = {}
     wrong: list[str] = []
@@ -94,8 +94,8 @@ def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], 
             continue
         mine = [life for id, life in lives.items() if behind[id] is truth]
         row = rows.setdefault(truth.cause, Row(cause=truth.cause))
-        for one in (row, total):
-            _count(one, truth, mine, paged.get(truth.number))
+        for counted in (row, total):
+            _count(counted, truth, mine, paged.get(truth.number))
         if truth.signal and not _is_right(truth, mine):
             said = [_root(life) or life[-1].document["headline"] for life in mine]
             wrong.append(f"{truth.cause}, {truth.play}, {truth.end}, {truth.ranks} ranks, {truth.job}: {said}")
