@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from tracecore.patterns import types
-from tracecore.simulation.fleet import GPUS, SECOND, START, Event, Job, draw
-from tracecore.simulation.paging import Page
+from tracecore.simulation import run
+from tracecore.simulation.fleet import DAY, GPUS, SECOND, START, Event, Fleet, Job, draw
+from tracecore.simulation.paging import Page, pages
 from tracecore.simulation.plays import Play, catalogue
 from tracecore.simulation.reading import facts_of
 from tracecore.simulation.run import Told, Truth
@@ -37,27 +38,41 @@ def test_a_fleet_of_the_published_size_fails_as_often_as_published() -> None:
     assert len([event for event in draw(256, 54, 3).events if event.noise]) >= 50 * 99
 
 
-def _job(scheduler: str) -> Job:
-    return Job(
-        name="480001" if scheduler == "slurm" else "ml/llm-1", id=480_001, numbered=1, scheduler=scheduler,  # type: ignore[arg-type]
-        nodes=[f"n{number}" for number in range(3)], begins=START, ends=START + SECOND, step_s=1.0, timeout_s=180,
-    )  # fmt: skip
+def _job(scheduler: str, number: int = 1) -> Job:
+    name = str(480_000 + number) if scheduler == "slurm" else f"ml/llm-{number}"
+    fields = {
+        "name": name, "id": 480_000 + number, "numbered": number, "scheduler": scheduler,
+        "nodes": [f"n{number}-{which}" for which in range(3)], "begins": START, "ends": START + DAY, "step_s": 2.0,
+        "timeout_s": 180, "reported": START,
+    }  # fmt: skip
+    return msgspec.convert(fields, Job)
 
 
-PLAYS = [(cause, play) for cause in catalogue().causes for play in cause.plays]
+PLAYS = [(cause, play, end) for cause in catalogue().causes for play in cause.plays for end in play.ends]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
-def test_every_play_that_gives_signals_gives_facts_about_its_job_or_node(scheduler: str) -> None:
-    job = _job(scheduler)
-    for cause, play in PLAYS:
-        if scheduler == "kubernetes" and not any(line.of == "kubernetes" for line in play.lines):
+def test_every_play_by_itself_is_told_rightly(scheduler: str) -> None:
+    truths: list[Truth] = []
+    told: list[Told] = []
+    for number, (cause, play, end) in enumerate(PLAYS):
+        if end == "cancelled" and scheduler == "kubernetes":
             continue
-        event = Event(number=1, at=START, slot=0, cause=cause.cause, play=play, rank_share=0.5, end=play.ends[0])
-        facts = facts_of(event, job)
-        assert facts, (cause.cause, play.play)
-        assert {fact.job for fact in facts} <= {None, job.name}
-        assert {fact.node for fact in facts} <= {None, *job.nodes}
+        job = _job(scheduler, number)
+        event = Event(
+            number=number, at=START + 3600 * SECOND, slot=0, cause=cause.cause, play=play, end=end,
+            rank_share=number / len(PLAYS), planned=cause.planned,
+        )  # fmt: skip
+        fleet = Fleet(nodes=3, days=1, slots=[[job]], spares=["spare"], events=[event])
+        outcome = run.play(fleet, 0, 1)
+        truths += outcome.truths
+        told += outcome.told
+    found = score(truths, told, pages(told), 7)
+    assert not found.wrong, table(found)
+    assert not found.duplicates, table(found)
+    assert not found.false_pages, table(found)
+    assert not found.total.missed_pages, table(found)
 
 
 def test_every_other_rank_is_heard_when_collectives_time_out() -> None:
