@@ -10,7 +10,7 @@ from tracecore.agent.component import Factory
 @cache
 def factories() -> tuple[Factory, ...]:
     """Every type of component that works."""
-    from tracecore.agent.exporters import debug, file, nop, otlp_grpc, otlp_http, webhook
+    from tracecore.agent.exporters import debug, file, kafka, nop, otlp_grpc, otlp_http, webhook
     from tracecore.agent.extensions import basicauth, bearertokenauth, file_storage, health_check
     from tracecore.agent.processors import (
         attributes,
@@ -54,6 +54,7 @@ def factories() -> tuple[Factory, ...]:
         otlp_http.FACTORY,
         otlp_grpc.FACTORY,
         webhook.FACTORY,
+        kafka.FACTORY,
         nop.FACTORY,
         file_storage.FACTORY,
         health_check.FACTORY,

@@ -38,7 +38,7 @@ _EXPORTERS: Final = _names(
     alertmanager alibabacloudlogservice awscloudwatchlogs awsemf awskinesis awss3 awsxray azureblob
     azuredataexplorer azuremonitor bmchelix carbon cassandra clickhouse coralogix datadog dataset doris dynatrace
     elasticsearch f5cloud faro googlecloud googlecloudpubsub googlecloudstorage googlemanagedprometheus
-    honeycombmarker influxdb instana jaeger jaegerthrift kafka kinetica loadbalancing logging logicmonitor logzio
+    honeycombmarker influxdb instana jaeger jaegerthrift kinetica loadbalancing logging logicmonitor logzio
     loki mezmo opencensus opensearch otelarrow parquet prometheus prometheusremotewrite pulsar rabbitmq sapm
     sematext sentry signalfx skywalking splunkhec stef sumologic syslog tencentcloudlogservice tinybird zipkin
     """
