@@ -18,7 +18,7 @@ from tracecore.stream.config import Options
 from tracecore.stream.partition import Message, Partition
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, messages, story, stored
+from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, messages, stored, story
 
 END = time.time_ns() // SECOND * SECOND - 600 * SECOND
 
