@@ -93,9 +93,10 @@ def messages(
         divided, _ = partitioner.divide(wire.payload([fact for _, fact in batch], now))
         for partition, entries in divided.items():
             yield Sent(partition, now, encoding.encode("logs", {"resource_logs": entries}), layout)
-    for later in range(1, 15):
+    # So late that stalls, which go on for ever, grow by ten minutes only.
+    for later in (30, 60, 4500):
         for partition in range(groups.partitions):
-            yield Sent(partition, end + later * 10 * SECOND, b"", layout)
+            yield Sent(partition, end + later * SECOND, b"", layout)
 
 
 def stored(store: Store) -> dict[str, Any]:
@@ -117,3 +118,26 @@ def stored(store: Store) -> dict[str, Any]:
         told.pop("verdict.revision", None)
         found[number].append(msgspec.json.encode(told))
     return {entry[0]: entry[1:] for entry in found.values()}
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compare what two stores say, and name the fields that differ."""
+    differ: list[str] = []
+    for id in sorted(found.keys() | expected.keys()):
+        one, other = found.get(id), expected.get(id)
+        if one is None or other is None:
+            differ.append(f"{id} is {'missing' if one is None else 'new'}: {str(one or other)[:300]}")
+        elif one != other:
+            pairs = [*zip(map(_plain, one), map(_plain, other), strict=False)]
+            differ += [
+                f"{id} {name}: {a.get(name)!r} is not {b.get(name)!r}"
+                for a, b in pairs
+                for name in {*a, *b}
+                if a.get(name) != b.get(name)
+            ]
+            differ += [f"{id}: {len(one)} documents, not {len(other)}"] * (len(one) != len(other))
+    assert not differ, "\n".join(line[:1000] for line in differ[:20])
+
+
+def _plain(text: Any) -> dict[str, Any]:
+    return msgspec.json.decode(text) if text[:1] in ("{", b"{") else {"state": text}

@@ -20,7 +20,7 @@ from tracecore.signals.otlp import decoding
 from tracecore.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from recorded import PARTITIONS, RECORDED, SEED, Sent, messages, story
+from recorded import PARTITIONS, RECORDED, SEED, Sent, assert_same, messages, story
 from test_partitions import END, joined
 from workers import Sender, Workers
 
@@ -78,7 +78,7 @@ def test_every_recorded_incident_is_as_one_process_says(one_broker: Brokers, wor
     sender = Sender(one_broker, topic)
     sender.send(sent_by(tuple(RECORDED), Groups(partitions)))
     workers.wait(sender.flush(), 500)
-    assert workers.found() == alone(tuple(RECORDED))
+    assert_same(workers.found(), alone(tuple(RECORDED)))
 
 
 def test_killed_workers_lose_and_double_nothing(one_broker: Brokers, workers: Workers) -> None:
@@ -94,7 +94,7 @@ def test_killed_workers_lose_and_double_nothing(one_broker: Brokers, workers: Wo
         workers.kill(CHANCE.choice(workers.processes))
         workers.start(one_broker, topic)
     workers.wait(sender.flush())
-    assert workers.found() == alone(SOME)
+    assert_same(workers.found(), alone(SOME))
 
 
 def test_a_worker_that_sleeps_and_wakes_does_no_harm(one_broker: Brokers, workers: Workers) -> None:
@@ -113,7 +113,7 @@ def test_a_worker_that_sleeps_and_wakes_does_no_harm(one_broker: Brokers, worker
     first.send_signal(signal.SIGCONT)
     sender.send(sent[2 * len(sent) // 3 :])
     workers.wait(sender.flush())
-    assert workers.found() == alone(SOME)
+    assert_same(workers.found(), alone(SOME))
 
 
 def test_workers_that_come_and_go_move_partitions_without_loss(one_broker: Brokers, workers: Workers) -> None:
@@ -129,7 +129,7 @@ def test_workers_that_come_and_go_move_partitions_without_loss(one_broker: Broke
             workers.stop(workers.processes[0])
         time.sleep(CHANCE.uniform(0.2, 2.5))
     workers.wait(sender.flush())
-    assert workers.found() == alone(SOME)
+    assert_same(workers.found(), alone(SOME))
 
 
 def test_brokers_killed_in_turn_under_load_lose_nothing(three_brokers: Brokers, workers: Workers) -> None:
@@ -149,7 +149,7 @@ def test_brokers_killed_in_turn_under_load_lose_nothing(three_brokers: Brokers, 
         three_brokers.begin(number)
         three_brokers.wait()
     workers.wait(sender.flush())
-    assert workers.found() == alone(SOME)
+    assert_same(workers.found(), alone(SOME))
 
 
 def test_updates_reach_the_topic_of_incidents_with_the_revisions_of_the_store(
@@ -199,7 +199,7 @@ def test_a_poison_message_goes_to_the_dead_letters_and_detection_goes_on(one_bro
     poison = Sent(0, sent[0].time, b"\xff\xff this is no payload", b"1/8")
     sender.send([*sent[:5], poison, *sent[5:]])
     workers.wait(sender.flush())
-    assert workers.found() == alone(SOME[:4])
+    assert_same(workers.found(), alone(SOME[:4]))
     consumer = reading(one_broker, dead)
     (message,) = consumer.consume(1, 20.0)
     consumer.close()
@@ -257,4 +257,4 @@ def test_the_store_away_pauses_reading_and_nothing_is_lost(
             connection.execute(text(ends))
     admin.dispose()
     workers.wait(sender.flush())
-    assert workers.found() == alone(SOME[:12])
+    assert_same(workers.found(), alone(SOME[:12]))

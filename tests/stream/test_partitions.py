@@ -18,9 +18,10 @@ from tracecore.stream.config import Options
 from tracecore.stream.partition import Message, Partition
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, messages, stored, story
+from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, assert_same, messages, stored, story
 
-END = time.time_ns() // SECOND * SECOND - 600 * SECOND
+#: Any time in the past, always the same.
+END = 1_780_000_000 * SECOND
 
 
 def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50) -> None:
@@ -37,9 +38,9 @@ def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50
         partition.write()
 
 
-@pytest.mark.parametrize("count", [PARTITIONS or 3, 11])
+@pytest.mark.parametrize("count", [PARTITIONS or 3])
 def test_partitions_end_with_what_one_process_says(tmp_path: Path, count: int) -> None:
-    arrivals = story(RECORDED[SEED % 12 :: 12], END)
+    arrivals = story(RECORDED[SEED % 40 :: 40], END)
     found = {}
     for groups in (Groups(1), Groups(count)):
         store = Store.open(str(tmp_path / f"{groups.partitions}.db"), durable=False)
@@ -47,7 +48,7 @@ def test_partitions_end_with_what_one_process_says(tmp_path: Path, count: int) -
         found[groups.partitions] = stored(store)
         store.close()
     assert found[1]
-    assert found[count] == found[1]
+    assert_same(found[count], found[1])
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 8, 9, 64, 100])
@@ -76,14 +77,14 @@ def test_a_job_is_in_one_partition_with_and_without_its_namespace() -> None:
 
 def test_no_fact_has_more_copies_than_the_bound() -> None:
     groups = Groups(64)
-    arrivals = story(RECORDED[:20], END)
+    arrivals = story(RECORDED[:5], END)
     used = Counter(one.partition for one in messages(arrivals, groups, END) if one.value)
     assert 0 < len(used) <= COPIES
 
 
 def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
     groups = Groups(1)
-    sent = [*messages(story(RECORDED[SEED % 20 :: 20], END), groups, END)]
+    sent = [*messages(story(RECORDED[SEED % 60 :: 60], END), groups, END, largest=5)]
     log = [Message(offset, one.time, one.value, one.layout) for offset, one in enumerate(sent)]
     store = Store.open(str(tmp_path / "whole.db"), durable=False)
     joined(sent, groups, store)
@@ -103,7 +104,7 @@ def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
         round_ += 1
         partition.take(log[offset : offset + 5], time.time_ns())
     assert round_ > 3
-    assert stored(store) == expected
+    assert_same(stored(store), expected)
     store.close()
 
 

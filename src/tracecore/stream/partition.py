@@ -39,7 +39,7 @@ from tracecore.stream.config import Options
 log = logging.getLogger("tracecore.stream")
 
 #: Looks in which a gap of the log is passed: a second each, and more where the gap is longer than so many seconds.
-LOOKS: Final = 600
+LOOKS: Final = 120
 #: A lease of a partition ends only when another worker takes it.
 FOREVER: Final = (1 << 63) - 1
 #: Messages between the offset that was stored and the first that is still there.
