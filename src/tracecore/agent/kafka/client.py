@@ -174,7 +174,7 @@ def library() -> Any:
     return confluent_kafka
 
 
-def partitions_of(client: Any, topic: str, timeout: float = FIRST_ANSWER) -> int:
+def partitions_of(client: Any, topic: str, timeout: float | None = None) -> int:
     """Ask the brokers for the number of partitions of a topic.
 
     Raises:
@@ -182,9 +182,10 @@ def partitions_of(client: Any, topic: str, timeout: float = FIRST_ANSWER) -> int
     """
     kafka = library()
     try:
-        found = client.list_topics(topic, timeout=timeout).topics.get(topic)
+        answer = client.list_topics(topic, timeout=FIRST_ANSWER if timeout is None else timeout)
     except kafka.KafkaException as error:
         raise KafkaError(f"no broker answers: {said(error)}") from None
+    found = answer.topics.get(topic)
     if found is None or found.error is not None or not found.partitions:
         raise KafkaError(f"there is no topic {topic!r}: make it first, with as many partitions as it is to have")
     return len(found.partitions)
