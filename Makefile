@@ -42,11 +42,11 @@ format: $(READY)
 bench: $(READY)  ## measure, print the table, fail above a committed ceiling
 	@$(BIN)/python -m bench
 
-mutants: $(READY) ## change the code at random (MUTANTS, MUTANTS_SEED) and fail if tests notice too little
-	@$(BIN)/python tests/mutants.py
+mutants: $(READY) ## change the code at random (MUTANTS, MUTANTS_SEED) and fail if tests notice too few
+	@$(BIN)/python -m tests.mutants
 
 interop: $(READY) ## compare with other people's programs where the machine has them
-	@$(BIN)/pytest -m interop tests/interop
+	@$(BIN)/pytest -m interop tests/interop tests/notify
 
 soak: $(READY)   ## torture the agent for hours (SOAK_SECONDS, SOAK_SEED): no line may be lost
 	@$(BIN)/python tests/torture/soak.py

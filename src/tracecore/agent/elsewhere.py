@@ -81,6 +81,6 @@ PROFILES: Final = "pipelines of profiles are not supported here; run them in a C
 
 
 def remedy(kind: str, type: str) -> str:
-    """What to do about a component of the Collector that is not here; empty for a name that no Collector knows."""
+    """Return advice for a component of the Collector that is missing here; empty for an unknown name."""
     known = type.replace("_", "").removesuffix(kind) in _KNOWN[kind] or kind == "connector"
     return f'the {kind} "{type}" is not supported here; {_REMEDY[kind]}' if known else ""

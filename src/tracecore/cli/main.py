@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # name -> (module holding a click command named `command`, one line of help).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "diagnose": ("tracecore.cli.diagnose", "Read what a dead run left behind and say what broke."),
+    "archive": ("tracecore.cli.archive", "Diagnose many bundles, keep their facts, diagnose them again."),
     "fr": ("tracecore.cli.fr", "Analyse Flight Recorder dumps alone: who is missing, what mismatches."),
     "patterns": ("tracecore.cli.patterns", "The catalogue: list, show, test, lint, schema, new."),
     "replay": ("tracecore.cli.replay", "Run cases against their goldens."),

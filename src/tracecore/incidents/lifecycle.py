@@ -32,7 +32,7 @@ REFRESH: Final = 60 * SECOND
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of an incident over a restart.
+    """The part of an incident that is kept over a restart.
 
     Args:
         id: of the incident.

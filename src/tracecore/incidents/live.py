@@ -81,7 +81,7 @@ class LiveIncidents:
 
     @property
     def dropped(self) -> Counter[str]:
-        """What was forgotten because a limit was reached, by kind."""
+        """Return how much was forgotten because a limit was reached, by kind."""
         return self._jobs.dropped
 
     def restore(self, memories: Iterable[Memory], now: int) -> int:

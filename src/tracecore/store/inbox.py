@@ -1,4 +1,4 @@
-"""What the detector keeps: facts that wait for it, its state over restarts, and which process runs it."""
+"""Storage of the detector: waiting facts, its state over restarts, and the process that runs it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Inbox:
             return [Waiting(row.number, row.at, row.tenant, row.payload) for row in connection.execute(query)]
 
     def size(self) -> int:
-        """How many wait."""
+        """Return how many wait."""
         with self._database.read() as connection:
             return connection.execute(select(func.count()).select_from(inbox)).scalar_one()
 

@@ -1,4 +1,4 @@
-"""What goes on in a `patterndetector`, whichever pipelines it stands in.
+"""The work of a `patterndetector`, whichever pipelines it stands in.
 
     lines → blocks → recipes ┐
     dumps → join             ├→ facts → bridges → engine → verdicts → incidents
@@ -28,7 +28,7 @@ from tracecore.agent.processors.patterndetector.clock import AHEAD, Clock
 from tracecore.agent.processors.patterndetector.grouping import Groups, Summary
 from tracecore.agent.processors.patterndetector.lines import by_layer, layer_of_resource
 from tracecore.agent.processors.patterndetector.options import Options
-from tracecore.agent.processors.patterndetector.pulse import Pulse
+from tracecore.agent.processors.patterndetector.pulse import Pulse, own_names
 from tracecore.agent.processors.patterndetector.records import FROM_AHEAD, Records
 from tracecore.agent.processors.patterndetector.senders import REFUSED, TOO_MANY, TOO_MANY_JOBS, Senders
 from tracecore.agent.processors.patterndetector.stalls import Stalls
@@ -99,7 +99,7 @@ class Detection:
         self._senders = Senders(options.facts, accept=accept, note=setting.meter.note)
         #: Whether verdicts and incidents of other detectors are passed on.
         self.accepts = accept
-        self._pulse = Pulse()
+        self._pulse = Pulse(own_names())
         self._thinner = FactThinner(min(INTERVAL, options.progress.stall_after // 4))
         #: Sources of what was read, and when, whose facts have not left yet.
         self._waiting: list[tuple[int, Ack]] = []
@@ -276,7 +276,7 @@ class Detection:
         return facts, self._judged(now, last=last)
 
     def evaluate(self, now: int, *, last: bool = False) -> tuple[list[Emission], list[Update], tuple[Ack, ...]]:
-        """What is to be told now: verdicts, and updates of incidents; and who waits for them to arrive."""
+        """Return the verdicts and incident updates to send now, and who waits for their delivery."""
         instant = self._begin(now, last=last)
         self.held_back = None
         if instant is None:
