@@ -7,6 +7,8 @@ rate is taken from, ran on a real cluster; this is one machine that talks to its
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import random
 import subprocess
@@ -35,7 +37,9 @@ INCIDENTS = int(os.environ.get("BENCH_INCIDENTS", "100000"))
 SECONDS = float(os.environ.get("BENCH_SECONDS", "60"))
 LONG = 1800.0
 NODES, JOBS = 2_000, 5_000
-ROUNDS, VIEWERS, SENDERS, RECORDS = 20, 10, 4, 100
+ROUNDS, VIEWERS, SENDERS, RECORDS = 20, 10, 16, 100
+#: Requests that are made before the clock starts; a round of them tells 2,500 incidents in four revisions.
+POOL, TOLD = 1_000, 2_500
 SECOND = 10**9
 DAY = 86_400 * SECOND
 PATTERNS = ("gpu_fault", "nccl_hang", "host_oom", "hbm_ecc", "worker_crash", "ib_link_flap", "storage_failure")
@@ -78,6 +82,7 @@ def _database(kind: str, place: str, seconds: float) -> list[Measurement]:
     _fill(place)
     with _server(place) as (address, process), httpx.Client(base_url=address, timeout=60) as client:
         rows = _pages(kind, client)
+        rows.append(_assistant(kind, address, client))
         rows.append(_viewers(kind, address, process))
     return rows + _ingest(kind, place, seconds)
 
@@ -177,6 +182,44 @@ def _pages(kind: str, client: httpx.Client) -> list[Measurement]:
     return [Measurement(f"server.{kind}.pages", slowest[1], "ms p95", "≤ 200", note)]
 
 
+def _assistant(kind: str, address: str, client: httpx.Client) -> Measurement:
+    """Calls of an AI assistant, with the official client of the protocol."""
+    from mcp import ClientSession
+    from mcp.client.streamable_http import streamable_http_client
+
+    some = client.get("/api/v1/incidents?limit=100").json()["incidents"]
+
+    async def talk() -> dict[str, list[float]]:
+        times: dict[str, list[float]] = {}
+        async with (
+            streamable_http_client(f"{address}/mcp") as (reading, writing, *_),
+            ClientSession(reading, writing) as session,
+        ):
+            await session.initialize()
+            for turn in range(ROUNDS):
+                one = some[turn * 7 % len(some)]
+                for tool, arguments in (
+                    ("list_incidents", {"state": "active"}),
+                    ("list_incidents", {"node": one["nodes"][0]}),
+                    ("get_incident", {"id": one["id"]}),
+                    ("get_evidence", {"id": one["id"]}),
+                    ("search", {"text": "xid 79"}),
+                    ("verify_claim", {"id": one["id"], "claim": f"{one['nodes'][0]} had an Xid"}),
+                    ("explain_pattern", {"name": one["pattern"]}),
+                ):
+                    begun = time.perf_counter()
+                    answer = await session.call_tool(tool, arguments)
+                    times.setdefault(tool, []).append((time.perf_counter() - begun) * 1000)
+                    assert not answer.is_error, (tool, answer.content)
+        return times
+
+    slowest = max(
+        ((tool, sorted(times)[int(len(times) * 0.95) - 1]) for tool, times in asyncio.run(talk()).items()),
+        key=lambda one: one[1],
+    )
+    return Measurement(f"server.{kind}.mcp", slowest[1], "ms p95", "≤ 200", f"slowest of 6 tools: {slowest[0]}")
+
+
 def _viewers(kind: str, address: str, process: subprocess.Popen[bytes]) -> Measurement:
     def used(seconds: float) -> float:
         before = _cpu(process.pid)
@@ -205,18 +248,22 @@ def _viewers(kind: str, address: str, process: subprocess.Popen[bytes]) -> Measu
 
 def _ingest(kind: str, place: str, seconds: float, name: str = "") -> list[Measurement]:
     now, chance = time.time_ns(), random.Random(2)
+    pool = [_request(number, chance, now) for number in range(POOL)]
+    turns = itertools.count()
     with _server(place) as (address, process):
         before, peak = _cpu(process.pid), 0.0
-        lock, counts = threading.Lock(), {"events": 0, "refused": 0, "number": 0}
+        lock, counts = threading.Lock(), {"events": 0, "refused": 0}
         last: dict[str, int] = {}
         deadline = time.monotonic() + seconds
 
         def send() -> None:
             with httpx.Client(base_url=address, timeout=60) as client:
                 while time.monotonic() < deadline:
-                    with lock:
-                        counts["number"] += 1
-                        request, revisions = _request(counts["number"], chance, now)
+                    # Every round speaks of other incidents and verdicts: the first digits of their ids.
+                    again, which = divmod(next(turns), POOL)
+                    request, revisions = pool[which]
+                    mark = f"-{again + 1:04x}"
+                    request = request.replace(b"-ffff", mark.encode())
                     headers = {"Content-Type": "application/x-protobuf"}
                     try:
                         status = client.post("/v1/logs", content=request, headers=headers).status_code
@@ -226,6 +273,7 @@ def _ingest(kind: str, place: str, seconds: float, name: str = "") -> list[Measu
                         if status == 200:
                             counts["events"] += RECORDS
                             for id, revision in revisions.items():
+                                id = id.replace("-ffff", mark)
                                 last[id] = max(last.get(id, 0), revision)
                         else:
                             counts["refused"] += 1
@@ -262,8 +310,8 @@ def _request(number: int, chance: random.Random, now: int) -> tuple[bytes, dict[
     """A request of ten incidents and ninety verdicts; every incident is told several times, in rising revisions."""
     entries, revisions = [], {}
     for place in range(RECORDS // 10):
-        which = INCIDENTS + (number * 10 + place) % 5_000
-        revision = 1 + (number * 10 + place) // 5_000
+        which = (0xFFFF << 32) + (number * 10 + place) % TOLD
+        revision = 1 + (number * 10 + place) // TOLD
         told = document(which, random.Random(which), now, revision)
         record = wire.to_record(told)
         revisions[told["id"]] = revision
@@ -275,7 +323,7 @@ def _request(number: int, chance: random.Random, now: int) -> tuple[bytes, dict[
             "time_unix_nano": now,
             "event_name": "tracecore.verdict",
             "attributes": {
-                "verdict.id": f"xid_correlation-{chance.randrange(50_000):012x}", "verdict.revision": number,
+                "verdict.id": f"xid_correlation-ffff{chance.randrange(30_000):08x}", "verdict.revision": number + 1,
                 "verdict.status": "active", "pattern.name": "xid_correlation", "pattern.role": "cause",
                 "pattern.headline": "Xid 79 on gpu-node-0017", "pattern.remediation": "Drain the node.",
             },

@@ -1,4 +1,4 @@
-"""Failures of the fourth round. Run by record_round_four.py; steps and loggers are those of train_round_three.py."""
+"""Failures of the fourth round. Run by record_round_four.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from train_round_three import RANK, SCENARIO, SCRATCH, WORLD, alone, finish, forever, library, log, report, start, steps
+from training import RANK, SCRATCH, WORLD, alone, finish, forever, library, log, report, run, start, steps
 
 
 # --- hangs -----------------------------------------------------------------------------------------------------------
@@ -393,4 +393,4 @@ def preflight_and_train() -> None:
 
 if __name__ == "__main__":
     sys.modules.setdefault("train_round_four", sys.modules["__main__"])
-    globals()[SCENARIO]()
+    run(globals())

@@ -1,17 +1,11 @@
-"""Failures of the third round: other signals, storage errors, launchers and loggers. Run by record_round_three.py.
-
-RANK=… WORLD_SIZE=… python train_round_three.py SCENARIO STYLE
-"""
+"""Failures of the third round: other signals, storage errors, launchers and loggers. Run by record_round_three.py."""
 
 from __future__ import annotations
 
-import ctypes
 import datetime
 import errno
 import json
-import logging
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -21,112 +15,22 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-SCENARIO = sys.argv[1]
-STYLE = sys.argv[2] if len(sys.argv) > 2 else "titan"
-RANK = int(os.environ.get("RANK", "0"))
-WORLD = int(os.environ.get("WORLD_SIZE", "1"))
-SCRATCH = os.environ.get("SCRATCH", "/tmp")
-TIMEOUT = datetime.timedelta(seconds=15)
-logging.basicConfig(
-    format="%(asctime)s | %(levelname)-8s | %(name)s:%(funcName)s:%(lineno)d - %(message)s",
-    level=logging.INFO,
-    stream=sys.stdout,
+from training import (
+    RANK,
+    SCRATCH,
+    TIMEOUT,
+    WORLD,
+    alone,
+    finish,
+    forever,
+    library,
+    log,
+    report,
+    run,
+    start,
+    step,
+    steps,
 )
-log = logging.getLogger("pretrain")
-loss_now = 9.0
-
-
-def report(number: int, seconds: float, loss: float, **more: float) -> None:
-    """Print one step the way this scenario's framework does."""
-    now = datetime.datetime.now()
-    if STYLE == "titan":
-        print(
-            f"[rank{RANK}]:[titan] {now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d} - root - INFO -"
-            f" step: {number:2d}  loss: {loss:7.4f}  grad_norm:  1.2031  memory:  3.01GiB(2.17%)"
-            f"  tps: {int(4096 / seconds):,}  tflops: 11.20  mfu: 1.13%",
-            flush=True,
-        )
-    elif STYLE == "deepspeed":
-        print(
-            f"[{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03d}] [INFO] [logging.py:128:log_dist] [Rank {RANK}]"
-            f" step={number}, skipped=0, lr=[0.0001], mom=[(0.9, 0.999)]",
-            flush=True,
-        )
-        print(
-            f"steps: {number} loss: {loss:.4f} iter time (s): {seconds:.3f} samples/sec: {32 / seconds:.3f}", flush=True
-        )
-    elif STYLE == "hf":
-        row = {"loss": round(loss, 4), "grad_norm": 1.7, "learning_rate": 4.9e-05, "epoch": number / 100, **more}
-        print(row, flush=True)
-    elif STYLE == "maxtext":
-        print(
-            f"I{now:%m%d %H:%M:%S}.{now.microsecond:06d} {os.getpid()} metric_logger.py:118] completed step: {number},"
-            f" seconds: {seconds:.3f}, TFLOP/s/device: 41.213, Tokens/s/device: {4096 / seconds:.3f},"
-            f" total_weights: 65536, loss: {loss:.3f}",
-            flush=True,
-        )
-    elif STYLE == "loguru":
-        print(
-            f"{now:%Y-%m-%d %H:%M:%S}.{now.microsecond // 1000:03d} | INFO     | __main__:train:142 -"
-            f" step {number}/2000 | loss {loss:.4f} | dt {seconds * 1e3:.1f}ms",
-            flush=True,
-        )
-    elif STYLE == "json":
-        row = {"time": f"{now.isoformat()}", "severity": "INFO", "rank": RANK, "message": f"step {number}",
-               "train/loss": round(loss, 4), "train/step_time": round(seconds, 4)}  # fmt: skip
-        print(json.dumps(row), flush=True)
-    elif STYLE == "bare":
-        print(f"epoch 0 batch {number} loss {loss:.4f}", flush=True)
-    else:
-        log.info("step %d | loss %.4f | step_time %.3f s", number, loss, seconds)
-
-
-def start(backend: str = "nccl", timeout: datetime.timedelta = TIMEOUT) -> None:
-    torch.cuda.set_device(0)
-    dist.init_process_group(backend, timeout=timeout)
-
-
-def step(number: int, group: dist.ProcessGroup | None = None, work: float = 0.15, size: int = 4096) -> None:
-    global loss_now
-    began = time.time()
-    time.sleep(work * random.uniform(0.9, 1.1))
-    rows = torch.ones(size, device="cpu" if dist.get_backend() == "gloo" else "cuda")
-    dist.all_reduce(rows, group=group)
-    torch.cuda.synchronize()
-    loss_now *= 0.985
-    report(number, time.time() - began, loss_now)
-
-
-def steps(count: int, first: int = 0, **options: object) -> None:
-    for number in range(first, first + count):
-        step(number, **options)  # type: ignore[arg-type]
-
-
-def alone(count: int) -> None:
-    """Steps of a process without peers."""
-    for number in range(count):
-        time.sleep(0.1)
-        report(number, 0.1, 5.0 - number / 50)
-
-
-def finish() -> None:
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def forever(what: str = "") -> None:
-    if what:
-        log.info(what)
-    time.sleep(600)
-
-
-def library(name: str, source: str) -> ctypes.CDLL:
-    """Compile C and load it."""
-    place = f"{SCRATCH}/{name}{RANK}"
-    Path(f"{place}.c").write_text(source)
-    subprocess.run(["gcc", "-O0", "-shared", "-fPIC", "-w", "-o", f"{place}.so", f"{place}.c"], check=True)
-    return ctypes.CDLL(f"{place}.so")
 
 
 # --- hangs -----------------------------------------------------------------------------------------------------------
@@ -853,4 +757,4 @@ def fails_then_succeeds() -> None:
 
 
 if __name__ == "__main__":
-    globals()[SCENARIO]()
+    run(globals())

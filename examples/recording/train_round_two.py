@@ -1,98 +1,20 @@
-"""Failures of the second round: other frameworks, loggers and layouts. Run by record_round_two.py.
-
-RANK=… WORLD_SIZE=… python train_round_two.py SCENARIO STYLE
-"""
+"""Failures of the second round: other frameworks, loggers and layouts. Run by record_round_two.py."""
 
 from __future__ import annotations
 
 import datetime
 import json
-import logging
 import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-
-SCENARIO = sys.argv[1]
-STYLE = sys.argv[2] if len(sys.argv) > 2 else "keyvalue"
-RANK = int(os.environ.get("RANK", "0"))
-WORLD = int(os.environ.get("WORLD_SIZE", "1"))
-SCRATCH = os.environ.get("SCRATCH", "/tmp")
-TIMEOUT = datetime.timedelta(seconds=18)
-logging.basicConfig(format="%(asctime)s [%(levelname)s] %(name)s: %(message)s", level=logging.INFO, stream=sys.stdout)
-log = logging.getLogger("trainer")
-loss_now = 8.0
-
-
-def report(number: int, seconds: float, loss: float) -> None:
-    """Print one step the way this scenario's framework does."""
-    if STYLE == "json":
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        row = {
-            "ts": now,
-            "level": "info",
-            "rank": RANK,
-            "step": number,
-            "loss": round(loss, 4),
-            "iter_s": round(seconds, 4),
-        }
-        print(json.dumps(row), flush=True)
-    elif STYLE == "megatron":
-        stamp = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")
-        print(
-            f" [{stamp}] iteration {number:8d}/    1000 | consumed samples: {number * 32:12d} | elapsed time per"
-            f" iteration (ms): {seconds * 1e3:.1f} | learning rate: 1.5E-04 | global batch size:    32 |"
-            f" lm loss: {loss:.6E} |"
-            " loss scale: 1.0 | grad norm: 0.842 | number of skipped iterations:   0 | number of nan iterations:   0 |",
-            flush=True,
-        )
-    elif STYLE == "nanogpt":
-        print(f"iter {number}: loss {loss:.4f}, time {seconds * 1e3:.2f}ms, mfu 31.20%", flush=True)
-    elif STYLE == "logging":
-        log.info("step=%d loss=%.4f step_time=%.3fs lr=3.0e-04", number, loss, seconds)
-    elif STYLE == "bar":
-        print(f"\rEpoch 0:  {number}/1000 [00:{number % 60:02d}<09:11, 1.81it/s, loss={loss:.3f}]", end="", flush=True)
-    else:
-        print(f"rank {RANK} step {number} loss {loss:.4f} time {seconds:.3f}", flush=True)
-
-
-def start(backend: str = "nccl", timeout: datetime.timedelta = TIMEOUT) -> None:
-    torch.cuda.set_device(0)
-    dist.init_process_group(backend, timeout=timeout)
-
-
-def step(number: int, group: dist.ProcessGroup | None = None, work: float = 0.15, size: int = 4096) -> None:
-    global loss_now
-    began = time.time()
-    time.sleep(work * random.uniform(0.9, 1.1))
-    rows = torch.ones(size, device="cuda")
-    dist.all_reduce(rows, group=group)
-    torch.cuda.synchronize()
-    loss_now *= 0.985
-    report(number, time.time() - began, loss_now)
-
-
-def steps(count: int, first: int = 0, **options: object) -> None:
-    for number in range(first, first + count):
-        step(number, **options)  # type: ignore[arg-type]
-
-
-def finish() -> None:
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def forever(what: str = "") -> None:
-    if what:
-        log.info(what)
-    time.sleep(600)
+from training import RANK, SCRATCH, TIMEOUT, WORLD, finish, forever, log, report, run, start, step, steps
 
 
 # --- hangs -----------------------------------------------------------------------------------------------------------
@@ -679,4 +601,4 @@ def cublas_has_no_room() -> None:
 
 
 if __name__ == "__main__":
-    globals()[SCENARIO]()
+    run(globals())

@@ -386,3 +386,23 @@ route: {{receiver: mail, group_wait: 0s, group_interval: 10s}}
     assert "Subject: Resolved: GPU 3 fell off the bus" in over
     first = next(line for line in opened.splitlines() if line.startswith("Message-ID")).partition(": ")[2]
     assert f"In-Reply-To: {first}" in over
+
+
+def test_metrics_say_what_was_sent_and_what_waits(slack: World, receiver: Receiver) -> None:
+    from starlette.testclient import TestClient
+
+    from tracecore.server.app import make_app
+
+    app = make_app(slack.store, clock=slack.clock)
+    app.state.notifier = slack.notifier
+    slack.put()
+    slack.run(12)
+    receiver.faults = [500, 500]
+    slack.put("2", job="other")
+    slack.run(11)
+    slack.clock.forward(90)
+    text = TestClient(app, base_url="http://127.0.0.1").get("/metrics").text
+    assert 'tracecore_server_notifications_total{outcome="sent"} 1.0' in text
+    assert 'tracecore_server_notifications_total{outcome="retried"} 2.0' in text
+    overdue = next(line for line in text.splitlines() if line.startswith("tracecore_server_notifications_overdue"))
+    assert 80 < float(overdue.split()[1]) < 95

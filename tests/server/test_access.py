@@ -63,6 +63,40 @@ def test_scopes(
     assert answer.status_code == status, answer.text
 
 
+def test_a_tenant_sees_only_nodes_it_has_to_do_with(guarded: httpx.Client, sqlite_store: Store) -> None:
+    one = incident(7, node="only-red", headline="a secret of red", job="red-job")
+    sqlite_store.put([read_update(one, now=T0, tenant="red")], T0)
+    red, blue = bearer(sqlite_store, "read", tenant="red"), bearer(sqlite_store, "read", tenant="blue")
+    assert guarded.get("/api/v1/nodes/only-red", headers=red).status_code == 200
+    assert guarded.get("/api/v1/nodes/only-red", headers=blue).status_code == 404
+    for path in ("/api/v1/nodes?limit=100", "/api/v1/search?q=only", "/nodes", "/nodes?q=only"):
+        assert "only-red" in guarded.get(path, headers=red | {"Accept": "*/*"}).text
+        assert "only-red" not in guarded.get(path, headers=blue | {"Accept": "*/*"}).text.replace('value="only', "")
+    shared = guarded.get("/api/v1/nodes", headers=blue).json()["nodes"]
+    assert shared, "blue has a node"
+    assert {row["reason"] for row in shared} == {""}, "another tenant's headline may be the reason"
+
+
+def test_a_sender_can_fetch_its_token(guarded: httpx.Client, sqlite_store: Store) -> None:
+    secret = bearer(sqlite_store, "ingest")["Authorization"].removeprefix("Bearer ")
+    grant = {"grant_type": "client_credentials", "client_id": "nvsentinel", "scope": "ingest"}
+    for given in ({"data": grant | {"client_secret": secret}}, {"data": grant, "auth": ("nvsentinel", secret)}):
+        said = guarded.post("/oauth2/token", **given)  # type: ignore[arg-type]
+        assert (said.status_code, said.json()["token_type"], said.headers["cache-control"]) == (
+            200,
+            "Bearer",
+            "no-store",
+        )
+        headers = {"Authorization": f"Bearer {said.json()['access_token']}"}
+        assert guarded.post("/v1/logs", headers=headers).status_code == 200
+    for wrong in (grant, grant | {"client_secret": secret[:-1]}, grant | {"client_secret": ""}):
+        refused = guarded.post("/oauth2/token", data=wrong)
+        assert (refused.status_code, refused.json()["error"]) == (401, "invalid_client")
+    other = guarded.post("/oauth2/token", data={"grant_type": "password", "client_secret": secret})
+    assert (other.status_code, other.json()) == (400, {"error": "unsupported_grant_type"})
+    assert guarded.post("/oauth2/token", headers={"Authorization": "Basic %%"}, data=grant).status_code == 401
+
+
 def test_wrong_revoked_and_expired_tokens_are_nobody(guarded: httpx.Client, sqlite_store: Store) -> None:
     right = bearer(sqlite_store, "read")
     assert guarded.get("/api/v1/incidents", headers=right).status_code == 200
@@ -78,7 +112,7 @@ def test_secrets_of_tokens_are_not_kept(sqlite_store: Store) -> None:
     _, text = sqlite_store.tokens.create("t", ["read"], who="test", now=T0)
     with sqlite_store.database.read() as connection:
         held = str([*connection.exec_driver_sql("SELECT * FROM api_tokens")])
-    assert text.rpartition("_")[2] not in held
+    assert text.split("_", 2)[2] not in held
     assert "$argon2id$" in held
 
 
@@ -178,6 +212,7 @@ def test_bodies_and_rates_are_bounded(sqlite_store: Store) -> None:
         (ServeOptions(listen="nowhere"), "not an address"),
         (ServeOptions(listen="127.0.0.1:1", tls_cert="a"), "both"),
         (ServeOptions(listen="127.0.0.1:1", behind_proxy=True, oidc=OIDC), "--base-url"),
+        (ServeOptions(listen="127.0.0.1:1", behind_proxy=True, proxy_from="10.0.0.0/99"), "--proxy-from '10.0.0.0/99'"),
     ],
 )
 def test_unsafe_options_are_refused(options: ServeOptions, said: str) -> None:

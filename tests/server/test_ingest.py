@@ -13,6 +13,7 @@ from made import SECOND, T0, incident
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
+from tracecore.facts.host import Heartbeat
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.incidents import wire as incident_wire
@@ -95,6 +96,33 @@ def test_facts_become_an_incident_a_job_and_a_node(store: Store) -> None:
     assert [(event.kind, event.value) for event in node.events] == [("xid", 79.0)]
     assert [gpu.gpu for gpu in node.node.gpus] == ["0000:3b:00.0"]
     assert Inbox(store.database).size() == 0
+
+
+def test_a_node_that_stops_sending_is_silent_until_it_sends_again(store: Store) -> None:
+    clock = Clock()
+    ingest, detector = Ingest(store, clock), Detector(store, clock)
+    # One that only an incident speaks of is not expected to send.
+    store.put_incident(incident(1, state="resolved"), clock.now)
+
+    def hear(*nodes: str) -> None:
+        source = Source(path="agent", ident=f"{clock.now}")
+        ingest.take("logs", facts(*(Heartbeat(time=clock.now, source=source, node=name) for name in nodes)))
+
+    def states(minutes: int, *nodes: str) -> dict[str, str]:
+        for _ in range(minutes * 2):
+            hear(*nodes)
+            clock.now += 30 * SECOND
+            detector.step()
+            detector._judge_silence()
+        return {row.name: row.state for row in store.nodes.find().nodes}
+
+    assert detector._holds_lease()
+    both = {"gpu-node-1": "healthy", "gpu-node-17": "healthy", "gpu-node-2": "healthy"}
+    assert states(8, "gpu-node-1", "gpu-node-2") == both
+    assert states(7, "gpu-node-1") == both | {"gpu-node-2": "silent"}
+    assert states(2, "gpu-node-1", "gpu-node-2") == both
+    said = [(row.name, row.detail) for row in store.changes.after(0) if row.kind == "node"]
+    assert said == [("gpu-node-2", "silent"), ("gpu-node-2", "healthy")]
 
 
 def test_facts_that_arrive_twice_change_nothing(store: Store) -> None:

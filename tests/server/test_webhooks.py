@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,6 +16,7 @@ from tracecore.facts.kubernetes import NodePressure, NodeReadiness
 from tracecore.server.webhooks.report import mapped
 from tracecore.server.webhooks.senders import BadPayload, alertmanager, nvsentinel
 
+HERE = Path(__file__).parent
 NOW = 1_800_000_000_000_000_000
 
 
@@ -74,7 +77,20 @@ def test_an_xid_of_nvsentinel() -> None:
     assert isinstance(lost, GpuLost), "79 means that the GPU is gone"
     assert (fact.code, fact.gpu, fact.node) == (79, "0000:3b:00.0", "gpu-node-17")
     assert fact.time == 1_794_805_200_500_000_000
-    assert fact.uid == "nvsentinel:nvsentinel://east/healthevents/6a1b2c3d-0000-4000-8000-000000000001"
+    assert fact.uid.startswith("nvsentinel:nvsentinel://east/healthevents/")
+
+
+def test_an_event_that_is_exported_again_under_another_id_is_the_same_fact() -> None:
+    first, again, other = cloud_event(), cloud_event() | {"id": "another"}, cloud_event(nodeName="gpu-node-18")
+    uids = [mapped(nvsentinel(event, NOW)).facts[0].uid for event in (first, again, other)]
+    assert uids[0] == uids[1] != uids[2]
+
+
+@pytest.mark.parametrize("code", [["79"], ["XID_79"], [79], ["DCGM_FR_X", "79"]])
+def test_a_code_is_written_in_several_ways(code: list[object]) -> None:
+    fact = mapped(nvsentinel(cloud_event(checkName="XID_ERROR_79", errorCode=code), NOW)).facts[0]
+    assert isinstance(fact, Xid)
+    assert fact.code == 79
 
 
 @pytest.mark.parametrize(
@@ -118,6 +134,19 @@ def test_alerts() -> None:
     (pressure,) = mapped(alertmanager(alert("NodeMemoryPressure"), NOW)).facts
     assert isinstance(pressure, NodePressure)
     assert mapped(alertmanager(alert("Watchdog"), NOW)).skipped == {"no_mapping": 1}
+
+
+def test_what_a_real_alertmanager_sent() -> None:
+    """Requests of Alertmanager 0.25: a node that is not ready, an Xid in dcgm-exporter's labels, the node is back."""
+    sent = [json.loads(line) for line in (HERE / "recorded/alertmanager-0.25.jsonl").read_text().splitlines()]
+    (down,), (xid, lost), (up,) = (mapped(alertmanager(one, NOW)).facts for one in sent)
+    assert isinstance(down, NodeReadiness)
+    assert isinstance(up, NodeReadiness)
+    assert (down.node, down.ready, up.node, up.ready) == ("gpu-node-17", False, "gpu-node-17", True)
+    assert down.uid != up.uid
+    assert isinstance(xid, Xid)
+    assert isinstance(lost, GpuLost)
+    assert (xid.code, xid.gpu, xid.node) == (79, "0000:3b:00.0", "gpu-node-17")
 
 
 def test_the_same_alert_sent_again_is_the_same_fact() -> None:

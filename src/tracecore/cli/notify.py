@@ -26,7 +26,7 @@ _config = click.option(
 
 @click.group("notify", cls=Group)
 def command() -> None:
-    """Who is told about incidents, and how.
+    """Check and try the routes of notifications.
 
     Example: tracecore notify check notify.yaml
     """

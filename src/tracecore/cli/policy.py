@@ -44,7 +44,7 @@ def list_(as_json: bool) -> None:
 @click.argument("name")
 @json_option("As JSON on stdout.")
 def show(name: str, as_json: bool) -> None:
-    """What a policy does: NAME of one that ships with tracecore, or a file."""
+    """Explain a policy: NAME of one that ships with tracecore, or a file."""
     import msgspec
 
     from tracecore.actions.policy import STOPPED

@@ -34,6 +34,11 @@ Example: tracecore serve --demo
 @click.option("--tls-cert", metavar="FILE", help="Certificate (PEM).")
 @click.option("--tls-key", metavar="FILE", help="Its key (PEM).")
 @click.option("--behind-proxy", is_flag=True, help="A proxy in front ends TLS; believe its X-Forwarded headers.")
+@click.option(
+    "--proxy-from",
+    metavar="NETWORKS",
+    help="Believe those headers only from these addresses; this machine and private networks by default.",
+)
 @click.option("--base-url", default="", metavar="URL", help="How people reach the server, where a proxy is in front.")
 @click.option("--oidc-issuer", metavar="URL", help="Let people sign in with this OpenID Connect provider.")
 @click.option("--oidc-client-id", metavar="ID")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct):
-    """How a case went: it passed when there are no failures."""
+    """The result of a case, which passed if there are no failures."""
 
     case: Case
     failures: list[str]
@@ -57,7 +57,7 @@ def run_case(kind: type[Pattern[Any]], case: Case, *, update: bool = False, gold
 
 
 def render(emissions: Sequence[Emission], *, revisions: bool = True) -> str:
-    """What stands, as the text of a golden."""
+    """Return the standing verdicts as the text of a golden file."""
     documents = []
     for emission in sorted(emissions, key=_order):
         document = emission.document()

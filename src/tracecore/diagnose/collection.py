@@ -51,7 +51,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Got(msgspec.Struct, kw_only=True):
-    """What became of an item: `missing` says why there is nothing of it."""
+    """The result for one item: `missing` says why there is nothing of it."""
 
     name: str
     what: str
@@ -63,7 +63,7 @@ class Got(msgspec.Struct, kw_only=True):
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What to collect.
+    """The items to collect.
 
     Args:
         paths: logs and other files, directories taken whole.

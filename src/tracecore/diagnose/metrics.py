@@ -128,7 +128,7 @@ class Stamper:
         return Scale(one.series, factor, one.offset - factor)
 
     def _stamp(self, point: Point, values: Sequence[float]) -> list[Scale | None]:
-        """What recipes make of these values of a series, each given as an offset; None where nothing reads it."""
+        """Return what recipes make of these values of a series, each given as an offset; None if no recipe reads it."""
         name = _OWN_NAMES.get(point.name, point.name)
         if name in _USED:
             own: Attributes = {_OWN_LABELS.get(label, label): value for label, value in point.labels.items()}

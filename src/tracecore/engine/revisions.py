@@ -79,7 +79,7 @@ class Revisions:
                     unchanged = False
             after[verdict.episode] = standing
         self._stats.emitted += len(out)
-        if before:
+        if before and rest is verdicts:  # otherwise all that was said still holds
             out += self._retract(window, after, final, instant)
         window.standing = after or None
         window.said = verdicts if unchanged and len(after) == len(verdicts) else ()

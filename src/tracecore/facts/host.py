@@ -57,7 +57,7 @@ class NodeSilence(Fact, frozen=True, kw_only=True):
 
 
 class Heartbeat(Fact, frozen=True, kw_only=True):
-    """The agent of a node is alive and reads the streams of a job there, whether or not they say anything."""
+    """The agent of a node is alive; it reads the streams of a job there, or no job runs there."""
 
     kind: ClassVar[str] = "heartbeat"
     layer: ClassVar[str] = "stdout"

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from tracecore.facts.fact import Fact, order
-from tracecore.facts.host import NodeSilence, SlurmState
+from tracecore.facts.host import Heartbeat, NodeSilence, SlurmState
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress, RunFinished
@@ -90,7 +90,8 @@ class SilenceBridge:
 
     def observe(self, fact: Fact) -> None:
         """Take a fact in: a sign of life of its node, a step of its job, or the end of either."""
-        if fact.approximate:
+        if fact.approximate or (isinstance(fact, Heartbeat) and fact.job is None):
+            # Of a node where no job runs, which can be switched off.
             return
         cohort = self._cohort(fact.job)
         if isinstance(fact, RunFinished):

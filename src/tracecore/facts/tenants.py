@@ -1,4 +1,4 @@
-"""Whose job a fact is about, where several teams share a cluster.
+"""The owner of the job that a fact is about, where several teams share a cluster.
 
 Two namespaces may have jobs of the same name, and a pod may say any name. In Kubernetes a job is therefore known by its
 namespace and its name (`team-a/llm-7b`). The namespace is the one of the pod, which the kubelet says, so nothing that a

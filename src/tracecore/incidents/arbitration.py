@@ -102,7 +102,7 @@ def _is_history(t: Footprint, run: JobRun) -> bool:
 
 
 def _worst_first(incidents: list[Incident], run: JobRun) -> list[Incident]:
-    """What ended the run first. A restart that never made a step only shows what the attempt before it died of."""
+    """Return what ended the run first. A restart without a step only shows what ended the attempt before it."""
 
     def key(incident: Incident) -> tuple[int, int]:
         root = incident.root
@@ -312,7 +312,7 @@ def _was_slow(t: Footprint, attempt: JobAttempt | None) -> bool:
 
 
 def _edges(touches: Sequence[Footprint]) -> list[Edge]:
-    """What explains what. Where two explain each other, the one that comes first in order does."""
+    """Return which verdict explains which. Where two explain each other, the first in order does."""
     place = {t.id: number for number, t in enumerate(_ordered(touches))}
     edges: dict[tuple[str, str], Edge] = {}
     table = precedence.rules_by_names()
@@ -453,14 +453,14 @@ def _last_lines(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -
 
 
 def _transport(root: Footprint, run: JobRun) -> tuple[str, ...]:
-    """What was measured of the transport before the ranks gave up: what they lose afterwards, they lose by that."""
+    """Return transport trouble measured before the ranks gave up: it explains the connections they lost afterwards."""
     given_up = precedence.gave_up(root)
     known = [fact for fact in run.transport if fact.approximate or fact.time <= given_up]
     return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
 
 
 def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> Rest:
-    """What is known beside the root: whom its symptoms wait for, who left a log, how ranks ended."""
+    """Return what the rest of the incident adds to the root: awaited ranks, ranks with a log, ends of ranks."""
     awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
     ended = attempt.ended if attempt is not None else {}
     return Rest(
@@ -476,7 +476,7 @@ def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | 
 
 
 def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], attempt: JobAttempt | None) -> Suspects:
-    """Whom the root names, or a symptom of the same event where it names nobody; and when all are named, nobody is."""
+    """Return the suspects of the root, or of a symptom of the same event if it has none; all ranks count as none."""
     suspects = said.suspects()
     ranks = suspects.ranks
     if not ranks:

@@ -24,7 +24,7 @@ Outcome: TypeAlias = Literal["incident", "no_incident", "nothing_read"]
 
 
 class Diagnosis(msgspec.Struct, kw_only=True):
-    """What a bundle says.
+    """The diagnosis of a bundle.
 
     Args:
         incidents: what ended the run first; empty for a healthy one.
@@ -51,7 +51,7 @@ class Diagnosis(msgspec.Struct, kw_only=True):
         return "no_incident" if self.coverage["bytes_read"] or self.facts else "nothing_read"
 
     def attempt_of(self, incident: Incident) -> tuple[int, int]:
-        """Which of how many attempts of its job an incident belongs to, counted from 1."""
+        """Return the number of an incident's attempt, counted from 1, and the number of attempts of its job."""
         numbers = [attempt.number for attempt in self.run.of(incident.job)]
         which = numbers.index(incident.attempt) + 1 if incident.attempt in numbers else 1
         return which, len(numbers)

@@ -1,4 +1,4 @@
-"""What a verdict touches: the entities, places and times by which it can meet another."""
+"""The footprint of a verdict: the entities, places and times by which it can meet another."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def footprint_of(emission: Emission, job: str, attempt: int) -> Footprint:
-    """What this verdict touches; `job` and `attempt` are where it belongs."""
+    """Return the footprint of this verdict; `job` and `attempt` are where it belongs."""
     verdict = emission.verdict
     evidence = tuple(verdict.evidence())
     suspects = verdict.suspects()

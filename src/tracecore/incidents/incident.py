@@ -1,4 +1,4 @@
-"""What an incident is: one root cause, what it explains, what was not measured."""
+"""An incident: one root cause, what it explains, what was not measured."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def reported(run: JobRun, layers: Mapping[str, int]) -> Incident | None:
 
 
 def _not_started(event: WorkloadEvent) -> str:
-    """What to do about a pod whose container never runs."""
+    """Return advice for a pod whose container never runs."""
     space, _, name = (event.pod or "NAMESPACE/POD").partition("/")
     if event.hint == "image_pull_failure" or "pulling image" in (event.note or ""):
         return (
@@ -116,7 +116,7 @@ def _not_started(event: WorkloadEvent) -> str:
 
 
 def _left(fact: NcclError, peer: str) -> tuple[str, Suspects]:
-    """Whom a rank lost or waits for, as far as it says so: that one is to be looked at, not the one that complains."""
+    """Return the peer that a rank lost or waits for, if it names one: look there, not at the one that complains."""
     if fact.error == "horovod_stall":
         ranks = tuple(sorted({int(word) for word in peer.replace(",", " ").split() if word.isdigit()}))
         return f"Ranks wait in Horovod for {named(ranks)}, and nothing read here says why", Suspects(ranks=ranks)
@@ -273,7 +273,7 @@ def _hung(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
 
 
 def _busy(attempt: JobAttempt, run: JobRun) -> tuple[str, Suspects, Sequence[Fact]] | None:
-    """Of processes that had not ended, the few that say after their last step what they are doing.
+    """Return the few unfinished processes that say after their last step what they are doing.
 
     The others said nothing after a step like any other, as ranks do that wait in a collective.
     """

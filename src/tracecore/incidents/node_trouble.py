@@ -63,7 +63,7 @@ def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collect
 
 
 def _what(fact: Fact, kernel: Collection[str] | None) -> tuple[object, ...] | None:
-    """What tells one kind of trouble from another; None where it is none."""
+    """Return the name of a kind of trouble; None if the verdict is none."""
     if isinstance(fact, HostEvent):
         return (fact.event, fact.process) if fact.event in EVENTS else None
     if isinstance(fact, NicError):

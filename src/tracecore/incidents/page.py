@@ -167,7 +167,7 @@ def _evidence(diagnosis: Diagnosis, incident: Incident) -> Iterator[str]:
 
 
 def _runbook(pattern: str) -> Iterator[str]:
-    """What the pattern's runbook says to do, folded."""
+    """Return the runbook's advice for the pattern, folded."""
     kind = next((kind for kind in types() if kind.name == pattern), None)
     if kind is None:
         return

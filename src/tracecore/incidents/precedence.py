@@ -93,7 +93,7 @@ def died_of(effect: Footprint) -> str:
 
 
 def _not_waiting(cause: Footprint, effect: Footprint) -> bool:
-    """Who failed is not among those that waited, and the wait had not ended when it failed."""
+    """Whether the failed rank is none of those that waited, and failed before the wait ended."""
     waiting = set(effect.fields.get("hanging_ranks") or ())
     if cause.ranks and cause.ranks <= waiting:
         return False
@@ -148,7 +148,7 @@ def _place(hang: Footprint) -> tuple[bool, int, int, str]:
 
 
 def _missing(cause: Footprint, effect: Footprint) -> bool:
-    """Who crashed did not do so because it could not join."""
+    """Whether the crash was no consequence of a failure to join."""
     return not any(f.kind == "rendezvous_failure" for f in cause.evidence) and not _joined(cause, effect)
 
 
@@ -157,7 +157,7 @@ def _joined(cause: Footprint, effect: Footprint) -> bool:
 
 
 def _stuck_there(cause: Footprint, effect: Footprint) -> bool:
-    """Who is waited for is one of those that are stuck, as far as either is known."""
+    """Whether the rank that is waited for is one of the stuck ranks, as far as either is known."""
     stuck = cause.ranks | frozenset(cause.fields.get("ranks") or ())
     return not stuck or not effect.ranks or not stuck.isdisjoint(effect.ranks)
 
@@ -440,7 +440,7 @@ def explanation(cause: Footprint, effect: Footprint, rules: Sequence[Rule] | Non
 
 
 def who(touch: Footprint) -> str:
-    """Whom a verdict is about, in two words."""
+    """Return the entity that a verdict is about, in two words."""
     if touch.ranks and len(touch.ranks) <= 4:
         ranks = ", ".join(map(str, sorted(touch.ranks)))
         return f"rank {ranks}" if len(touch.ranks) == 1 else f"ranks {ranks}"

@@ -1,4 +1,4 @@
-"""How a run went, from facts alone: its jobs, their attempts, who took part, and how each process ended.
+"""The course of a run, from facts alone: jobs, attempts, participants, and the end of each process.
 
 Arbitration asks this before it blames anybody: a failure of a run that went on and finished is no incident.
 """
@@ -156,7 +156,7 @@ class JobRun(msgspec.Struct, kw_only=True):
 
 
 def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
-    """What these facts say about the run.
+    """Return the course of the run according to these facts.
 
     Args:
         end: end of the recording.

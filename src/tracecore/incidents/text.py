@@ -99,7 +99,7 @@ def _alike(one: Incident, other: Incident) -> bool:
 
 
 def all_clear(diagnosis: Diagnosis) -> str:
-    """What to say where there is no incident: how sure that is, and what is not known."""
+    """Return the text for a run without an incident: how sure that is, and what is not known."""
     if diagnosis.status == "nothing_read":
         return "Nothing could be read here, so nothing is known about this run. " + (
             "See below for the reasons." if diagnosis.coverage["skipped"] else "There is no file with anything in it."
@@ -137,7 +137,7 @@ def class_and_decision(failure: Mapping[str, Any]) -> str:
 
 
 def where(incident: Incident) -> str:
-    """Whom to look at, in words; the process that wrote a log where nobody has a name."""
+    """Return the suspects in words; the process that wrote a log if nobody has a name."""
     suspects = incident.suspects
     parts = []
     if suspects.ranks:
@@ -179,7 +179,7 @@ def decisive(diagnosis: Diagnosis, incident: Incident, count: int = _QUOTED) -> 
 
 
 def last_lines(diagnosis: Diagnosis, incident: Incident) -> Iterator[tuple[str, tuple[tuple[int, str], ...]]]:
-    """What the suspects wrote last, each with its place in words."""
+    """Return the last lines of the suspects, each with its place in words."""
     for own in incident.last_lines:
         doing = f" (it {own.doing})" if own.doing else ""
         yield f"{own.path}:{own.lines[0][0]}, the last lines of rank {own.rank}{doing}", own.lines
@@ -188,7 +188,7 @@ def last_lines(diagnosis: Diagnosis, incident: Incident) -> Iterator[tuple[str, 
 
 
 def unexplained_end(diagnosis: Diagnosis, incident: Incident) -> Excerpt | None:
-    """What the only suspect wrote last, where others saw it end and nothing of its own says why."""
+    """Return the last lines of a single suspect that others saw end, where its own lines do not say why."""
     ranks = incident.suspects.ranks
     own = [fact for fact in incident.evidence if fact.rank in ranks]
     if len(ranks) != 1 or not own or not all(isinstance(f, ExitStatus | LauncherFailure) for f in own):

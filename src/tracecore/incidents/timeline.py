@@ -154,14 +154,14 @@ def _row(rows: list[Moment], fact: Fact, role: str) -> None:
 
 
 def words(fact: Fact) -> str:
-    """What was seen, without whom and where."""
+    """Return what was seen, without rank and place."""
     if isinstance(fact, Progress):
         return f"last step reported: {fact.step}" if fact.step is not None else "last report of progress"
     return msgspec.structs.replace(fact, rank=None, node=None, pod=None, gpu=None).describe()
 
 
 def _shorten(rows: list[Moment], limit: int) -> list[Moment]:
-    """Of a long list the rows that matter most, in their order: causes, then the first and last of the rest."""
+    """Return the rows of a long list that matter most, in order: causes, then the first and last of the rest."""
     if len(rows) <= limit:
         return rows
     weight = {"cause": 0, "symptom": 1, "": 1}

@@ -53,7 +53,7 @@ def _client() -> httpx.Client:
 
 
 def _seconds(text: str) -> float:
-    """What `Retry-After` says, in seconds."""
+    """Return the seconds in `Retry-After`."""
     try:
         return min(max(float(text), 0.0), MAX_WAIT_S)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is told: one message about the incidents of one group."""
+"""One message about the incidents of one group."""
 
 from __future__ import annotations
 

@@ -151,6 +151,13 @@ class Notifier:
             self._pool.submit(self._deliver, delivery)
         return more
 
+    def overdue_s(self) -> float:
+        """Tell for how long the message that is due the longest has waited; 0 where none is due."""
+        now = self._clock()
+        with self._store.database.read() as connection:
+            due = connection.execute(select(func.min(_GROUPS.next_at)).where(_GROUPS.active == 1)).scalar()
+        return max(now - due, 0) / SECOND if due is not None else 0.0
+
     def wait(self) -> None:
         """Wait until nothing is being delivered; for tests and for one-off runs."""
         while True:
@@ -403,7 +410,7 @@ class Notifier:
 
 
 class _Suppression:
-    """What keeps incidents from being told at one time: silences, inhibition, mute times."""
+    """The reasons not to notify at one time: silences, inhibition, mute times."""
 
     def __init__(self, connection: Connection, config: Config, silences: list[Silence], now: int) -> None:
         self._config, self._now = config, now
@@ -415,7 +422,7 @@ class _Suppression:
             self._active = [(one.id, one.labels) for one in [*found.values()][:MAX_ACTIVE]]
 
     def standing(self, one: Known, route: Route) -> Standing:
-        """How an incident stands for a group of a route."""
+        """Return the state of an incident in a group of a route."""
         if not one.active:
             return "resolved"
         silenced = any(all_match(silence.matchers, one.labels) for silence in self._silences)

@@ -42,7 +42,7 @@ class Member(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Plan(msgspec.Struct, kw_only=True, frozen=True):
-    """What to do with a group now.
+    """The next step for a group.
 
     Args:
         reason: why to send; None to send nothing.

@@ -1,4 +1,4 @@
-"""Which context a group of statements is for, when nobody said so; and paths with and without their context.
+"""Inference of a group's context from its statements; and paths with and without their context.
 
 The paths decide: the most specific context any of them names. A context that lacks a function or symbol which the
 statements use gives way to a more specific one that has it.

@@ -59,8 +59,12 @@ class Related(Generic[F]):
 
     def lasting(self, fact: Fact, oldest: int, newest: int) -> F | None:
         """The first that is related to this fact, ended at `oldest` or later and began at `newest` or earlier."""
-        found = (timeline.first(oldest, newest) for timeline in self._of(fact))
-        return min((one for one in found if one is not None), key=order, default=None)
+        best: F | None = None
+        for timeline in self._of(fact):
+            found = timeline.first(oldest, newest)
+            if found is not None and (best is None or order(found) < order(best)):
+                best = found
+        return best
 
     def some(self, fact: Fact, oldest: int, newest: int, most: int) -> Sequence[F]:
         """The first of those that are related to this fact and began at this time; of each kind at most so many."""
@@ -86,7 +90,11 @@ class Related(Generic[F]):
         if index is None:
             index = self._indexes[known] = _Index(self._facts, self._names, known)
         for lacking in index.lacking:
-            timeline = index.groups.get(tuple([None if place in lacking else names[place] for place in known]))
+            if lacking:
+                key = tuple([None if place in lacking else names[place] for place in known])
+            else:
+                key = names if len(known) == len(names) else tuple([names[place] for place in known])
+            timeline = index.groups.get(key)
             if timeline is not None:
                 yield timeline
 

@@ -53,7 +53,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a recipe did to a case.
+    """The result of a recipe's case.
 
     Args:
         attributes: the record's attributes afterwards.

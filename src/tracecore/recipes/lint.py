@@ -1,4 +1,4 @@
-"""What every recipe must have, checked over all of them.
+"""Checks that every recipe must pass.
 
 A check takes a recipe file with its cases and what is documented, and gives problems that begin with `file:line`. They
 are the functions in `CHECKS`; run all with `python -m tracecore.recipes.lint`.

@@ -1,4 +1,4 @@
-"""Which lines of files that are followed can matter, asked before anything is parsed.
+"""The choice of lines in followed files that can matter, made before anything is parsed.
 
 What recipes select (`plan`), progress sampled (`sampling`), and the lines that complete what was selected: a traceback
 is one thing to recipes and many lines of a file. Each file has a selector of its own, which remembers what it saw

@@ -122,7 +122,7 @@ def prepare(processors: Iterable[recipes.Processor]) -> Prepared:
 
 
 def _of_lines(patterns: Sequence[str], *, always: bool = True) -> tuple[Search, bytes | None]:
-    """What to search for in raw lines, and its database; None where some pattern cannot be searched for."""
+    """Return the patterns to search for in raw lines, and their database; None if one cannot be searched for."""
     from tracecore.ottl.planner.selection import line_search
 
     searched, database = compiled(line_search(patterns, always=always), once=False)
@@ -152,7 +152,7 @@ class _Either:
 
 
 class LayerPlan:
-    """What is known about the text of one layer of evidence, ready to be used. Not for two threads at a time.
+    """The recipes of one layer of evidence, ready to be used. Not for two threads at a time.
 
     Args:
         prepared: from `prepare`.
@@ -212,7 +212,7 @@ class LayerPlan:
         return self._prepared.event_patterns
 
     def _mask(self, words: tuple[str, ...]) -> Mask:
-        """What hides all words but these and those of readers."""
+        """Return the expression that hides all words but these and those of readers."""
         from tracecore.recipes.columns import Mask
 
         if words not in self._masks:
@@ -220,7 +220,7 @@ class LayerPlan:
         return self._masks[words]
 
     def _shapes_of(self, stream: Stream) -> Shapes:
-        """What is known of lines of this kind of stream."""
+        """Return the known shapes of lines of this kind of stream."""
         from tracecore.recipes.shapes import Shapes
 
         ranked = "gen_ai.training.rank" in stream.resource
@@ -258,7 +258,7 @@ class LayerPlan:
         return self._databases[name]
 
     def _asking(self, stream: Stream) -> Ask:
-        """What the reader of a stream and the recipes make of one of its lines."""
+        """Return what the reader of a stream and the recipes make of one line."""
         from tracecore.recipes.shapes import Said
         from tracecore.signals import stamps
         from tracecore.signals.logs import reader

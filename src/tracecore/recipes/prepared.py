@@ -43,7 +43,7 @@ def key(*parts: bytes) -> str:
 
 @cache
 def _surroundings() -> bytes:
-    """What a plan follows from beside its recipes."""
+    """Return everything that a plan depends on beside its recipes."""
     from importlib.metadata import version
 
     digest = hashlib.blake2b(digest_size=_DIGEST)
@@ -58,7 +58,7 @@ def _surroundings() -> bytes:
 
 
 def _features() -> str:
-    """What this processor can do: a database is made for it."""
+    """Return the features of this processor, for which a database is made."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             return next((line for line in file if line.startswith("flags")), "")
@@ -67,7 +67,7 @@ def _features() -> str:
 
 
 def load(name: str, kind: type[T]) -> T | None:
-    """What was kept under this name, if it is whole and nobody else could have written it."""
+    """Return the file kept under this name, if it is complete and nobody else could have written it."""
     place = directory()
     if place is None:
         return None
@@ -104,7 +104,7 @@ def store(name: str, value: object) -> None:
 
 
 def keep(name: str, make: Callable[[], bytes]) -> bytes:
-    """What was kept under this name, or else what is made now and kept for the next process."""
+    """Return what was kept under this name, or make it now and keep it for the next process."""
     found = load(name, bytes)
     if found is None:
         found = make()

@@ -31,7 +31,7 @@ _UNTELLING: Final = re.compile(rb"\d+(?:[:.,TZ/-]\d+){2,}|\d{6,}")
 
 
 class Repeats:
-    """What is remembered of the events of a stream."""
+    """The remembered events of a stream."""
 
     def __init__(self) -> None:
         #: How often each event was seen, by what it says without numbers.

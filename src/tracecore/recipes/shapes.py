@@ -46,12 +46,12 @@ DIGITS: Final = b"0123456789"
 _NUMBER: Final = re.compile(rb"\d+")
 _TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
 _REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
-_UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z]{0,6}0)")
+_UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
 _PROSE: Final = re.compile(rb"\xff(?:[^0-9A-Za-z\xff]{0,3}\xff)+")
 
 
 class Said(NamedTuple):
-    """What reader and recipes make of one line.
+    """The event that reader and recipes make of one line.
 
     Args:
         something: they know it.
@@ -76,7 +76,7 @@ Ask: TypeAlias = Callable[[bytes], Said]
 
 
 class Shape(NamedTuple):
-    """What the numbers of a line mean, each by its place among them.
+    """The meaning of the numbers of a line, each by its place among them.
 
     Args:
         steps: what a number adds to the step, for each of one.
@@ -200,7 +200,7 @@ def _other(digit: int) -> int:
 
 
 def _moved(raw: bytes, begin: int, end: int, ask: Ask, base: Said) -> tuple[Said | None, int]:
-    """What a line says with another number in one place, and how much larger that is; None where it makes no sense."""
+    """Return what a line says with a larger number in one place, and the difference; None if it makes no sense."""
     for place in (end - 1, begin):
         changed = raw[:place] + bytes((_other(raw[place]),)) + raw[place + 1 :]
         said = ask(changed)
@@ -269,14 +269,14 @@ class Rows:
 
 
 class Shapes:
-    """What is known of the lines of streams of one format. Not for two threads at a time.
+    """The known shapes of lines of one format. Not for two threads at a time.
 
     Args:
         ask: what recipes and reader make of a line.
     """
 
     def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+        self.ask = ask
         self._words = _Words()
         #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
         self.keys: dict[bytes, int] = {}
@@ -327,8 +327,8 @@ class Shapes:
         """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
         known = self._alike.setdefault(outline[0], [])
         seen = self._seen.get(outline, 0)
-        if not seen:
-            said = self._ask(raw)
+        if not seen or known:
+            said = self.ask(raw)
             if not said.something or not said.progress:
                 return ALONE if said.something else NOTHING
             if any(end - begin > MAX_DIGITS for begin, end in spans):
@@ -345,7 +345,7 @@ class Shapes:
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
             return ALONE
-        found = learn(raw, spans, cache(self._ask))
+        found = learn(raw, spans, cache(self.ask))
         if isinstance(found, int):
             return found
         known.append(len(self.shapes))
@@ -353,7 +353,7 @@ class Shapes:
         return known[-1]
 
     def without(self) -> tuple[Flags, Flags]:
-        """Which shapes have no step, and which no time."""
+        """Return the shapes without a step, and those without a time."""
         if len(self._without[0]) < len(self.shapes):
             shapes = [shape if isinstance(shape, Shape) else Shape() for shape in self.shapes]
             self._without = (
@@ -374,7 +374,7 @@ class Shapes:
     def agrees(self, variant: int, raw: bytes, step: int) -> bool:
         """Whether a line says what its columns say; if not, its shape is not used any more."""
         number = int(self.rows.shapes[variant])
-        said = self._ask(raw)
+        said = self.ask(raw)
         if said.something and said.progress and (-1 if said.step is None else said.step) == step:
             return True
         self.refused += 1
@@ -386,7 +386,7 @@ class Shapes:
 
 
 class _Words(dict[bytes, bytes]):
-    """What stands for a token of a masked line in an outline."""
+    """Return the placeholder for a token of a masked line in an outline."""
 
     def __missing__(self, token: bytes) -> bytes:
         if len(self) >= MAX_KEYS:

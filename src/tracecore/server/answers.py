@@ -60,7 +60,7 @@ def _matches(asked: str, tag: str) -> bool:
 
 
 def says(kind: type, status: int = 200, description: str = "It worked.") -> dict[int | str, dict[str, Any]]:
-    """What a route's documentation says about its answer."""
+    """Return the documentation of a route's answer."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
     return {status: {"description": description, "content": {"application/json": {"schema": schema}}}}
 

@@ -16,7 +16,7 @@ from starlette.middleware.sessions import SessionMiddleware
 from starlette.routing import Route
 
 from tracecore import __version__
-from tracecore.server import health, login, otlp, problems
+from tracecore.server import health, login, oauth, otlp, problems
 from tracecore.server.answers import schemas
 from tracecore.server.api import ROUTERS, STRUCTS, diagnoses
 from tracecore.server.events import Watcher
@@ -67,6 +67,7 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
     app.include_router(health.router)
     app.include_router(otlp.router)
     app.include_router(login.router)
+    app.include_router(oauth.router)
     app.state.oidc = login.client(settings.oidc) if settings.oidc is not None else None
     for router in ROUTERS:
         app.include_router(router, prefix="/api/v1")

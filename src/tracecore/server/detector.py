@@ -31,6 +31,7 @@ from tracecore.signals.otlp import decoding
 from tracecore.signals.otlp.messages import OtlpError
 from tracecore.store import inbox, writing
 from tracecore.store.inbox import DetectorState, Inbox, Leases, is_held
+from tracecore.store.nodes import SILENT_NS, judge_silence
 from tracecore.store.store import Store
 from tracecore.store.update import IncidentUpdate, read_update
 
@@ -40,6 +41,8 @@ LEASE: Final = "detector"
 LEASE_NS: Final = 15 * SECOND
 #: Seconds between two looks where nobody says that something came.
 IDLE_S: Final = 0.5
+#: How often nodes that stopped sending are looked for.
+SILENCE_EVERY: Final = 30 * SECOND
 #: Requests of one look.
 REQUESTS: Final = 500
 
@@ -79,6 +82,7 @@ class Detector:
         self._state = DetectorState(store.database)
         self._observer = Observer(store)
         self._leased_until = 0
+        self._silence_at = 0
         self.meter = Meter("processor", "server")
 
     def start(self) -> None:
@@ -105,6 +109,7 @@ class Detector:
             try:
                 if self._holds_lease():
                     self.step()
+                    self._judge_silence()
                 else:
                     self._detection = None
             except LeaseLost:
@@ -152,8 +157,7 @@ class Detector:
                 payload = decoding.decode("logs", request.payload)
             except OtlpError:
                 continue
-            observed.look(payload, request.tenant, now)
-            detection.logs(payload, now)
+            observed.look(detection.logs(payload, now), request.tenant, now)
         if not waiting and now < detection.due(now):
             return []
         _, found, acks = detection.evaluate(now)
@@ -177,6 +181,16 @@ class Detector:
             self._wake.set()
         return updates
 
+    def _judge_silence(self) -> None:
+        """Look for nodes that stopped sending; not before those that still send had time to be heard."""
+        now = self._clock()
+        if now >= self._silence_at:
+            self._silence_at = now + SILENCE_EVERY
+            with self._store.database.write() as connection:
+                if not is_held(connection, LEASE, self.owner):
+                    raise LeaseLost
+                judge_silence(connection, now)
+
     def _begin(self, now: int) -> Detection:
         """A detection that goes on where the one before it stopped."""
         self._state = DetectorState(self._store.database)
@@ -195,6 +209,7 @@ class Detector:
         detection = Detection(options, setting)
         detection.restore(now)
         self._detection = detection
+        self._silence_at = now + SILENT_NS
         return detection
 
     def _read(self, update: Update, now: int) -> IncidentUpdate:

@@ -17,6 +17,8 @@ from tracecore.store.tables import incidents
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from tracecore.notify.notifier import Notifier
+
 router = APIRouter(include_in_schema=False)
 
 
@@ -63,6 +65,18 @@ def metrics(request: Request) -> Response:
         _gauge(GaugeMetricFamily, "database_bytes", "Size of the database.", used(state.store.database)),
         _gauge(GaugeMetricFamily, "open_incidents", "Incidents that are not resolved.", _open(state.store)),
     ]
+    notifier: Notifier | None = getattr(state, "notifier", None)
+    if notifier is not None:
+        told = CounterMetricFamily(
+            "tracecore_server_notifications", "Deliveries of notifications, by how they ended.", labels=["outcome"]
+        )
+        for outcome in ("sent", "failed", "retried"):
+            told.add_metric([outcome], notifier.counts[outcome])
+        overdue = notifier.overdue_s()
+        found += [
+            told,
+            _gauge(GaugeMetricFamily, "notifications_overdue_seconds", "How long the oldest one waits to go.", overdue),
+        ]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Found(found))
     return Response(generate_latest() + generate_latest(registry), media_type=CONTENT_TYPE_LATEST)

@@ -28,6 +28,7 @@ _NOT_PAGES: Final = (
     "/static/",
     "/login",
     "/auth/",
+    "/oauth2/",
     "/healthz",
     "/readyz",
     "/metrics",
@@ -84,5 +85,5 @@ class Identity:
 
 
 def of_token(token: Token, how: str = "token") -> Principal:
-    """Who uses a token."""
+    """Return the user of a token."""
     return Principal(name=f"token {token.name}", scopes=frozenset(token.scopes), tenant=token.tenant or None, how=how)

@@ -35,7 +35,7 @@ _VERDICT: Final = "verdict.id"
 
 
 class Taken(msgspec.Struct):
-    """What one request brings."""
+    """The content of one request."""
 
     at: int
     tenant: str = ""

@@ -109,7 +109,7 @@ async def logout(request: Request) -> Response:
 
 
 def principal_of(settings: Oidc, claims: dict[str, Any]) -> Principal:
-    """Who the provider says it is, and what they may do."""
+    """Return the person whom the provider names, and what they may do."""
     email = claims.get("email") if claims.get("email_verified", True) is True else None
     name = str(email or claims.get("preferred_username") or claims.get("sub") or "")
     groups = claims.get(settings.groups_claim)

@@ -1,8 +1,8 @@
-"""What facts say about jobs and nodes, whether or not something is wrong: progress, attempts, Xids, links, heat."""
+"""The state of jobs and nodes from facts, healthy or not: progress, attempts, Xids, links, heat."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -70,6 +70,7 @@ class Observer:
         self._changed: set[str] = set()
         self._points: dict[tuple[str, int, int], dict[str, Any]] = {}
         self._nodes: dict[str, int] = {}
+        self._heard: dict[str, int] = {}
         self._alive: dict[str, int] = {}
         self._gpus: dict[tuple[str, str], int] = {}
         self._events: dict[tuple[str, int, str], dict[str, Any]] = {}
@@ -86,18 +87,21 @@ class Observer:
         held = self._jobs.get(job) or (self._known(job) if job else _Job())
         return max(held.gpus, held.ranks)
 
-    def look(self, payload: Mapping[str, Any], tenant: str, now: int) -> None:
+    def look(self, facts: Iterable[Fact], tenant: str, now: int) -> None:
         """Learn from the facts of a request."""
-        for fact in wire.read(payload).facts:
+        for fact in facts:
             if fact.time > now + 60 * SECOND or fact.time <= 0:
                 continue
             if fact.node:
-                self._place(fact)
+                self._place(fact, now)
             if fact.job:
                 self._job_of(fact, tenant)
 
-    def _place(self, fact: Fact) -> None:
+    def _place(self, fact: Fact, now: int) -> None:
         node = clean(fact.node or "", MAX_NAME)
+        if now > self._heard.get(node, 0) + ALIVE:
+            self._heard[node] = now
+            self._nodes[node] = max(fact.end, self._nodes.get(node, 0))
         if fact.end > self._alive.get(node, 0) + ALIVE or type(fact) in KINDS:
             self._alive[node] = self._nodes[node] = max(fact.end, self._nodes.get(node, 0))
         if fact.job:
@@ -175,7 +179,7 @@ class Observer:
         }  # fmt: skip
 
     def _known(self, name: str) -> _Job:
-        """What the store knows of a job."""
+        """Return the job as the store knows it."""
         with self._database.read() as connection:
             row = connection.execute(select(jobs).where(jobs.c.name == name)).first()
         if row is None:
@@ -201,7 +205,7 @@ class Observer:
         job_writes.report_jobs(self._database, connection, reports)
         job_writes.put_attempts(self._database, connection, tries)
         job_writes.add_progress(self._database, connection, self._points.values())
-        seen = [NodeReport(name=name, at=at) for name, at in self._nodes.items()]
+        seen = [NodeReport(name=name, at=at, heard=self._heard.get(name)) for name, at in self._nodes.items()]
         seen += [NodeReport(name=name, gpu=gpu, at=at) for (name, gpu), at in self._gpus.items()]
         node_writes.report_nodes(self._database, connection, seen)
         node_writes.add_events(self._database, connection, [self._events[key] for key in sorted(self._events)])

@@ -1,4 +1,4 @@
-"""Who a request is from, and what they may do."""
+"""The sender of a request, and what they may do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IMPLIES: Final = {"admin": frozenset(SCOPES), "operate": frozenset({"operate", "
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks.
+    """The sender of a request.
 
     Args:
         name: for notes and the audit log.
@@ -37,7 +37,7 @@ LOCAL: Final = Principal(name="local", scopes=frozenset(SCOPES))
 
 
 def principal(request: Request) -> Principal:
-    """Who asks; an error where nobody is known."""
+    """Return the sender of the request; raise an error if the sender is unknown."""
     found: Principal | None = getattr(request.state, "principal", None)
     if found is None:
         raise HTTPException(401, "sign in, or send an API token", headers={"WWW-Authenticate": "Bearer"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import signal
@@ -10,7 +11,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import uvicorn
@@ -37,8 +38,12 @@ class ServeError(Exception):
     """The server cannot run; the message says why and what to do."""
 
 
+#: Where a proxy is expected: this machine and private networks.
+PRIVATE: Final = "127.0.0.0/8,::1,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,fc00::/7"
+
+
 class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What the command line says; see `tracecore serve --help`."""
+    """The command line; see `tracecore serve --help`."""
 
     listen: str = DEFAULT_LISTEN
     otlp_listen: str = ""
@@ -49,6 +54,7 @@ class ServeOptions(msgspec.Struct, kw_only=True, frozen=True):
     tls_cert: str | None = None
     tls_key: str | None = None
     behind_proxy: bool = False
+    proxy_from: str | None = None
     base_url: str = ""
     auth: bool = False
     oidc: Oidc | None = None
@@ -85,6 +91,11 @@ def settings_of(options: ServeOptions) -> Settings:
         )
     if options.base_url and not options.base_url.startswith(("https://", "http://")):
         raise ServeError("--base-url begins with https:// or http://")
+    for network in filter(None, (options.proxy_from or "").split(",")):
+        try:
+            ipaddress.ip_network(network.strip(), strict=False)
+        except ValueError as error:
+            raise ServeError(f"--proxy-from {network!r}: {error}") from None
     if options.oidc is not None and (reachable or options.behind_proxy) and not options.base_url:
         raise ServeError("signing in needs --base-url: the address that the provider sends people back to")
     return Settings(
@@ -156,7 +167,7 @@ def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.
         server_header=False,
         # Only a proxy that was announced is believed about who asks.
         proxy_headers=settings.behind_proxy,
-        forwarded_allow_ips="*" if settings.behind_proxy else None,
+        forwarded_allow_ips=(options.proxy_from or PRIVATE) if settings.behind_proxy else None,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
         limit_concurrency=2_000,

@@ -1,4 +1,4 @@
-"""How the server runs."""
+"""Settings of the server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Oidc(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Settings(msgspec.Struct, kw_only=True, frozen=True):
-    """What `tracecore serve` was told.
+    """The options of `tracecore serve`.
 
     Args:
         auth: whether callers have to say who they are.

@@ -1,4 +1,4 @@
-"""What changed, in the order in which pages are told of it."""
+"""Changes, in the order in which pages are told of them."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _PLACES: Final = msgspec.json.Decoder(dict[str, list[str]])
 
 
 class IncidentQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Which incidents.
+    """A filter of incidents.
 
     Args:
         state: `active` is open or diagnosed.

@@ -20,7 +20,7 @@ POINTS: Final = 2_000
 
 
 class JobReport(msgspec.Struct, kw_only=True):
-    """What is known of a job now.
+    """The current state of a job.
 
     Args:
         state: empty where nothing new is known.

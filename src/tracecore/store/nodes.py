@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, select, update
 
 from tracecore.store import cursors
 from tracecore.store.database import Database
@@ -28,20 +28,24 @@ from tracecore.store.update import MAX_NAME, clean
 from tracecore.store.writing import seen_nodes
 
 STATES: Final = ("healthy", "degraded", "failed", "silent")
+#: A node that sent facts and then none for so long is silent. Agents send a heartbeat every half minute.
+SILENT_NS: Final = 5 * 60 * 1_000_000_000
 
 
 class NodeReport(msgspec.Struct, kw_only=True):
-    """What is known of a node, or of one GPU of it.
+    """The state of a node, or of one of its GPUs.
 
     Args:
         gpu: its PCI bus id or name; empty for the node itself.
         state: empty where only its being there is known.
+        heard: when facts of it came, by the server's clock.
     """
 
     name: str
     at: int
     gpu: str = ""
     state: NodeState | str = ""
+    heard: int | None = None
     reason: str = ""
     model: str = ""
 
@@ -53,18 +57,27 @@ class Nodes:
         self._database = database
 
     def find(
-        self, *, state: str | None = None, name: str | None = None, limit: int = 100, cursor: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+        tenant: str | None = None,
     ) -> NodePage:
         """Nodes by name.
 
         Args:
             name: the beginning of the name.
+            tenant: only nodes that its jobs ran on or its incidents speak of.
         """
         limit = max(1, min(limit, 5_000))
         table = nodes.c
         statement = select(nodes)
         if state is not None:
             statement = statement.where(func.coalesce(func.nullif(table.override, ""), table.state) == state)
+        if tenant is not None:
+            statement = statement.where(_of_tenant(tenant))
         if name:
             statement = statement.where(table.name.startswith(name, autoescape=True))
         if cursor:
@@ -72,7 +85,7 @@ class Nodes:
             statement = statement.where(table.name > after)
         with self._database.read() as connection:
             rows = connection.execute(statement.order_by(table.name).limit(limit + 1)).all()
-            found = _node_rows(connection, rows[:limit])
+            found = _node_rows(connection, rows[:limit], tenant)
         return NodePage(nodes=found, next=cursors.encode(rows[limit - 1].name) if len(rows) > limit else None)
 
     def get(self, name: str, *, tenant: str | None = None, since: int | None = None) -> NodeDetail | None:
@@ -82,14 +95,15 @@ class Nodes:
             since: of its events.
         """
         with self._database.read() as connection:
-            row = connection.execute(select(nodes).where(nodes.c.name == name)).first()
+            known = select(nodes).where(nodes.c.name == name)
+            row = connection.execute(known if tenant is None else known.where(_of_tenant(tenant))).first()
             if row is None:
                 return None
             held = select(jobs).join(job_nodes, job_nodes.c.job == jobs.c.name).where(job_nodes.c.node == name)
             if tenant is not None:
                 held = held.where(jobs.c.tenant == tenant)
             return NodeDetail(
-                node=_node_rows(connection, [row])[0],
+                node=_node_rows(connection, [row], tenant)[0],
                 incidents=Incidents(self._database)
                 .read(connection, IncidentQuery(node=name, tenant=tenant), limit=100)
                 .incidents,
@@ -103,11 +117,10 @@ class Nodes:
         with self._database.read() as connection:
             return _events(connection, name, since, limit)
 
-    def counts(self) -> dict[str, int]:
-        """How many nodes are in each state."""
-        state = func.coalesce(func.nullif(nodes.c.override, ""), nodes.c.state)
+    def counts(self, tenant: str | None = None) -> dict[str, int]:
+        """Return the number of nodes in each state."""
         with self._database.read() as connection:
-            return {row[0]: row[1] for row in connection.execute(select(state, func.count()).group_by(state))}
+            return count_nodes(connection, tenant)
 
     def report(self, reports: Iterable[NodeReport], events: Iterable[dict[str, Any]] = ()) -> None:
         """Store what is known of nodes and GPUs.
@@ -140,6 +153,11 @@ def report_nodes(database: Database, connection: Connection, reports: Sequence[N
     if not seen:
         return
     seen_nodes(database, connection, seen)
+    heard = [{"which": clean(one.name, MAX_NAME), "at": one.heard} for one in reports if one.heard is not None]
+    if heard:
+        connection.execute(
+            update(nodes).where(nodes.c.name == bindparam("which")).values(heard_at=bindparam("at")), heard
+        )
     for one in reports:
         if one.state and not one.gpu:
             table = nodes.c
@@ -167,13 +185,46 @@ def report_nodes(database: Database, connection: Connection, reports: Sequence[N
         )
 
 
+def judge_silence(connection: Connection, now: int) -> None:
+    """Call healthy nodes silent that stopped sending facts, and silent ones healthy that send again."""
+    table = nodes.c
+    for before, after, holds in (
+        ("healthy", "silent", table.heard_at < now - SILENT_NS),
+        ("silent", "healthy", table.heard_at >= now - SILENT_NS),
+    ):
+        found = connection.execute(select(table.name).where(table.state == before, holds)).scalars().all()
+        if found:
+            reason = f"no data for {SILENT_NS // 60_000_000_000} minutes" if after == "silent" else ""
+            connection.execute(
+                update(nodes).where(table.name == bindparam("which")).values(state=after, reason=reason, state_at=now),
+                [{"which": name} for name in found],
+            )
+            rows = [{"at": now, "kind": "node", "name": name, "detail": after} for name in found]
+            connection.execute(changes.insert(), rows)
+
+
+def count_nodes(connection: Connection, tenant: str | None) -> dict[str, int]:
+    state = func.coalesce(func.nullif(nodes.c.override, ""), nodes.c.state)
+    query = select(state, func.count()).group_by(state)
+    rows = connection.execute(query if tenant is None else query.where(_of_tenant(tenant)))
+    return {row[0]: row[1] for row in rows}
+
+
+def _of_tenant(tenant: str) -> ColumnElement[bool]:
+    """A condition on nodes: jobs of the tenant ran there, or its incidents speak of them."""
+    ran = select(job_nodes.c.node).join(jobs, jobs.c.name == job_nodes.c.job).where(jobs.c.tenant == tenant)
+    own = incident_entities.c
+    told = select(own.name).where(own.kind == "node", own.tenant == tenant)
+    return nodes.c.name.in_(ran.union(told))
+
+
 def add_events(database: Database, connection: Connection, events: Iterable[dict[str, Any]]) -> None:
     rows = [*events]
     if rows:
         connection.execute(database.insert(node_events).on_conflict_do_nothing(), rows)
 
 
-def _node_rows(connection: Connection, rows: Iterable[Row[Any]]) -> list[NodeRow]:
+def _node_rows(connection: Connection, rows: Iterable[Row[Any]], tenant: str | None) -> list[NodeRow]:
     found = [*rows]
     names = [row.name for row in found]
     held: dict[str, list[Gpu]] = {}
@@ -188,10 +239,14 @@ def _node_rows(connection: Connection, rows: Iterable[Row[Any]]) -> list[NodeRow
         .where(incident_entities.c.kind == "node", incidents.c.active == 1, incident_entities.c.name.in_(names[:MOST]))
         .group_by(incident_entities.c.name)
     )
+    if tenant is not None:
+        active = active.where(incident_entities.c.tenant == tenant)
     counts = {r.name: r.total for r in connection.execute(active)}
     return [
         NodeRow(
-            name=row.name, state=row.override or row.state, reason=row.reason, override=row.override,
+            # The reason can be the headline of another tenant's incident.
+            name=row.name, state=row.override or row.state, override=row.override,
+            reason=row.reason if tenant is None or row.state == "silent" else "",
             override_by=row.override_by, first_seen=row.first_seen, last_seen=row.last_seen,
             incidents=counts.get(row.name, 0), gpus=held.get(row.name, []),
         )

@@ -9,8 +9,9 @@ from sqlalchemy import ColumnElement, Connection, and_, func, select, true
 
 from tracecore.store.database import Database
 from tracecore.store.incidents import IncidentQuery, Incidents
+from tracecore.store.nodes import count_nodes
 from tracecore.store.records import Cause, Overview, Recurring, RecurringNode
-from tracecore.store.tables import incident_entities, incidents, jobs, nodes
+from tracecore.store.tables import incident_entities, incidents, jobs
 
 DAYS: Final = 30
 DAY: Final = 86_400 * 1_000_000_000
@@ -36,7 +37,6 @@ def overview(
     recent = and_(whose, table.first_seen >= since)
     with database.read() as connection:
         causes = _causes(connection, recent) if before is None else before.causes
-        state = func.coalesce(func.nullif(nodes.c.override, ""), nodes.c.state)
         job_query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
         if tenant is not None:
             job_query = job_query.where(jobs.c.tenant == tenant)
@@ -51,7 +51,7 @@ def overview(
             .incidents,
             open_count=counted[0],
             unacknowledged=counted[0] - counted[1],
-            nodes={row[0]: row[1] for row in connection.execute(select(state, func.count()).group_by(state))},
+            nodes=count_nodes(connection, tenant),
             jobs={row[0]: row[1] for row in connection.execute(job_query)},
             causes=causes,
             lost_gpu_hours=sum(cause.lost_gpu_hours for cause in causes),

@@ -1,4 +1,4 @@
-"""What people do about incidents: notes, acknowledgements, resolutions, silences; and the log of who did what."""
+"""Actions of people on incidents: notes, acknowledgements, resolutions, silences; and the audit log."""
 
 from __future__ import annotations
 

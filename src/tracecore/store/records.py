@@ -1,4 +1,4 @@
-"""What the store answers with: plain structs. Times are nanoseconds since the epoch (`Time`)."""
+"""Answers of the store: plain structs. Times are nanoseconds since the epoch (`Time`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class IncidentPage(msgspec.Struct, kw_only=True):
 
 
 class Revision(msgspec.Struct, kw_only=True):
-    """What an incident said at one time."""
+    """A revision of an incident."""
 
     revision: int
     state: IncidentState

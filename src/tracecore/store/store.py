@@ -34,7 +34,7 @@ SECRET: Final = "server/secret"
 
 
 class Found(msgspec.Struct, kw_only=True):
-    """What a search found: incidents by their words, jobs and nodes by the beginning of their names."""
+    """The results of a search: incidents by their words, jobs and nodes by the beginning of their names."""
 
     incidents: IncidentPage
     jobs: list[JobRow]
@@ -123,7 +123,7 @@ class Store:
     def overview(
         self, now: int, *, days: int = overviews.DAYS, tenant: str | None = None, before: Overview | None = None
     ) -> Overview:
-        """What is open, how the fleet is, what interrupted it and what comes back; see `overview.overview`."""
+        """Return open incidents, fleet health, interruptions and recurring causes; see `overview.overview`."""
         return overviews.overview(self.database, now, days=days, tenant=tenant, before=before)
 
     def search(self, text: str, *, limit: int = 50, cursor: str | None = None, tenant: str | None = None) -> Found:
@@ -132,7 +132,7 @@ class Store:
         return Found(
             incidents=self.incidents.find(IncidentQuery(text=text, tenant=tenant), limit=limit, cursor=cursor),
             jobs=self.jobs.find(name=first, limit=10, tenant=tenant).jobs if first else [],
-            nodes=self.nodes.find(name=first, limit=10).nodes if first else [],
+            nodes=self.nodes.find(name=first, limit=10, tenant=tenant).nodes if first else [],
         )
 
     def secret(self) -> bytes:

@@ -225,6 +225,8 @@ nodes = Table(
     Column("first_seen", BigInteger, nullable=False),
     Column("last_seen", BigInteger, nullable=False),
     Column("state_at", BigInteger, nullable=False),
+    # When facts of it came last; empty for a node that only incidents speak of.
+    Column("heard_at", BigInteger),
 )
 
 gpus = Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ SECOND: Final = 1_000_000_000
 
 
 class Stored(msgspec.Struct, kw_only=True):
-    """What became of an update.
+    """The result of an update.
 
     Args:
         new: it said something that was not stored before.
@@ -255,15 +256,18 @@ def put_verdicts(database: Database, connection: Connection, rows: Iterable[dict
     """Store verdicts, each in its latest revision."""
     ordered = sorted(rows, key=lambda row: str(row["id"]))
     if ordered:
-        statement = database.insert(verdicts)
-        newer = {column.name: statement.excluded[column.name] for column in verdicts.c if column.name != "id"}
-        connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["id"], set_=newer, where=statement.excluded.revision > verdicts.c.revision
-            ),
-            ordered,
-        )
+        connection.execute(_upsert_verdicts(database), ordered)
     return len(ordered)
+
+
+@functools.lru_cache(4)
+def _upsert_verdicts(database: Database) -> Any:
+    """The statement is kept: to build it takes longer than to store ten verdicts."""
+    statement = database.insert(verdicts)
+    newer = {column.name: statement.excluded[column.name] for column in verdicts.c if column.name != "id"}
+    return statement.on_conflict_do_update(
+        index_elements=["id"], set_=newer, where=statement.excluded.revision > verdicts.c.revision
+    )
 
 
 def _verdict(document: dict[str, Any], one: IncidentUpdate) -> dict[str, Any] | None:

@@ -550,7 +550,7 @@ class Supervisor:
         private.write(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
     def _tidy(self) -> None:
-        """Of old attempts only the records stay."""
+        """Delete the files of old attempts and keep only their records."""
         for path in (self.folder / "attempts").iterdir():
             if path.name.isdigit() and int(path.name) <= self.state.attempt - self.settings.keep:
                 for name in ("evidence", "stacks"):

@@ -32,7 +32,7 @@ class Patience:
 
     @contextmanager
     def __call__(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        """What is done on the connection inside takes so long at most.
+        """Limit the time of everything done on the connection inside.
 
         Raises:
             TimeoutError: it was ended; what was read until then is no answer, though it may look like one.

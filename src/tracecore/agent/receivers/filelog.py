@@ -127,7 +127,7 @@ class FileLogReceiver:
         self._tally.failures(tail.counters.reasons, last=last)
 
     def _outlook(self, tail: FileLog) -> None:
-        """What keeps lines from being read, or will."""
+        """Return what keeps lines from being read, or will."""
         stalled, unreadable, matching = tail.stalled(), tail.unreadable(), tail.matching
         self._numbers |= {
             "polled_files": tail.polled_files,

@@ -291,7 +291,7 @@ class K8sObjects:
         return api.connect(self.options.auth_type, self.options.context)
 
     def tell(self, feed: str, wrong: str) -> None:
-        """What does not work with a feed; nothing when all is well."""
+        """Return the problem with a feed; None if all is well."""
         with self._lock:
             if wrong:
                 self._wrong[feed] = wrong

@@ -255,7 +255,7 @@ def whole(data: bytes) -> bool:
 
 
 def _status(name: str, folder: int) -> Status | None:
-    """Of a regular file that has one name only; None for anything else."""
+    """Return the status of a regular file with exactly one name; None for anything else."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:

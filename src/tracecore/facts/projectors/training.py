@@ -92,7 +92,7 @@ def non_finite(record: Stamped) -> NonFinite | None:
 
 
 def _unreal(record: Stamped) -> str | None:
-    """Which value of a report is itself not finite: a metric, or a sender of its own, has no other way to say so."""
+    """Return the value of a report that is itself not finite. A metric has no other way to say so."""
     for what in ("loss", "grad_norm"):
         value = record.get("tracecore.training." + what)
         if isinstance(value, str):

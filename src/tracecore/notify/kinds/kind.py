@@ -1,4 +1,4 @@
-"""What every way to tell people has in common."""
+"""The interface that every kind of receiver implements."""
 
 from __future__ import annotations
 

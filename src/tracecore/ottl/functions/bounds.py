@@ -1,4 +1,4 @@
-"""What hostile input may cost. Reaching a bound is an error of the statement, never a silent cut."""
+"""Bounds against hostile input. Reaching a bound is an error of the statement, never a silent cut."""
 
 from __future__ import annotations
 

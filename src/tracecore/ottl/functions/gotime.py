@@ -356,7 +356,7 @@ def _skip(value: str, literal: str) -> str | None:
 
 
 def _skipped(value: str, literal: str) -> str:
-    """What is left of the text where the literal stopped matching, for the error."""
+    """Return the rest of the text where the literal stopped matching, for the error."""
     while literal and value and literal[0] == value[0]:
         if literal[0] == " ":
             literal, value = literal.lstrip(" "), value.lstrip(" ")

@@ -42,7 +42,7 @@ class Grok:
         self.types = types
 
     def captures(self, text: str) -> dict[str, Value]:
-        """What each named part captured that is not empty, in its type; an empty map where nothing matches."""
+        """Return the captures that are not empty, each in its type; an empty map if nothing matches."""
         found: dict[str, Value] = {}
         spans = self.pattern.search(text)
         for name, (start, end) in zip(self.pattern.names, spans or (), strict=False):

@@ -47,7 +47,7 @@ def _tables() -> dict[str, list[list[str]]]:
 
 
 def translator(tag: str) -> Callable[[str, str], str]:
-    """What puts a text of a language (a BCP 47 tag) into English, given its layout. ValueError for an unknown tag."""
+    """Return a translator of texts of a language (a BCP 47 tag) into English. ValueError for an unknown tag."""
     tables = _tables().get(tag)
     if tables is None:
         raise ValueError(f"unsupported locale '{tag}', value must be a supported BCP 47 language tag")

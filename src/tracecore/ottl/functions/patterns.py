@@ -57,7 +57,7 @@ def extract_grok_patterns(
     named_captures_only: bool = False,
     pattern_definitions: list[str] | None = None,
 ) -> Getter:
-    """What a grok pattern such as `%{IP:client} %{NUMBER:size:int}` captures, as a map."""
+    """Return the captures of a grok pattern such as `%{IP:client} %{NUMBER:size:int}` as a map."""
     own = _definitions(pattern_definitions or [])
     text = constant_value(pattern)
     fixed = None

@@ -102,7 +102,7 @@ class Pattern:
 
     @property
     def test(self) -> Callable[[bytes], object]:
-        """What gives something true for a text, encoded as UTF-8, in which the expression matches anywhere."""
+        """Return a function that is true for a UTF-8 text in which the expression matches anywhere."""
         if self._test is None:
             # A set, be it of one expression, finds out whether it matches and not where.
             alone = re2._re2.Set(_ANYWHERE, _options(capture=False))
@@ -124,7 +124,7 @@ class Pattern:
         return None if found is None else _spans(found)
 
     def captures(self, text: str) -> dict[str, str]:
-        """What the named groups of the first match captured; nothing where it does not match.
+        """Return the captures of the named groups of the first match; nothing if there is no match.
 
         Of two groups of one name the later one counts. A group that took no part captured the empty text.
         """
@@ -313,7 +313,7 @@ def compile_for(function: str, text: str) -> Pattern:
 
 
 def together(function: str, texts: Sequence[str]) -> Callable[[bytes], list[int]]:
-    """What gives the places of those of several expressions that match a text, encoded as UTF-8.
+    """Return a function that gives the places of those expressions that match a UTF-8 text.
 
     Args:
         function: what they were given to, for messages.
@@ -327,7 +327,7 @@ def together(function: str, texts: Sequence[str]) -> Callable[[bytes], list[int]
 
 
 def dynamic(function: str, getter: StringGetter) -> Callable[[Context], Pattern]:
-    """What gives the pattern of an argument: compiled now when it is constant, else for each record."""
+    """Return a function that gives the pattern of an argument: compiled now if constant, else for each record."""
     text = constant_value(getter)
     if text is not MISSING:
         try:

@@ -1,4 +1,4 @@
-"""What a browser or program says it is."""
+"""Names and versions from user-agent headers."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Searched(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct, frozen=True):
-    """What is searched for, for a list of patterns.
+    """The expressions to search for, for a list of patterns.
 
     Args:
         entries: of the database, by id.
@@ -49,7 +49,7 @@ def search(
     opaque: Iterable[bytes] = (),
     literals: bool = True,
 ) -> Search:
-    """What to search for.
+    """The expressions to search for.
 
     Args:
         patterns: RE2 expressions.

@@ -26,7 +26,7 @@ REACH: Final = 1 << 14
 
 
 class Doubts:
-    """Which finds of a scan hold: an answer depends on the line alone, but for rulers.
+    """Check which finds of a scan hold. Except for rulers, the answer depends on the line alone.
 
     Args:
         searched: what the scan searches for.

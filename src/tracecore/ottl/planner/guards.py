@@ -55,7 +55,7 @@ def guard(condition: tree.Condition | None, stamped: Stamped | None = None) -> G
 
 
 class Effects:
-    """What statements in a log's context set, and what it takes: for records that have none of it yet.
+    """Guards: attributes that statements set, and the conditions under which they do.
 
     Args:
         stamped: attributes that are set by the groups before.
@@ -98,7 +98,7 @@ class Effects:
             self.stamped[place] = None if before is None or found is None else before | found
 
     def whole(self) -> Guard:
-        """What it takes so that an attribute is set at all."""
+        """Return the condition under which an attribute is set at all."""
         known = [found for found in self.visible if found is not None]
         return frozenset[str]().union(*known) if len(known) == len(self.visible) else None
 

@@ -1,4 +1,4 @@
-"""What statements of a log read and write, as far as it is one of its maps."""
+"""The keys of a log's maps that statements read and write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a condition when it is known of some expressions whether they match the body."""
+"""Conditions reduced by the knowledge which expressions match the body."""
 
 from __future__ import annotations
 

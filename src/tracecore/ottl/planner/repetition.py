@@ -73,7 +73,7 @@ class _Cut(NamedTuple):
     pattern: regex.Pattern
 
     def located(self, ctx: Context) -> Step | None:
-        """What cuts the captures of this text out of others; None where there are none."""
+        """Return the function that cuts the same captures out of other texts; None if there are none."""
         subject = self.subject
         text = ctx.cache.get(subject) if subject else ctx.item["body"]
         spans = self.pattern.search(text) if isinstance(text, str) else None
@@ -132,7 +132,7 @@ class Script:
         self._resource = frozenset(name for root, name in known.read if root == "resource.attributes")
 
     def shape(self, data: bytes, signal: LogSignal) -> object:
-        """What the answers of sure conditions follow from; None where they do not."""
+        """Return the part of the text that decides sure conditions; None if there is no such part."""
         shape = data.translate(_DIGITS)
         log, resource = signal["log"]["attributes"], signal["resource"].get("attributes")
         own = self._own.intersection(log)
@@ -192,7 +192,7 @@ def _context(signal: LogSignal) -> Context:
 
 
 class Repetition:
-    """What is remembered of the texts seen so far."""
+    """The remembered texts."""
 
     def __init__(self) -> None:
         self._noted: dict[object, tuple[tuple[Step, ...], ...] | None] = {}
@@ -238,7 +238,7 @@ _CONVERTERS: Final = frozenset({"Int", "Double", "ConvertCase", "Concat"})
 
 
 class _Knowledge:
-    """What follows from the shape, after any of these statements.
+    """The results that depend only on the shape, after any of these statements.
 
     Args:
         statements: all that may run.

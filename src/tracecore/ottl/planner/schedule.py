@@ -1,4 +1,4 @@
-"""What runs on a record: first questions about its body, then what their answers leave of the statements.
+"""The schedule of statements for a record: first questions about its body, then the statements that remain.
 
 Where the scan found certain guards, certain statements can do something (`Schedule`). What their conditions ask the
 body is asked first, all expressions of a group at once (`Question`). A statement whose condition cannot hold then is
@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 
 class Rest:
-    """What runs when nothing is left to ask.
+    """The statements that run when nothing is left to ask.
 
     Args:
         parts: in order.
@@ -102,7 +102,7 @@ def _run_any(group: Group, entry: PlannedGroup, signal: LogSignal, caches: Cache
 
 
 class Question:
-    """Which of some expressions match the body.
+    """A question: which of some expressions match the body.
 
     Args:
         patterns: the expressions.
@@ -126,7 +126,7 @@ Next: TypeAlias = Question | Rest
 
 
 class Schedule:
-    """What runs where certain guards match.
+    """The statements that run if certain guards match.
 
     Args:
         stock: the statements.
@@ -147,7 +147,7 @@ class Schedule:
         self._first: Next | None = None
 
     def rest(self, data: bytes | None) -> Rest:
-        """What runs on a record whose body is this text, encoded as UTF-8; None for a body that is no text."""
+        """Return the statements for a record whose body is this UTF-8 text; None for a body that is no text."""
         step = self._first
         if step is None:
             step = self._first = self._next({})
@@ -225,7 +225,7 @@ class Stock:
         return frozenset(self.numbers[pattern] for pattern in found if pattern in self.numbers)
 
     def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
-        """What asks for these expressions, compiled once for all that do."""
+        """Return the question about these expressions, compiled once for all that ask it."""
         test = self._tests.get(patterns)
         if test is None:
             if len(self._tests) >= MAX_TESTS:
@@ -269,7 +269,7 @@ class Stock:
         return tuple(pattern for pattern in self._asked[key] if answer(pattern) is None)
 
     def left(self, number: int, places: tuple[int, ...], answer: Answer) -> Part | None:
-        """What is left of a group when its questions are answered; None where nothing is.
+        """Return what remains of a group when its questions are answered; None if nothing does.
 
         It is for records whose body is text and whose attributes are a map.
         """
@@ -304,7 +304,7 @@ class Stock:
         return Part(group, entry, True, entered, steps)
 
     def _conditions_left(self, number: int, answer: Answer) -> list[tuple[str, tree.Condition]] | None:
-        """What is left of a group's conditions, each with its text; None where none of them can hold."""
+        """Return what remains of a group's conditions, each with its text; None if none of them can hold."""
         conditions: list[tuple[str, tree.Condition]] = []
         for text, condition in zip(self._groups[number].conditions, self._conditions_of(number), strict=True):
             found = reduced(condition, answer)

@@ -28,7 +28,7 @@ _PLAIN: Final = (str, int, float, bool)
 
 
 def editing(call: tree.Call, general: RawGetter) -> RawGetter:
-    """What an editor does, in one step where it is one of the common ones.
+    """Return the action of an editor, as one step if it is one of the common ones.
 
     Args:
         call: the editor, in a log's context.
@@ -48,7 +48,7 @@ def editing(call: tree.Call, general: RawGetter) -> RawGetter:
 
 
 def editing_where(call: tree.Call, where: tree.Condition, general: RawGetter) -> RawGetter | None:
-    """What an editor does where it has something to set; None where its condition asks for anything else.
+    """Return the action of an editor that has something to set; None if its condition asks for anything else.
 
     Args:
         call: the editor, in a log's context.

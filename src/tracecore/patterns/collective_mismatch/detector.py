@@ -16,7 +16,7 @@ from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.signals.flight_recorder.exchange import Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -269,6 +269,8 @@ class CollectiveMismatch(Pattern[Config]):
             return [_told(window)]
         if not window.key[1]:
             return _from_reports(window)
+        if _alike(window.grouped(CollectiveEntry, _call)):
+            return []
         calls = Calls(window.of(CollectiveEntry))
         waits = _open_from(calls) if calls.mixed else None
         for seq in sorted(calls.mixed | calls.misfits):
@@ -283,6 +285,20 @@ class CollectiveMismatch(Pattern[Config]):
             if len(sides) > 1:
                 return [_verdict(window, seq, sides)]
         return []
+
+
+def _call(entry: CollectiveEntry) -> tuple[int, str | None, str | None, bool]:
+    return entry.seq, entry.signature, entry.op, bool(entry.transfers)
+
+
+def _alike(calls: Iterable[tuple[int, str | None, str | None, bool]]) -> bool:
+    """Whether all ranks made the same call at each sequence. Nearly always they did, and no entry is looked at."""
+    seen: set[int] = set()
+    for seq, _signature, _op, transfers in calls:
+        if transfers or seq in seen:
+            return False
+        seen.add(seq)
+    return True
 
 
 def _told(window: Window) -> Verdict:

@@ -1,4 +1,4 @@
-"""Whom the ranks of a hang wait for, by what the watchdogs of all ranks reported.
+"""The ranks that the others of a hang wait for, according to the watchdogs' reports.
 
 Dumps tell who waits for whom. Without them, or where one is missing, the reports of the watchdogs are all there is.
 """
@@ -113,7 +113,7 @@ def _in_another_communicator(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit
 
 
 def _inside(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
-    """Of ranks that wait in an earlier collective of this group, those of one that all of these have completed.
+    """Return the ranks that wait in an earlier collective which all of these ranks have completed.
 
     A watchdog reports the first operation that has not ended, so a report without counters says that the operation
     before it has. Where no group is named, only the number just before can be taken for one of the same group.
@@ -134,7 +134,7 @@ def _inside(hang: NcclHangVerdict, rest: Rest) -> tuple[Culprit, ...]:
 
 
 def _elsewhere(hang: NcclHangVerdict) -> tuple[Culprit, ...]:
-    """Of ranks that wait and say where, those that do not stand where most of them do."""
+    """Return the ranks that wait in another place than most of the ranks that name their place."""
     places: dict[str, list[WatchdogReport]] = {}
     for fact in hang.hanging:
         if not isinstance(fact, WatchdogReport) or fact.frame is None:

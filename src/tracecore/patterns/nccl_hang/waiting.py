@@ -1,4 +1,4 @@
-"""Whom ranks wait for that are stuck in a collective."""
+"""The ranks that others wait for in a stuck collective."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def placed(window: Window) -> Sequence[WatchdogReport]:
 def culprits_of(
     window: Window, seq: int, cohort: dict[int, CollectiveEntry | WatchdogReport], known: GroupFacts, pairwise: bool
 ) -> tuple[tuple[Culprit, ...], tuple[str, int] | None]:
-    """Whom the ranks of this cohort wait for, by rank, and (group, sequence) where the chain of waits begins."""
+    """Return the ranks that this cohort waits for, and (group, sequence) where the chain of waits begins."""
     if known.odd and not pairwise and known.odd[0].seq <= seq:
         # Called something else, here or before: nothing after that can match.
         return tuple([_different(odd) for odd in known.odd]), None

@@ -10,7 +10,7 @@ from tracecore.patterns.contract import Pattern, Role, Verdict, rfc3339
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -151,9 +151,7 @@ class PodEvictedPattern(Pattern[Config]):
         return ((fact.node or "",),) if fact.pod else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._join(window))
-
-    def _join(self, window: Window) -> Iterator[Verdict]:
+        found: list[Verdict] = []
         pressures = iter(window.of(NodePressure))
         upcoming = next(pressures, None)
         near = self.config.window
@@ -169,14 +167,17 @@ class PodEvictedPattern(Pattern[Config]):
             evicted[pod] = time
             if not repeated:
                 pressure = condition if time <= until else None
-                yield PodEvictedVerdict(
-                    key=window.key,
-                    episode=eviction.source,
-                    time=time,
-                    confidence="partial" if pressure is None else "full",
-                    eviction=eviction,
-                    condition=pressure,
+                found.append(
+                    PodEvictedVerdict(
+                        key=window.key,
+                        episode=eviction.source,
+                        time=time,
+                        confidence="partial" if pressure is None else "full",
+                        eviction=eviction,
+                        condition=pressure,
+                    )
                 )
+        return found
 
 
 def pressure_of(note: str) -> Pressure:

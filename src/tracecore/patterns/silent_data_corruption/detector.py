@@ -120,7 +120,7 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """Who evaluated is not who computed it wrong; only a counter points at somebody."""
+        """The rank that evaluated is not the one that computed wrongly; only a counter points at a GPU."""
         return Suspects() if self.counter is None else Suspects.of((self.counter,))
 
 

@@ -16,10 +16,11 @@ from tracecore.patterns.related import PROCESS, Related
 from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
+    from tracecore.signals.record import Source
 
     F = TypeVar("F", bound=Fact)
 
@@ -38,6 +39,8 @@ _time = attrgetter("time")
 _rank = attrgetter("rank")
 _pod = attrgetter("pod")
 _source = attrgetter("source")
+_event = attrgetter("event")
+_error = attrgetter("error")
 _place = attrgetter("time", "source.path", "source.offset")
 _path = attrgetter("source.path")
 _offset = attrgetter("source.offset")
@@ -53,29 +56,68 @@ class Outcomes:
 
     def __init__(self, window: Window, reach: int) -> None:
         self.reach = reach
-        phases, statuses = window.of(CheckpointPhase), window.of(ExitStatus)
-        failed = [phase for phase in phases if phase.event == "error"]
-        self._exceptions = Related(window.of(ExceptionRaised))
-        self._raised = grouped(window.of(ExceptionRaised), _source)
-        self._failed = Related(failed)
-        self._failed_lines = grouped(failed, _source)
-        self._written = grouped([phase for phase in phases if phase.event == "end"], _rank)
-        self._stalls = Related(window.of(StepStalled))
-        self._bad_ends = Related([status for status in statuses if status.exit_code])
-        self._good_ends = Related([status for status in statuses if status.exit_code == 0])
-        self._other_ends = Related([status for status in statuses if status.exit_code != 0])
-        self._finished = Related(window.of(RunFinished))
-        self._mounted = grouped(in_order(window.of(PodReady), window.of(ContainerStarted)), _pod)
-        self._recoveries = Related([e for e in window.of(StorageError) if e.error == "recovered"], STORAGE)
         self._window = window
-        self._all_stalls = window.of(StepStalled)
+
+    # Nearly every process goes on after an error, and then most of these are never asked for.
 
     @cached_property
     def _steps(self) -> Steps:
         return Steps(self._window.of(Progress))
 
+    @cached_property
+    def _exceptions(self) -> Related[ExceptionRaised]:
+        return Related(self._window.of(ExceptionRaised))
+
+    @cached_property
+    def _raised(self) -> Mapping[Source, Sequence[ExceptionRaised]]:
+        return self._window.grouped(ExceptionRaised, _source)
+
+    @cached_property
+    def _failed(self) -> Related[CheckpointPhase]:
+        return Related(self._window.grouped(CheckpointPhase, _event).get("error", ()))
+
+    @cached_property
+    def _failed_lines(self) -> dict[Source, list[CheckpointPhase]]:
+        return grouped(self._window.grouped(CheckpointPhase, _event).get("error", ()), _source)
+
+    @cached_property
+    def _written(self) -> dict[int | None, list[CheckpointPhase]]:
+        return grouped(self._window.grouped(CheckpointPhase, _event).get("end", ()), _rank)
+
+    @cached_property
+    def _stalls(self) -> Related[StepStalled]:
+        return Related(self._window.of(StepStalled))
+
+    @cached_property
+    def _stalls_of_run(self) -> Related[StepStalled]:
+        return Related(self._window.of(StepStalled), _run)
+
+    @cached_property
+    def _bad_ends(self) -> Related[ExitStatus]:
+        return Related([status for status in self._window.of(ExitStatus) if status.exit_code])
+
+    @cached_property
+    def _good_ends(self) -> Related[ExitStatus]:
+        return Related([status for status in self._window.of(ExitStatus) if status.exit_code == 0])
+
+    @cached_property
+    def _other_ends(self) -> Related[ExitStatus]:
+        return Related([status for status in self._window.of(ExitStatus) if status.exit_code != 0])
+
+    @cached_property
+    def _finished(self) -> Related[RunFinished]:
+        return Related(self._window.of(RunFinished))
+
+    @cached_property
+    def _mounted(self) -> dict[str | None, list[Fact]]:
+        return grouped(in_order(self._window.of(PodReady), self._window.of(ContainerStarted)), _pod)
+
+    @cached_property
+    def _recoveries(self) -> Related[StorageError]:
+        return Related(self._window.grouped(StorageError, _error).get("recovered", ()), STORAGE)
+
     def harm(self, fact: Fact) -> Fact | None:
-        """What suffered from this error, the most telling first. From a retried one only a step that does not come."""
+        """Return the most telling fact that shows harm from this error; for a retried error only a stall."""
         if isinstance(fact, StorageError) and fact.retried:
             return self._stall(fact)
         raised: list[Fact] = [*self._raised.get(fact.source, ())[:1], *self._after(self._exceptions, fact)]
@@ -105,11 +147,15 @@ class Outcomes:
     def overcome(self, fact: Fact) -> bool:
         """Storage said that it is well again, or the process that met the error went on."""
         newest = fact.end + self.reach
+        alone = fact.source not in self._failed_lines
+        retried = isinstance(fact, StorageError) and fact.retried
+        if alone and not retried and self._plainly_goes_on(fact, newest):
+            return True
         if isinstance(fact, StorageError) and self._recoveries.lasting(fact, fact.end, newest) is not None:
             return True
         if isinstance(fact, MountEvent) and self._any_follows(self._mounted.get(fact.pod, []), fact):
             return True
-        if fact.source in self._failed_lines:
+        if not alone:
             # The steps may go on without it; only a checkpoint that was written is one.
             return self._any_follows(self._written.get(fact.rank, []), fact)
         if any(self._follows(done, fact) for done in self._finished.some(fact, fact.end, newest, LOOKED_AT)):
@@ -117,10 +163,15 @@ class Outcomes:
         span = (fact.time - self.reach, newest)
         if self._good_ends.any(fact, *span) and not self._other_ends.any(fact, *span):
             return True
-        if isinstance(fact, StorageError) and fact.retried:
+        if retried:
             # Ranks work in step: whoever of the run makes one, the retries had success or hold nobody up.
-            return self._steps.follow(self._steps.of_run, fact, fact.end + 1, newest)
-        return self._plainly_goes_on(fact, newest) or self._steps.go_on(fact, newest)
+            return self._reported_since(fact) and self._steps.follow(self._steps.of_run, fact, fact.end + 1, newest)
+        return self._reported_since(fact) and self._steps.go_on(fact, newest)
+
+    def _reported_since(self, fact: Fact) -> bool:
+        """Whether any progress was reported since this error; without, no report needs to be arranged."""
+        reports = self._window.of(Progress)
+        return bool(reports) and reports[-1].time >= fact.end
 
     def _plainly_goes_on(self, fact: Fact, newest: int) -> bool:
         """Whether the very process reports two different steps after the error, in the same file: nearly always it
@@ -142,6 +193,8 @@ class Outcomes:
 
     def last_step(self, fact: Fact) -> int:
         """Return the time of the last step after this error, or the error's own time."""
+        if not self._reported_since(fact):
+            return fact.time
         step = self._steps.all.last(fact, fact.end + 1, fact.end + self.reach)
         return fact.time if step is None else step.time
 
@@ -157,7 +210,7 @@ class Outcomes:
         """Whether the run of this error tells how far it is. Often one rank does, and may be on another node."""
         if self._steps.of_run.last(fact, 0, fact.end) is not None:
             return True
-        if Related(self._all_stalls, _run).lasting(fact, fact.time, fact.end + self.reach) is not None:
+        if self._stalls_of_run.lasting(fact, fact.time, fact.end + self.reach) is not None:
             return True
         return fact.node is None and not self._steps.all
 

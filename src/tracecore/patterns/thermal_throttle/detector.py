@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.gpu import THERMAL, ThrottleSample
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: GPUs of one node that are compared. Where samples do not name their node, the GPUs of many may be taken for one's.
 MOST = 64
+
+_thermal = attrgetter("thermal")
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -154,7 +157,7 @@ class ThermalThrottle(Pattern[Config]):
         return ((fact.node or "",),) if fact.gpu else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        if not any(sample.thermal for sample in window.of(ThrottleSample)):
+        if True not in window.grouped(ThrottleSample, _thermal):
             return []
         gpus: dict[str, Gpu] = {}
         found: dict[str, ThermalThrottleVerdict] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from functools import cached_property
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
@@ -26,14 +26,14 @@ from tracecore.facts.stop import PlannedStop
 from tracecore.facts.training import Progress
 from tracecore.patterns.related import Related
 from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
-from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, last_name, place_of
+from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, NOBODY, last_name, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
-    from tracecore.patterns.worker_crash.process_facts import ProcessFacts, SourceLines
+    from tracecore.patterns.worker_crash.process_facts import ByRank, ProcessFacts, SourceLines
 
     F = TypeVar("F", bound=Fact)
 
@@ -58,8 +58,6 @@ MESSENGERS = frozenset(
 WORKER_KILLED = "DataLoader worker killed"
 #: Bytes of a log within which lines that name no process belong to the one around them.
 BESIDE = 1 << 15
-#: The rank of no process.
-NOBODY = object()
 _time = attrgetter("time")
 _offset = attrgetter("source.offset")
 _rank = attrgetter("rank")
@@ -132,7 +130,7 @@ class Scene:
     @cached_property
     def _waited(self) -> Timeline[Fact]:
         """Words of those that waited in vain, or could not join."""
-        return Timeline([f for f in self.facts.peers.facts if isinstance(f, RendezvousFailure) or _is_timeout(f)])
+        return Timeline([f for f in self.facts.peers if isinstance(f, RendezvousFailure) or _is_timeout(f)])
 
     @cached_property
     def _stopped(self) -> Related[PlannedStop]:
@@ -153,7 +151,7 @@ class Scene:
         """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
         attempt, oldest, latest = first.attempt, first.time - self.memory, first.time + self.memory
         found: dict[int | None, Fact] = {}
-        peers, folds = self.facts.peers.facts, self.facts.peers.folds
+        peers, folds = self.facts.peers, self.facts.peer_folds
         begun = [fact for fact in folds[-LOOKED_AT:] if fact.time < oldest <= fact.end]
         near = peers[bisect_left(peers, oldest, key=_time) : bisect_right(peers, latest, key=_time)]
         for fact in (*begun, *near):
@@ -168,7 +166,11 @@ class Scene:
         place = bisect_left(steps, fact.time - self.memory, key=_time)
         if place < len(steps) and steps[place].time <= fact.time + self.memory:
             return True
-        return self._within(self.facts.complaints.times.get(rank), fact)
+        return self._complained(rank, fact)
+
+    def _complained(self, rank: int | None, fact: Fact) -> bool:
+        """Whether this rank raised or died around that time."""
+        return _any(self.facts.complaints, rank, fact.time - self.memory, fact.time + self.memory)
 
     def own(self, fact: Fact) -> bool:
         """Whether this fact says that a process failed of itself."""
@@ -221,24 +223,25 @@ class Scene:
         """Lines of watchdogs that know their rank, by file, as they stand in it."""
         if self._watchdogs is None:
             self._watchdogs = {}
-            known = [report for report in self.facts.words.lines.values() if report.rank is not None]
+            known = [reports[0] for place, reports in self.facts.words.items() if place and reports[0].rank is not None]
             for report in sorted(known, key=_offset):
                 self._watchdogs.setdefault(report.source.path, []).append(report)
         return self._watchdogs
 
     def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
-        """What says that this error ended its process: a watchdog's line, or its stream's where one was folded; or the
+        """Return the fact that says this error ended its process: a line of its watchdog, its folded stream, or the
         line by which the GPU's own runtime aborts it."""
         place = place_of(fact)
-        words = self.facts.words
-        if (report := words.lines.get(place)) is not None:
-            return report
-        reports = words.streams.get((fact.source.path, fact.rank), [])
+        if words := self.facts.words.get(place):
+            return words[0]
+        path, rank = fact.source.path, fact.rank
+        reports = self.facts.word_paths.get(path, ()) if rank is None else self.facts.word_streams.get((path, rank), ())
         last = bisect_right(reports, fact.end, key=_time) if reports else 0
         for report in reports[max(0, last - LOOKED_AT) : last]:
             if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
                 return report
-        return self.facts.ends.lines.get(place)
+        ends = self.facts.ends.get(place)
+        return ends[-1] if ends else None
 
     def near(self, other: Fact, fact: Fact) -> bool:
         """Whether the one is close enough in time to bear on the other."""
@@ -291,7 +294,7 @@ class Scene:
         """
         if not fact.exit_code or fact.signal is not None or fact.rank is None or self.launchers or self.stops:
             return False
-        if self._within(self.facts.complaints.times.get(fact.rank), fact) or self._lost_peer(fact, fact.rank):
+        if self._complained(fact.rank, fact) or self._lost_peer(fact, fact.rank):
             return False
         heard = self._heard(fact.rank, fact)
         if self._some_waited(fact):
@@ -305,7 +308,7 @@ class Scene:
 
     def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:
         """Whether a launcher that names no root reports one status of a process's own, and had to end the others."""
-        if not fact.exit_code or rank is None or self._within(self.facts.complaints.times.get(rank), fact):
+        if not fact.exit_code or rank is None or self._complained(rank, fact):
             return False
         span = fact.time - self.memory, fact.time + self.memory
         return self._launched.first(rank, *span) is not None and self._launched_to_fail.first(rank, *span) is None
@@ -331,13 +334,8 @@ class Scene:
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
         within = fact.approximate or isinstance(fact, LauncherFailure)
-        times = self.facts.peers.times.get(rank)
-        return times is not None and _any(
-            times, fact.time - self.memory, fact.time + self.memory if within else fact.end
-        )
-
-    def _within(self, times: list[int] | None, fact: Fact) -> bool:
-        return times is not None and _any(times, fact.time - self.memory, fact.time + self.memory)
+        latest = fact.time + self.memory if within else fact.end
+        return _any(self.facts.lost, rank, fact.time - self.memory, latest)
 
     def _ended(self, fact: Fact) -> bool:
         """Somebody had asked for the end."""
@@ -363,7 +361,7 @@ class Scene:
         )
 
     def _others_went_on(self, fact: Fact) -> bool:
-        """Of several processes in one stream the others may report one more step, and no more, when one is gone."""
+        """Whether others in one stream went on. When one process is gone, they may report one more step at most."""
         steps = self._attempts.get(fact.attempt, [])
         # Steps grow: the last ones before the failure, and the last of those near it, are the furthest.
         now = bisect_left(steps, fact.time, key=_time)
@@ -453,7 +451,7 @@ def _is_timeout(fact: Fact) -> bool:
     return isinstance(fact, WatchdogReport) and fact.report == "timeout"
 
 
-def _hold(lines: Iterable[SourceLines[Any]], fact: Fact) -> bool:
+def _hold(lines: Iterable[SourceLines], fact: Fact) -> bool:
     """Whether this fact was read from one of these lines."""
     return any(known.hold(fact) for known in lines)
 
@@ -468,6 +466,10 @@ def after(later: Fact, earlier: Fact) -> bool:
     return later.time > earlier.time and not (later.approximate or earlier.approximate)
 
 
-def _any(times: list[int], begin: int, end: int) -> bool:
-    place = bisect_left(times, begin)
-    return place < len(times) and times[place] <= end
+def _any(kinds: Iterable[ByRank], rank: int | None, begin: int, end: int) -> bool:
+    """Whether one of these facts is of this rank and this time."""
+    for facts in [kind[rank] for kind in kinds if rank in kind]:
+        place = bisect_left(facts, begin, key=_time)
+        if place < len(facts) and facts[place].time <= end:
+            return True
+    return False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
+from functools import cached_property
+from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from tracecore.facts.fact import Fact, order
+from tracecore.facts.fact import Fact
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
@@ -20,12 +22,11 @@ from tracecore.facts.process import (
 from tracecore.facts.training import Progress, RunFinished
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracecore.patterns.contract import Window
 
-
-F = TypeVar("F", bound=Fact)
+    ByRank: TypeAlias = Mapping[Any, Sequence[Fact]]
 
 #: Exceptions of collectives and the store: a peer went away, unless the line says that it was this rank.
 COLLECTIVE = frozenset({"DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "DistQueueEmptyError"})
@@ -50,32 +51,17 @@ TYPES: tuple[type[Fact], ...] = (
 )
 #: Of the facts that may bear on a failure so many of one process are looked at, so that a storm costs no more.
 LOOKED_AT = 64
+#: The rank of no process.
+NOBODY = object()
+#: Facts by which a rank may say that it lost a peer.
+LOST: tuple[type[Fact], ...] = (NcclError, WatchdogReport, RendezvousFailure, ExceptionRaised)
 _time = attrgetter("time")
 _rank = attrgetter("rank")
 _pod = attrgetter("pod")
 
 
-class Peers:
-    """Facts by which a rank says that it lost a peer, never met one, or that its watchdog ends it, in order, and when
-    by rank."""
-
-    def __init__(self) -> None:
-        self.facts: list[Fact] = []
-        #: Of these, those that stand for several statements over some time.
-        self.folds: list[Fact] = []
-        self.times: dict[int | None, list[int]] = {}
-
-    def add(self, facts: Sequence[Fact]) -> None:
-        new = [fact for fact in facts if _lost(fact)]
-        for fact in new:
-            insort(self.times.setdefault(fact.rank, []), fact.time)
-        if new:
-            self.facts += new
-            arrange(self.facts)
-            self.folds = [fact for fact in self.facts if fact.last_time is not None]
-
-
 def _lost(fact: Fact) -> bool:
+    """Whether a rank says that it lost a peer, never met one, or that its watchdog ends it."""
     if isinstance(fact, NcclError):
         return fact.error not in OWN_COLLECTIVE
     if isinstance(fact, WatchdogReport):
@@ -85,86 +71,76 @@ def _lost(fact: Fact) -> bool:
     return isinstance(fact, ExceptionRaised) and last_name(fact.type) in COLLECTIVE
 
 
-class SourceLines(Generic[F]):
-    """Lines that facts were read from; a folded fact stands for lines of its stream that nobody remembers."""
+def _own(fact: Fact) -> bool:
+    """Whether an error is of its rank's own making."""
+    if isinstance(fact, NcclError):
+        return fact.error in OWN_COLLECTIVE
+    return not isinstance(fact, RendezvousFailure) or fact.own
 
-    def __init__(self) -> None:
-        self.places: set[tuple[str, int, str]] = set()
-        self.folds: dict[tuple[str, int | None], list[F]] = {}
 
-    def add(self, facts: Sequence[F]) -> None:
-        for fact in facts:
-            self.places.add(place_of(fact))
-            if fact.count > 1:
-                _keep(self.folds.setdefault((fact.source.path, fact.rank), []), fact)
+# Names by which windows group facts. Facts that do not count are named None, or NOBODY where the name is a rank.
+
+
+def place_of(fact: Fact) -> tuple[str, int, str]:
+    """Return the line a fact was read from."""
+    source = fact.source
+    return source.path, source.offset, source.ident
+
+
+def _fold_of(fact: Fact) -> tuple[str, int | None] | None:
+    """Return the stream of a fact that stands for several lines."""
+    return (fact.source.path, fact.rank) if fact.count > 1 else None
+
+
+def _own_place(fact: Fact) -> tuple[str, int, str] | None:
+    return place_of(fact) if _own(fact) else None
+
+
+def _own_fold(fact: Fact) -> tuple[str, int | None] | None:
+    return _fold_of(fact) if _own(fact) else None
+
+
+def _lost_rank(fact: Fact) -> object:
+    return fact.rank if _lost(fact) else NOBODY
+
+
+def _ends(report: WatchdogReport) -> bool:
+    """Whether a watchdog's report ends its process."""
+    return report.report in ("exception", "abort")
+
+
+def _word_place(report: WatchdogReport) -> tuple[str, int, str] | None:
+    return place_of(report) if _ends(report) else None
+
+
+def _word_stream(report: WatchdogReport) -> tuple[str, int | None] | None:
+    return (report.source.path, report.rank) if _ends(report) else None
+
+
+def _word_path(report: WatchdogReport) -> str | None:
+    return report.source.path if _ends(report) else None
+
+
+class SourceLines:
+    """Lines that facts of one type were read from. A folded fact stands for further lines of its stream."""
+
+    def __init__(
+        self, places: Mapping[tuple[str, int, str] | None, object], folds: Mapping[Any, Sequence[Fact]]
+    ) -> None:
+        self._places = places
+        self._folds = folds
 
     def hold(self, fact: Fact) -> bool:
         """Whether this fact was read from one of them."""
-        if place_of(fact) in self.places:
+        if place_of(fact) in self._places:
             return True
-        folds = self.folds.get((fact.source.path, fact.rank), []) if self.folds else []
-        last = bisect_right(folds, fact.time, key=_time)
+        folds = self._folds.get((fact.source.path, fact.rank), ())
+        last = bisect_right(folds, fact.time, key=_time) if folds else 0
         return any(fact.time <= fold.end for fold in folds[max(0, last - LOOKED_AT) : last])
 
 
-class OwnLines(SourceLines[NcclError]):
-    """Lines of errors of a rank's own making."""
-
-    def add(self, facts: Sequence[NcclError]) -> None:
-        super().add([fact for fact in facts if fact.error in OWN_COLLECTIVE])
-
-
-class OwnRendezvous(SourceLines[RendezvousFailure]):
-    """Lines of failures to join of a rank's own making."""
-
-    def add(self, facts: Sequence[RendezvousFailure]) -> None:
-        super().add([fact for fact in facts if fact.own])
-
-
-class Ends:
-    """Fatal signals by the line that says so, of several the last."""
-
-    def __init__(self) -> None:
-        self.lines: dict[tuple[str, int, str], FatalSignal] = {}
-
-    def add(self, signals: Sequence[FatalSignal]) -> None:
-        for signal in signals:
-            last = self.lines.setdefault(place_of(signal), signal)
-            if order(signal) > order(last):
-                self.lines[place_of(signal)] = signal
-
-
-class Complaints:
-    """Times at which ranks raised or died, by rank, sorted."""
-
-    def __init__(self) -> None:
-        self.times: dict[int | None, list[int]] = {}
-
-    def add(self, facts: Sequence[Fact]) -> None:
-        for fact in facts:
-            insort(self.times.setdefault(fact.rank, []), fact.time)
-
-
-class LastWords:
-    """Reports of watchdogs that end their process: by line, and by stream."""
-
-    def __init__(self) -> None:
-        self.lines: dict[tuple[str, int, str], WatchdogReport] = {}
-        self.streams: dict[tuple[str, int | None], list[WatchdogReport]] = {}
-
-    def add(self, reports: Sequence[WatchdogReport]) -> None:
-        for report in reports:
-            if report.report not in ("exception", "abort"):
-                continue
-            first = self.lines.setdefault(place_of(report), report)
-            if order(report) < order(first):
-                self.lines[place_of(report)] = report
-            for rank in {report.rank, None}:
-                _keep(self.streams.setdefault((report.source.path, rank), []), report)
-
-
 class ProcessFacts:
-    """All of these for one window."""
+    """The facts of one window by process, stream and line."""
 
     def __init__(self, window: Window) -> None:
         self.steps = window.grouped(Progress, _rank)
@@ -172,44 +148,47 @@ class ProcessFacts:
         self.launched = window.grouped(LauncherFailure, _rank)
         self.done = window.grouped(RunFinished, _rank)
         self.pods = window.grouped(ContainerTerminated, _pod)
-        self.words = LastWords()
-        self.ends = Ends()
-        self.complaints = Complaints()
-        self.peers = Peers()
-        own, cuda, rendezvous = OwnLines(), SourceLines[CudaError](), OwnRendezvous()
-        self.own_lines: tuple[SourceLines[Any], ...] = (own, cuda, rendezvous)
-        errors, reports, failed = (
-            SourceLines[NcclError](),
-            SourceLines[WatchdogReport](),
-            SourceLines[RendezvousFailure](),
+        #: Fatal signals by line.
+        self.ends = window.grouped(FatalSignal, place_of)
+        #: Reports of watchdogs that end their process, by line, by stream of a rank, and by file.
+        self.words = window.grouped(WatchdogReport, _word_place)
+        self.word_streams = window.grouped(WatchdogReport, _word_stream)
+        self.word_paths = window.grouped(WatchdogReport, _word_path)
+        #: Facts by which a rank says that it raised or died, and that it lost a peer, by rank.
+        self.complaints: tuple[ByRank, ...] = (
+            window.grouped(FatalSignal, _rank),
+            window.grouped(ExceptionRaised, _rank),
         )
-        self.peer_lines: tuple[SourceLines[Any], ...] = (errors, reports, failed)
+        self.lost: tuple[ByRank, ...] = tuple([window.grouped(kind, _lost_rank) for kind in LOST])
+        owns: tuple[type[Fact], ...] = (NcclError, CudaError, RendezvousFailure)
+        peers: tuple[type[Fact], ...] = (NcclError, WatchdogReport, RendezvousFailure)
+        self.own_lines = tuple(
+            [SourceLines(window.grouped(kind, _own_place), window.grouped(kind, _own_fold)) for kind in owns]
+        )
+        self.peer_lines = tuple(
+            [SourceLines(window.grouped(kind, place_of), window.grouped(kind, _fold_of)) for kind in peers]
+        )
         #: Facts that know process and rank, by process; of those who name it the one to be believed first.
         kinds: tuple[type[Fact], ...] = (LauncherFailure, FatalSignal, ExceptionRaised, ExitStatus)
         self.pids = tuple([window.grouped(kind, _ranked_pid) for kind in kinds])
-        parts: dict[type[Fact], tuple[Any, ...]] = {
-            NcclError: (self.peers, own, errors),
-            WatchdogReport: (self.peers, reports, self.words),
-            RendezvousFailure: (self.peers, rendezvous, failed),
-            CudaError: (cuda,),
-            FatalSignal: (self.ends, self.complaints),
-            ExceptionRaised: (self.peers, self.complaints),
-        }
-        for kind, some in parts.items():
-            if facts := window.of(kind):
-                for part in some:
-                    part.add(facts)
+
+    @cached_property
+    def peers(self) -> list[Fact]:
+        """All facts by which a rank says that it lost a peer, in order."""
+        groups = [facts for kind in self.lost for rank, facts in kind.items() if rank is not NOBODY]
+        peers = list(chain.from_iterable(groups))
+        arrange(peers)
+        return peers
+
+    @cached_property
+    def peer_folds(self) -> list[Fact]:
+        """Those of them that stand for several statements over some time."""
+        return [fact for fact in self.peers if fact.last_time is not None]
 
 
 def _ranked_pid(fact: Fact) -> int | None:
     """Its process, where it knows the rank, too."""
     return None if fact.rank is None else getattr(fact, "pid", None)
-
-
-def place_of(fact: Fact) -> tuple[str, int, str]:
-    """The line a fact was read from."""
-    source = fact.source
-    return source.path, source.offset, source.ident
 
 
 def last_name(kind: str) -> str:
@@ -222,11 +201,3 @@ def arrange(facts: list[Fact]) -> None:
     facts.sort(key=_time)
     if len(set(map(_time, facts))) < len(facts):
         facts.sort(key=lambda fact: (fact.time, fact.uid, TYPES.index(type(fact))))
-
-
-def _keep(known: list[F], fact: F) -> None:
-    """Put a fact in its place; they mostly come in order."""
-    if not known or fact.time > known[-1].time:
-        known.append(fact)
-    else:
-        insort(known, fact, key=order)

@@ -12,7 +12,7 @@ from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -122,9 +122,7 @@ class XidCorrelation(Pattern[Config]):
         return ((fact.node,),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        return list(self._join(window))
-
-    def _join(self, window: Window) -> Iterator[Verdict]:
+        found: list[Verdict] = []
         xids = iter(window.of(Xid))
         upcoming = next(xids, None)
         near = self.config.window
@@ -149,10 +147,13 @@ class XidCorrelation(Pattern[Config]):
                 continue
             recent = latest_end >= time or latest_end >= longest_end
             if time <= (latest_until if recent else longest_until):
-                yield XidCorrelationVerdict(
-                    key=window.key,
-                    episode=eviction.source,
-                    time=time,
-                    xid=latest if recent else longest,
-                    eviction=eviction,
+                found.append(
+                    XidCorrelationVerdict(
+                        key=window.key,
+                        episode=eviction.source,
+                        time=time,
+                        xid=latest if recent else longest,
+                        eviction=eviction,
+                    )
                 )
+        return found

@@ -51,7 +51,7 @@ _ALONE: dict[str, Any] = {"additionalProperties": False}
 
 
 class Ended(Body):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     job: Annotated[str, Field(min_length=1, max_length=300, pattern=TEXT)]
     attempt: Annotated[int, Field(ge=0, lt=1 << 31), WHOLE] = 0

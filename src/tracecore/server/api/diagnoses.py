@@ -123,7 +123,7 @@ async def publish(request: Request, who: Principal = INGEST) -> Response:
 
 @router.get("/diagnoses/{id}", responses=says(Upload))
 def show(request: Request, id: Id, who: Principal = READ) -> Response:
-    """How the diagnosis of an upload goes."""
+    """Return the state of the diagnosis of an upload."""
     return answer(request, _found(request, id, who))
 
 

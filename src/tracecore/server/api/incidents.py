@@ -34,7 +34,7 @@ class NewNote(Body):
 
 @router.get("/overview", responses=says(Overview))
 def overview(request: Request, days: Annotated[int, Query(ge=1, le=365)] = 30, who: Principal = READ) -> Response:
-    """What is open, how the fleet is, what interrupted it and what comes back."""
+    """Return open incidents, the health of the fleet, interruptions and recurring causes."""
     store: Store = request.app.state.store
     return answer(request, store.overview(request.app.state.clock(), days=days, tenant=who.tenant))
 
@@ -89,7 +89,7 @@ def show(request: Request, id: Id, who: Principal = READ) -> Response:
 
 @router.get("/incidents/{id}/revisions", responses=says(RevisionPage))
 def revisions(request: Request, id: Id, who: Principal = READ) -> Response:
-    """What an incident said before, newest first, at most 200."""
+    """Return earlier revisions of an incident, newest first, at most 200."""
     store: Store = request.app.state.store
     detail: IncidentDetail = _found(store.incidents.get(id, tenant=who.tenant), id)
     return answer(request, RevisionPage(revisions=detail.revisions))

@@ -36,7 +36,7 @@ def find(
 ) -> Response:
     """Nodes by name; `name` is the beginning of the name."""
     store: Store = request.app.state.store
-    return answer(request, store.nodes.find(state=state, name=name, limit=limit, cursor=cursor))
+    return answer(request, store.nodes.find(state=state, name=name, limit=limit, cursor=cursor, tenant=who.tenant))
 
 
 @router.get("/nodes/{name}", responses=says(NodeDetail))

@@ -80,7 +80,7 @@ def audit(
     before: Annotated[int | None, Query(ge=1, lt=1 << 62)] = None,
     who: Principal = ADMIN,
 ) -> Response:
-    """Who did what, newest first."""
+    """Return the audit log, newest first."""
     store: Store = request.app.state.store
     found = store.people.audit(limit=limit, before=before)
     return answer(request, AuditPage(entries=found, next=found[-1].number if len(found) == limit else None))

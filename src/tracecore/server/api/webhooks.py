@@ -20,7 +20,7 @@ from tracecore.signals.otlp import encoding
 
 
 class Heard(msgspec.Struct, kw_only=True):
-    """What became of a request.
+    """The result of a request.
 
     Args:
         facts: taken.

@@ -62,7 +62,7 @@ class Citation(msgspec.Struct, kw_only=True):
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """What came of a check."""
+    """The result of a check."""
 
     verdict: Verdict
     checks: list[Check]

@@ -105,7 +105,7 @@ def make_mcp(store: Store, clock: Callable[[], int], *, local: bool) -> MCPServe
 
     @server.tool(annotations=_READS)
     def explain_pattern(name: Annotated[str, Field(max_length=80)], context: Context[Any, Any]) -> str:
-        """What a pattern (nccl_hang, gpu_fault, …) means, what it needs, and its runbook."""
+        """Explain a pattern (nccl_hang, gpu_fault, …): its meaning, what it needs, and its runbook."""
         who(context, "read")
         return _runbook(name)
 

@@ -1,4 +1,4 @@
-"""What every page asks of a request: the store, the clock, who looks, and a checked form."""
+"""Parts of a request that every page needs: the store, the clock, the person who looks, and a checked form."""
 
 from __future__ import annotations
 

@@ -285,7 +285,7 @@ def attempts_chart(attempts: Sequence[Attempt], incidents: Sequence[IncidentRow]
 
 
 def events_chart(events: Sequence[NodeEvent], incidents: Sequence[IncidentRow], first: int, last: int) -> Markup:
-    """What happened on a node: one lane for each kind of event, incidents on top."""
+    """Draw the events of a node: one lane for each kind, incidents on top."""
     kinds = [kind for kind in EVENT_KINDS if any(event.kind == kind for event in events)]
     lanes = ["incidents", *kinds]
     height = 26.0 + 24 * len(lanes)

@@ -69,7 +69,7 @@ def incidents(
         rows=page.incidents,
         next=page.next,
         jobs=store.jobs.find(name=named, limit=8, tenant=who.tenant).jobs if named else [],
-        nodes=store.nodes.find(name=named, limit=8).nodes if named else [],
+        nodes=store.nodes.find(name=named, limit=8, tenant=who.tenant).nodes if named else [],
         patterns=sorted(kind.name for kind in types()),
         filtered=any(value for value in given.values()),
     )

@@ -39,7 +39,7 @@ def nodes(
         # Nodes in trouble stand on the first page, however many healthy ones there are.
         last = one == asked[-1]
         if last or not cursor:
-            page = store.nodes.find(state=one, name=name, limit=TILES, cursor=cursor or None)
+            page = store.nodes.find(state=one, name=name, limit=TILES, cursor=cursor or None, tenant=who.tenant)
             groups += [(one, page.nodes)] if page.nodes else []
             after = page.next if last else after
     return render(
@@ -48,7 +48,7 @@ def nodes(
         groups=groups,
         next=after,
         given={"q": q, "state": state, "cursor": cursor},
-        counts=store.nodes.counts(),
+        counts=store.nodes.counts(who.tenant),
         squares=_squares,
     )
 

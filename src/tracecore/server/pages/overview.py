@@ -58,7 +58,7 @@ def part(request: Request, who: Reader, store: Held, now: Now) -> Response:
 
 
 def lately(request: Request, store: Store, who: Principal, now: int) -> Kept:
-    """What is open now, with a history that is at most some seconds old."""
+    """Return what is open now, with a history that is at most some seconds old."""
     cache = _cache(request)
     kept = cache.get(who.tenant)
     fresh = kept is not None and 0 <= now - kept.counted_at < KEPT

@@ -52,6 +52,6 @@ def render(request: Request, name: str, status: int = 200, **context: Any) -> Re
 
 
 def viewer(request: Request) -> Principal | None:
-    """Who looks; None where the server asks nobody, or does not know yet."""
+    """Return the person who looks at a page; None if the server asks for no login, or before the login."""
     found = getattr(request.state, "principal", None)
     return found if isinstance(found, Principal) and found.how != "none" else None

@@ -69,7 +69,7 @@ def moment(at: int | None, clock: int | None = None) -> Markup:
 
 
 def lasting(start: int, end: int) -> str:
-    """How long something took: `3 h 20 min`."""
+    """Return a duration in words: `3 h 20 min`."""
     return seconds(max(0, (end - start) // SECOND))
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
+
+import msgspec
 
 from tracecore.facts.coerce import moment
 from tracecore.server.webhooks.report import MAX_NAME, Report, pci_of, text_of
@@ -13,6 +16,9 @@ MOST: Final = 1_000
 _NODE: Final = ("node", "Hostname", "hostname", "host", "kubernetes_node", "nodename", "instance")
 _PCI: Final = ("pci_bus_id", "pci", "busid")
 _CODE: Final = ("xid", "sxid", "err_code", "error_code", "code")
+#: What two sendings of one health event have in common.
+_SAME: Final = ("nodeName", "agent", "checkName", "generatedTimestamp", "isHealthy", "errorCode", "entitiesImpacted",
+                "message")  # fmt: skip
 
 
 class BadPayload(ValueError):
@@ -50,7 +56,11 @@ def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now
     }
     codes = health.get("errorCode")
     codes = codes if isinstance(codes, list) else [codes]
-    code = next((str(one) for one in codes if isinstance(one, str | int) and str(one).isdecimal()), "")
+    code = next((found for one in codes if (found := _number(one))), "")
+    made = moment(health.get("generatedTimestamp"))
+    if made:
+        # The exporter gives an event a new id when it sends it again after a restart; what the event says stays.
+        ident = hashlib.blake2b(msgspec.json.encode([health.get(name) for name in _SAME]), digest_size=16).hexdigest()
     return Report(
         origin="nvsentinel",
         ident=f"{text_of(event.get('source'), 200)}/{ident}",
@@ -60,8 +70,14 @@ def _health_event(event: dict[str, Any], health: dict[str, Any], ident: str, now
         node=text_of(health.get("nodeName"), MAX_NAME),
         code=code[:6],
         pci=pci_of(places.get("PCI")),
-        time=moment(health.get("generatedTimestamp")) or moment(event.get("time")) or now,
+        time=made or moment(event.get("time")) or now,
     )
+
+
+def _number(code: object) -> str:
+    """The number of an error code: `79`, `XID_79`; empty where it has none."""
+    text = str(code) if isinstance(code, str | int) and len(str(code)) < 40 else ""
+    return text if text.isdecimal() else text.rpartition("_")[2] if text.upper().startswith(("XID_", "SXID_")) else ""
 
 
 def alertmanager(payload: object, now: int) -> list[Report]:

@@ -53,7 +53,7 @@ class Processes(NamedTuple):
 
 
 def processes(stream: Stream, head: bytes, tail: bytes) -> Processes | None:
-    """What the ends of this file say of who wrote it; None where its name says nothing that this could bear on."""
+    """Return the writer of this file by its first and last lines; None if its name needs no such check."""
     if stream.layer != "stdout" or _place(stream) is None:
         return None
     ends = head[:ENDS] + (tail or head)[-ENDS:]

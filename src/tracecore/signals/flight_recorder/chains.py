@@ -1,4 +1,4 @@
-"""Who waits for whom: from each rank that waits to the ranks at the end of the chain."""
+"""Chains of waiting: from each rank that waits to the ranks at the end of the chain."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _odd_ones(group: GroupState) -> tuple[tuple[int, ...], int]:
 
 
 def _lags(groups: list[GroupState]) -> dict[int, tuple[int, bool]]:
-    """How many groups each rank holds back: others are further in a collective that all have entered.
+    """Return the number of groups that each rank holds back: others are further in a collective that all entered.
 
     With it, whether that is only known from who has begun it. Groups of which a dump is missing do not count.
     """
@@ -270,7 +270,7 @@ def _roots(begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, boo
 
 
 def _circle(ranks: set[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], Why]:
-    """Of ranks that all wait for one another, those to look at, and whether they did otherwise than the rest.
+    """Return the ranks to look at among ranks that wait for one another, and whether they differ from the rest.
 
     Nobody waits for the ranks that are merely behind. One that others want to exchange with, and that went on to a
     collective instead, has left out its part; those that are in another collective than most took another order.

@@ -76,7 +76,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Group(msgspec.Struct, kw_only=True):
-    """What one rank says about one of its process groups.
+    """The state of one process group as one rank recorded it.
 
     Args:
         name: the stable name, the same on all its ranks.

@@ -1,4 +1,4 @@
-"""What the ranks of an all-to-all send, beside what their peers expect.
+"""Comparison of what the ranks of an all-to-all send with what their peers expect.
 
 An all-to-all of lists is recorded with one tensor for each peer, so each pair is compared. `all_to_all_single` is
 recorded as one tensor for all peers: there the whole that is sent must be the whole that is expected.

@@ -386,7 +386,7 @@ def _disagreement(
 
 
 def _signatures(seq: int, parts: list[_Part]) -> list[str]:
-    """What each of these ranks called at this sequence number; of a coalesced group the first call that differs."""
+    """Return the call of each rank at this sequence number; of a coalesced group the first call that differs."""
     called: list[list[str]] = []
     for part in parts:
         columns = part.dump.columns

@@ -78,7 +78,7 @@ def signature(
     output_sizes: tuple[tuple[int, ...], ...],
     output_dtypes: tuple[str, ...],
 ) -> str:
-    """What must be equal on all ranks of the group at one sequence number."""
+    """Return the part of a call that must be equal on all ranks of the group at one sequence number."""
     if operation == COALESCED or operation.endswith("_coalesced"):
         # The members of a coalesced group are recorded (and compared) on their own; the closing record repeats
         # whatever tensors this rank happened to pass.

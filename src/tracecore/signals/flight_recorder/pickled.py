@@ -15,7 +15,7 @@ import msgspec
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one dump may use.
+    """Limits of one dump.
 
     Args:
         file_bytes: size of a dump.

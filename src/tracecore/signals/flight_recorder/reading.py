@@ -246,7 +246,7 @@ def load(
 
 
 def one_for_each_rank(dumps: list[Dump], skipped: list[Skipped]) -> list[Dump]:
-    """Of several dumps of one rank in one folder, the one with frames: pickle before JSON, then the longest."""
+    """Choose among several dumps of one rank in one folder: pickle (with frames) before JSON, then the longest."""
     best: dict[tuple[str, int], Dump] = {}
     for dump in sorted(dumps, key=lambda d: d.path):
         key = (os.path.dirname(dump.path), dump.rank)

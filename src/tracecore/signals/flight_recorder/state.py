@@ -1,4 +1,4 @@
-"""What a set of dumps is reduced to: where each group and each of its ranks stands."""
+"""The joined state of a set of dumps: where each group and each of its ranks stands."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Late(msgspec.Struct, frozen=True, kw_only=True):
-    """Who came last to a collective, and how long after the middle rank, in nanoseconds."""
+    """The last rank to arrive at a collective, and its delay after the median rank in nanoseconds."""
 
     seq: int
     rank: int

@@ -110,7 +110,7 @@ def _chunks(file: BinaryIO, counters: Counters, size: int) -> Iterator[bytes]:
 
 
 def _ahead(file: BinaryIO, size: int) -> int:
-    """How many bytes after the next `size` ones their last line still has; 0 where that is not cheaply known."""
+    """Return how many bytes the last line has after the next `size` bytes; 0 if that is not cheap to find out."""
     if size < AHEAD:
         return 0
     if isinstance(file, io.BytesIO):
@@ -126,7 +126,7 @@ def _ahead(file: BinaryIO, size: int) -> int:
 
 
 def newlines(data: bytes, start: int = 0, end: int | None = None) -> int:
-    """How many newlines between two places; several times faster than `bytes.count` on short lines."""
+    """Return the number of newlines between two places; several times faster than `bytes.count` on short lines."""
     end = len(data) if end is None else end
     array = np.frombuffer(data, np.uint8)
     # Piece by piece, so that what is compared stays in the cache.

@@ -1,4 +1,4 @@
-"""What stands around the text of a line: container runtimes' wrapping, launchers' prefixes, terminal codes."""
+"""The wrapping of a line's text: container runtimes, launchers' prefixes, terminal codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which lines belong together: tracebacks, failure tables, stack frames, crash dumps.
+"""Assembly of lines that belong together: tracebacks, failure tables, stack frames, crash dumps.
 
 A shape is a small machine that is shown the following lines of its lane one by one and says what each is to it.
 """
@@ -12,7 +12,7 @@ import re2
 
 
 class Take(Enum):
-    """What a line is to an open block."""
+    """The relation of a line to an open block."""
 
     TAKE = 1  #: part of it
     HOLD = 2  #: part of it if more follows (a blank line)
@@ -318,7 +318,7 @@ class Table:
 
 
 class Message:
-    """What follows the first line of an error that C++ code printed: detail lines and stack frames.
+    """The lines after the first line of an error that C++ code printed: details and stack frames.
 
     Or of an exception that was never raised here, whose line stands without a traceback above those it caused.
     """
@@ -379,7 +379,7 @@ class Dump:
 
 
 class Spied:
-    """What py-spy says of a process: the stack of each thread, the main one first."""
+    """Output of py-spy: the stack of each thread, the main one first."""
 
     worthy = True
     whole = True

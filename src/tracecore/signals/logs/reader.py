@@ -50,7 +50,7 @@ def read(
 
 
 def dialect(stream: Stream) -> Dialect:
-    """How the lines of a worker's output are wrapped."""
+    """The wrapping of the lines of a worker's output."""
     if stream.format in ("cri", "docker"):
         return dialects.container(stream.single_node)
     return dialects.plain(stream.wrapping, stream.single_node, stream.containers)
@@ -480,7 +480,7 @@ class _Assembly:
 
 
 def layer_of(program: str, default: str) -> str:
-    """Which layer a program's lines in a system log are evidence of."""
+    """Return the layer of evidence of a program's lines in a system log."""
     if program in ("slurmd", "slurmstepd", "slurmctld"):
         return "scheduler"
     if program in ("kubelet", "containerd", "dockerd", "crio"):
@@ -489,7 +489,7 @@ def layer_of(program: str, default: str) -> str:
 
 
 def measure(stream: Stream) -> int:
-    """How many bytes a stream has, by reading it."""
+    """Return the number of bytes of a stream, by reading it."""
     size = 0
     with stream.open() as file:
         while chunk := file.read(BLOCK):

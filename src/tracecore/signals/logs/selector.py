@@ -1,4 +1,4 @@
-"""Which lines can matter: asked of raw blocks, before anything is parsed."""
+"""The choice of lines that can matter, made on raw blocks before anything is parsed."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Grouping(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What was held back in an interval.
+    """The verdicts held back in an interval.
 
     Args:
         count: verdicts and revisions.

@@ -1,4 +1,4 @@
-"""Which records some recipe can do something with, and which layer of evidence they are."""
+"""The choice of records that some recipe can use, and their layer of evidence."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def by_layer(layer: str, resource: Resource, records: Any) -> Iterator[tuple[str
 
 
 def layer_of_resource(resource: Mapping[str, Any]) -> str:
-    """Which layer of evidence a resource's records are."""
+    """Return the layer of evidence of a resource's records."""
     attributes = resource.get("attributes") or {}
     named = attributes.get("tracecore.layer")
     if named in LAYERS:

@@ -1,7 +1,9 @@
-"""Heartbeats of a node: whose streams are read there, said now and then although they are quiet."""
+"""Heartbeats: of the jobs whose streams are read on a node, and of the agent's own node where no job runs."""
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,9 +21,15 @@ MOST: Final = 1_024
 
 
 class Pulse:
-    """Which jobs write on which node, and when the next heartbeat is due."""
+    """The jobs that write on each node, and when the next heartbeat is due.
 
-    def __init__(self) -> None:
+    Args:
+        names: what the agent's own node may be called.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
+        self._own = ""
         self._heard: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._next = 0
 
@@ -29,6 +37,9 @@ class Pulse:
         """Note that a stream of this resource spoke."""
         node = resource.get("k8s.node.name") or resource.get("host.name")
         job = resource.get("gen_ai.training.job_id")
+        if node in self._names:
+            # The name that records of this machine have.
+            self._own = node
         if not isinstance(node, str) or not isinstance(job, str):
             return
         namespace = resource.get("k8s.namespace.name")
@@ -45,7 +56,15 @@ class Pulse:
             return []
         self._next = now + INTERVAL
         self._heard = OrderedDict((key, last) for key, last in self._heard.items() if last > now - GONE)
+        places: list[tuple[str, str | None]] = [*self._heard]
+        if self._own and not any(node == self._own for node, _ in places):
+            places.append((self._own, None))
         return [
-            Heartbeat(time=now, source=Source("agent", ident=f"heartbeat:{node}:{job}:{now}"), node=node, job=job)
-            for node, job in self._heard
+            Heartbeat(time=now, source=Source("agent", ident=f"heartbeat:{node}:{job or ''}:{now}"), node=node, job=job)
+            for node, job in places
         ]
+
+
+def own_names() -> frozenset[str]:
+    """The names that this machine may have in records."""
+    return frozenset(name for name in (os.environ.get("K8S_NODE_NAME"), socket.gethostname()) if name)

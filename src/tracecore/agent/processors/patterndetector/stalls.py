@@ -50,7 +50,7 @@ class Stalls:
             self._reports.popitem(last=False)
 
     def _enough(self, stall: StepStalled) -> int:
-        """How long this one may last, in nanoseconds."""
+        """Return how long this phase may last, in nanoseconds."""
         patience = self._patience.get(stall.phase or "", 0)
         if self._reports.get(_stream(stall), STREAMS) <= self._settings.warmup_steps:
             patience = max(patience, self._settings.warmup_after)

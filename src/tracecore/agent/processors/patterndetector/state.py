@@ -76,7 +76,7 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Restored(msgspec.Struct):
-    """What an earlier run left."""
+    """The state that an earlier run left."""
 
     facts: list[Fact] = []
     clock: int = 0
@@ -94,7 +94,7 @@ _memories = msgspec.msgpack.Decoder(Memory)
 
 
 def verdict_told(emission: Emission) -> tuple[str, Told]:
-    """What is kept of a verdict that was delivered, by its id."""
+    """Return the part of a delivered verdict that is kept, by its id."""
     said = [emission.status, emission.verdict.headline(), emission.verdict.attributes()]
     return emission.id, Told(emission.revision, _digest(said), emission.at)
 

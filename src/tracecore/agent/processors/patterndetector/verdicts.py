@@ -58,7 +58,7 @@ def is_told(held: Mapping[str, Any]) -> bool:
 
 
 def _summary(held_back: Summary) -> dict[str, Any]:
-    """What was held back, as a verdict of its own, so that every exporter tells it."""
+    """Return a verdict that says how much was held back, so that every exporter tells it."""
     return {
         "body": held_back.headline,
         "attributes": {

@@ -19,7 +19,7 @@ class Discovery(Protocol):
         """Changes when the targets may have."""
 
     def labels(self) -> Iterator[dict[str, str]]:
-        """Of each target, `__address__` among them."""
+        """Return the labels of each target, `__address__` among them."""
 
     def wrong(self) -> str:
         """Return why targets are not known; empty when they are."""

@@ -15,7 +15,7 @@ _PARTIALS: Final = (b" stdout P", b" stderr P")
 
 
 class LineSelection:
-    """Which lines somebody wants; those that belong to a cut line come with it."""
+    """The lines to keep; those that belong to a cut line come with it."""
 
     def __init__(self, selector: Selector | Selectors | None) -> None:
         self._selector = selector

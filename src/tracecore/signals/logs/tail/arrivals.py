@@ -20,7 +20,7 @@ from tracecore.signals.storage.journal import StorageError
 
 
 class Receipt(Protocol):
-    """What a batch was read from: the batch itself, or what is left of it when its records are not needed any more."""
+    """The origin of a batch: the batch itself, or the rest of it when its records are no longer needed."""
 
     @property
     def notes(self) -> list[Any]: ...

@@ -284,7 +284,7 @@ class Finder:
         return (path,) if found else (), there or not os.path.islink(path)
 
     def _matching(self, base: str, number: int, at: int, status: os.stat_result | None, now: int) -> tuple[str, ...]:
-        """What in a directory matches a part of a glob, by its path: files where it is the last, else directories.
+        """Return the entries of a directory that match a part of a glob: files for the last part, else directories.
 
         Of a directory that has not changed it is known.
         """

@@ -127,7 +127,7 @@ class Watched:
             self.delivered_skipping = note.skipping
 
     def beyond(self) -> tuple[tuple[int, int, int], ...]:
-        """What has arrived behind something that has not: where it begins and ends, and the entries up to there."""
+        """Return what has arrived behind a gap: where it begins and ends, and the entries up to there."""
         found: list[tuple[int, int, int]] = []
         at = self.delivered
         whole = True

@@ -1,0 +1,154 @@
+"""Sample mutations with a seed and count those that a test notices.
+
+    python -m tests.mutants --number 100 --seed 1        # or: make mutants
+
+Running the whole suite for each of some 20,000 mutations takes days. This samples instead, and runs for each mutation
+only the tests that execute the changed line (`tests.mutants.covering`), the quickest first, in a forked process
+(`tests.mutants.trial`). Results are kept in `.cache/mutants` by seed: a run that was interrupted goes on where it
+stopped. It prints the survivors and fails below the committed floor. Mutations that change no behaviour are listed with
+the reason in `equivalent.txt` and do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutants.covering import FOLDERS as TESTED
+from tests.mutants.covering import Covering, record
+from tests.mutants.mutations import Mutation, Places
+from tests.mutants.trial import PASSED, module_of, preload, trial
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = "src/tracecore"
+FOLDERS = ("incidents", "patterns", "engine", "actions")
+CACHE = ROOT / ".cache" / "mutants"
+#: The share of mutations that tests must notice.
+FLOOR = 0.90
+#: Seconds of tests for one mutation, as recorded, and seconds until it is given up.
+MOST, LIMIT = 40.0, 400.0
+KILLED, SURVIVED, UNDECIDED, EQUIVALENT = "killed", "SURVIVED", "undecided", "equivalent"
+
+
+class Running(NamedTuple):
+    """A trial that has not ended."""
+
+    number: int
+    mutation: Mutation
+    begin: float
+
+
+class Sample:
+    """The chosen mutations and their results, which a file remembers."""
+
+    def __init__(self, chosen: list[Mutation], sources: dict[str, str], results: Path) -> None:
+        self.chosen, self.sources, self._path = chosen, sources, results
+        self.results: dict[str, str] = {}
+        if results.exists():
+            self.results = dict(map(json.loads, results.read_text(encoding="utf-8").splitlines()))
+        known = equivalents()
+        for mutation in chosen:
+            if mutation.change(sources[mutation.path]) in known:
+                self.results[self.describe(mutation)] = EQUIVALENT
+
+    def describe(self, mutation: Mutation) -> str:
+        return mutation.describe(self.sources[mutation.path])
+
+    def run(self, covering: Covering, jobs: int) -> None:
+        """Try all mutations that have no result, so many at a time."""
+        todo = [(n, m) for n, m in enumerate(self.chosen, 1) if self.describe(m) not in self.results]
+        running: dict[int, Running] = {}
+        while todo or running:
+            while todo and len(running) < jobs:
+                number, mutation = todo.pop(0)
+                running[self._start(mutation, covering)] = Running(number, mutation, time.monotonic())
+            for pid, found in self._ended(running):
+                self._note(running.pop(pid), found)
+            time.sleep(0.05)
+
+    def _start(self, mutation: Mutation, covering: Covering) -> int:
+        source = self.sources[mutation.path]
+        _, _, rest = mutation.path.removeprefix(f"{SOURCE}/").partition("patterns/")
+        pattern = rest.partition("/")[0] if "/" in rest else ""
+        tests, seconds = list(covering.newer), 0.0
+        for test in covering.of(mutation.path, mutation.lines):
+            seconds += covering.seconds(test)
+            if seconds > MOST:
+                break
+            tests.append(test)
+        module = module_of(mutation.path)
+        return trial(module, source, mutation.apply(source), pattern, tests, 30 + 2 * min(seconds, MOST))
+
+    def _ended(self, running: dict[int, Running]) -> Iterator[tuple[int, str]]:
+        for pid, entry in list(running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                yield pid, SURVIVED if status == PASSED else KILLED
+            elif time.monotonic() - entry.begin > LIMIT:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                yield pid, UNDECIDED
+
+    def _note(self, entry: Running, found: str) -> None:
+        description = self.describe(entry.mutation)
+        self.results[description] = found
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([description, found]) + "\n")
+        spent = time.monotonic() - entry.begin
+        print(f"{entry.number}/{len(self.chosen)} {found} in {spent:.0f} s: {description}", flush=True)
+
+    def with_result(self, result: str) -> list[str]:
+        """Return the descriptions of mutations with this result."""
+        return [text for text in map(self.describe, self.chosen) if self.results.get(text) == result]
+
+
+def equivalents() -> set[str]:
+    """Return the mutations that change no behaviour: paragraphs of a reason, the path, and both lines."""
+    text = (Path(__file__).parent / "equivalent.txt").read_text(encoding="utf-8")
+    return {paragraph.partition("\n")[2].strip() for paragraph in text.split("\n\n")}
+
+
+def main() -> int:
+    """Run so many mutations and print the survivors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--number", type=int, default=int(os.environ.get("MUTANTS", "100")))
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("MUTANTS_SEED", "1")))
+    parser.add_argument("--only", default="", help="only files whose path contains this")
+    parser.add_argument("--jobs", type=int, default=2, help="mutations tried at the same time")
+    parser.add_argument("--again", action="store_true", help="try survivors of this seed again")
+    parser.add_argument("--record", action="store_true", help="record again which test executes which line")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    files = [file for folder in FOLDERS for file in sorted((ROOT / SOURCE / folder).rglob("*.py"))]
+    sources = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
+    possible = [m for path, text in sources.items() if options.only in path for m in Places(path, text).mutations()]
+    chosen = random.Random(options.seed).sample(possible, min(options.number, len(possible)))
+    covering = record(ROOT, SOURCE, CACHE, again=options.record)
+    results = CACHE / f"results-{options.seed}-{options.number}-{options.only.replace('/', '_')}.jsonl"
+    if options.again and results.exists():
+        kept = [line for line in results.read_text(encoding="utf-8").splitlines() if json.loads(line)[1] == KILLED]
+        results.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    sample = Sample(chosen, sources, results)
+    preload([f"tests/{folder}" for folder in TESTED])
+    gc.freeze()
+    sample.run(covering, options.jobs)
+    killed, survivors = len(sample.with_result(KILLED)), sample.with_result(SURVIVED)
+    decided = killed + len(survivors)
+    share = killed / max(1, decided)
+    print(f"\n{killed} of {decided} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(possible):,} are possible")
+    print(f"{len(sample.with_result(EQUIVALENT))} are equivalent, {len(sample.with_result(UNDECIDED))} undecided")
+    print("\n".join(["survivors:", *survivors]) if survivors else "no survivors")
+    return int(share < FLOOR)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
