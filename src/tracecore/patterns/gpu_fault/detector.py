@@ -166,10 +166,8 @@ class GpuFault(Pattern[Config]):
     """An Xid that NVIDIA's catalogue puts down to the GPU, its memory, its links or its driver; a GPU off the bus.
 
     A fatal error of a switch, and a fabric manager that aborted jobs, count by themselves: every GPU behind them is
-    lost
-    to its job. An error of a link counts with a failure at its other end, or of the program that used it. Xids of the program, and those that only
-    speak of
-    another, never count.
+    lost to its job. An error of a link counts with a failure at its other end, or of the program that used it. Xids of
+    the program, and those that only speak of another, never count.
     """
 
     id = "21"
