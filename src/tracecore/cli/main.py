@@ -29,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "queue": ("tracecore.cli.queue", "Submit, work, list, show, retry, dead."),
     "collect": ("tracecore.cli.collect", "Gather a support bundle on this node."),
     "run": ("tracecore.cli.run", "Run the agent."),
+    "detect": ("tracecore.cli.detect", "Find incidents in a Kafka topic with facts."),
     "serve": ("tracecore.cli.serve", "Keep the fleet's incidents and show them."),
     "mcp": ("tracecore.cli.mcp", "Speak the Model Context Protocol on standard input and output."),
     "notify": ("tracecore.cli.notify", "Check who is told of incidents, and send a test."),
