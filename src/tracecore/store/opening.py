@@ -31,7 +31,7 @@ def default_place(variable: str, name: str) -> str:
     return os.path.join(base, "tracecore", name)
 
 
-def parsed(place: str, what: str) -> URL:
+def parsed(place: str, what: str = "store") -> URL:
     """Return the address of a database; a plain path is an SQLite file.
 
     Args:
