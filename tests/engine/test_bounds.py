@@ -120,3 +120,17 @@ def test_a_large_window_waits_for_a_second_for_each_thousand_facts() -> None:
     said = [(second, len(engine.advance(at(second)))) for second in (3.5, 4, 4.5, 5)]
     assert sum(count for _, count in said) == 2
     assert [second for second, count in said if count] == [4]
+
+
+def test_the_oldest_revisions_of_ended_episodes_are_forgotten_first() -> None:
+    engine = Engine([SilencePattern()], limits=EngineLimits(past=2))
+    for number in range(3):
+        engine.add([spark(1000 * number, uid=f"u{number}")])
+        engine.advance(at(1000 * number + 61))
+    engine.advance(at(4000))
+    revisions = {}
+    for number in range(3):
+        engine.add([spark(5000 + 1000 * number, uid=f"u{number}")])
+        for emission in engine.advance(at(5000 + 1000 * number + 61)):
+            revisions[emission.verdict.episode] = emission.revision
+    assert list(revisions.values()) == [1, 2, 2]
