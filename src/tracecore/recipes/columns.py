@@ -102,7 +102,8 @@ class Mask:
             front = np.zeros(len(begin), np.uint64)
             front[letters] = words
             hidden[parts] = _identifiers(said[parts], size[parts], front[parts], ~touching[parts])
-        return np.where(np.repeat(hidden, size), np.uint8(HIDDEN[0]), array).tobytes()
+        # `HIDDEN` has all bits.
+        return (array | np.repeat(hidden * np.uint8(HIDDEN[0]), size)).tobytes()
 
 
 def _identifiers(said: Any, size: Array, words: Any, first: Flags) -> Flags:
