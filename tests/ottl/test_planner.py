@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from tracecore.ottl.planner import schedule
 from tracecore.ottl.planner.database import compiled, search
 from tracecore.ottl.planner.guards import guard
 from tracecore.ottl.planner.plan import Plan, outline
-from tracecore.ottl.planner.selection import Selector, line_search
+from tracecore.ottl.planner.selection import Selector, line_search, plain
 from tracecore.ottl.processor import Processor
 from tracecore.ottl.tree import Literal, unparse
 from tracecore.signals.logs.blocks import MAX_LINE
@@ -319,3 +320,10 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         signal: Any = {"resource": {}, "log": {"body": " ".join(sorted(present)), "attributes": {}}}
         plan.run(signal)
         assert set(signal["log"]["attributes"]) == present
+
+
+@QUICK
+@given(st.text(st.characters(max_codepoint=126, exclude_characters="\0\x1b") | st.sampled_from('\\"/\n<')))
+def test_a_line_of_json_is_read_as_it_was_written(text: str) -> None:
+    meant = text.replace("\n", "\x1e").replace("\r", "\x1e").encode()
+    assert plain(json.dumps(text).encode(), True) == b'"' + meant + b'"'

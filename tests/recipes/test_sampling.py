@@ -208,6 +208,27 @@ def test_steps_change_their_width_within_a_block() -> None:
     assert len(sampled) < 60
 
 
+@pytest.mark.parametrize("size", [20_000, 1 << 20])
+def test_rare_lines_pause_only_where_their_writer_does(size: int) -> None:
+    """A steady logger and a rare one write for two hours, with a stop of four minutes in the middle."""
+    lines = []
+    for at in range(7200):
+        millis = at * 1000 + 240_000 * (at >= 3600)
+        lines.append(f"{_stamp(millis)} stdout F step {100 + at} | loss 1.5\n")
+        if at % 70 == 0:
+            lines.append(f"{_stamp(millis + 1)} stdout F iter {50 + at // 70}: loss 1.5, time 123.45ms, mfu 41.00%\n")
+        if at % 50 == 0:
+            lines.append(f"{_stamp(millis + 2)} stdout F {{'loss': 1.5, 'learning_rate': 5e-05, 'epoch': 0.5}}\n")
+    data = "".join(lines).encode()
+    sampled = _facts(data, "cri", plan("stdout").selector, size)
+    every = _facts(data, "cri", plan("stdout").every)
+    assert len(sampled) < 150
+    end = START * 10**9 + 7_500_000 * 10**6
+    said, known = stalls(sampled, end), stalls(every, end)
+    assert [(s.since, s.no_progress_s) for s in said] == [(s.since, s.no_progress_s) for s in known]
+    assert [s.no_progress_s for s in known] == [240.0, 60.0]
+
+
 @pytest.mark.parametrize("apart", [0, 1])
 def test_ranks_that_do_not_say_who_they_are_repeat_steps(apart: int) -> None:
     """Eight ranks write to one log; a second of it, then the next; they stop for two minutes, and later for good."""

@@ -9,6 +9,8 @@ from tracecore.facts.kubernetes import PodEvicted, WorkloadEvent
 from tracecore.facts.process import ExceptionRaised, StackPrinted
 from tracecore.facts.training import StepStalled
 from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.opening import exactly, pass_over
+from tracecore.signals.redaction import unhidden
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +42,12 @@ def failure_of(incident: Incident, attempt: JobAttempt | None, bundle: Bundle, *
         bundle: to read the suspect's last words from.
         last: no attempt came after it; else what follows in the log is another attempt's.
     """
-    return _failure(incident, attempt, lambda: _words(incident, bundle, AFTER if last else 0), redact=bundle.redact)
+
+    def words() -> bytes:
+        said = _words(incident, bundle, AFTER if last else 0)
+        return unhidden(said) if bundle.masked else said
+
+    return _failure(incident, attempt, words, redact=bundle.redact)
 
 
 def failure_of_facts(incident: Incident, attempt: JobAttempt | None) -> dict[str, Any]:
@@ -133,8 +140,6 @@ def _words(incident: Incident, bundle: Bundle, after: int) -> bytes:
 
 
 def _piece(stream: Stream, begin: int, wanted: int) -> bytes:
-    parts: list[bytes] = []
-    wanted = min(wanted, TAIL)
     try:
         with stream.open() as file:
             if file.seekable():
@@ -142,11 +147,7 @@ def _piece(stream: Stream, begin: int, wanted: int) -> bytes:
             elif begin > _REACH:
                 return b""
             else:
-                while begin > 0 and (chunk := file.read(min(begin, 1 << 20))):
-                    begin -= len(chunk)
-            while wanted > 0 and (chunk := file.read(wanted)):
-                parts.append(chunk)
-                wanted -= len(chunk)
+                pass_over(file, begin)
+            return exactly(file, min(wanted, TAIL))
     except archive.ERRORS:
         return b""
-    return b"".join(parts)

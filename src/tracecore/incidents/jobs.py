@@ -20,7 +20,7 @@ from tracecore.incidents.lifecycle import Life
 from tracecore.incidents.precedence import CONDITIONS
 
 #: Before the name of a node on which no job is known.
-_LONE: Final = "\x00node "
+LONE: Final = "\x00node "
 
 
 class LiveLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +59,7 @@ class JobState(msgspec.Struct):
         changed: whether something new is not judged yet.
         moved_on: whether steps were made since its incidents were judged, which may say more about them.
         judged: when it was judged last.
+        layers: layers of the facts that it took.
     """
 
     name: str
@@ -75,9 +76,11 @@ class JobState(msgspec.Struct):
     changed: bool = False
     moved_on: bool = False
     judged: int = 0
+    layers: set[str] = msgspec.field(default_factory=set)
 
     def take(self, fact: Fact) -> bool:
         """Learn a fact; return whether it says something that is to be judged."""
+        self.layers.add(fact.layer)
         before = self.first.get(fact.attempt)
         earlier = fact.layer == "stdout" and not fact.approximate and (before is None or fact.time < before.time)
         if earlier:
@@ -146,7 +149,7 @@ class JobState(msgspec.Struct):
     @property
     def is_lone_node(self) -> bool:
         """Whether it stands for a node on which no job is known."""
-        return self.name.startswith(_LONE)
+        return self.name.startswith(LONE)
 
     @property
     def has_open_incident(self) -> bool:
@@ -158,10 +161,12 @@ class JobTable:
 
     Args:
         limits: see `LiveLimits`.
+        whole: every fact of the fleet comes here, so that facts without a job are about the only job that is known.
     """
 
-    def __init__(self, limits: LiveLimits) -> None:
+    def __init__(self, limits: LiveLimits, *, whole: bool = True) -> None:
         self.limits = limits
+        self._whole = whole
         #: Facts, verdicts, jobs, ranks and places that were forgotten because a limit was reached.
         self.dropped: Counter[str] = Counter()
         #: Incidents of a group whose verdicts moved to this job.
@@ -204,7 +209,7 @@ class JobTable:
             owners = [self.get(names[0])]
         elif not (owners := self._running_at(places)):
             only = None if places else self._only_job()
-            owners = [only if only is not None else self.get(_LONE + places[0] if places else "")]
+            owners = [only if only is not None else self.get(LONE + places[0] if places else "")]
         for job in owners:
             self._stand(job, emission)
 
@@ -213,9 +218,9 @@ class JobTable:
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = JobState(name)
-            if name and not name.startswith(_LONE):
+            if name and not name.startswith(LONE):
                 self._named.add(name)
-                if len(self._named) == 1:
+                if self._whole and len(self._named) == 1:
                     self._adopt_unnamed(job)
             self._bound()
         else:
@@ -232,11 +237,11 @@ class JobTable:
             return [only]
         if fact.layer in ("stdout", "flight_recorder", "scheduler") or not fact.node:
             return [self.get("")]
-        return [self.get(_LONE + fact.node)]
+        return [self.get(LONE + fact.node)]
 
     def _only_job(self) -> JobState | None:
         """Return the one job that has a name: facts that name no job are about it."""
-        return self._jobs[next(iter(self._named))] if len(self._named) == 1 else None
+        return self._jobs[next(iter(self._named))] if self._whole and len(self._named) == 1 else None
 
     def _running_at(self, places: Iterable[str | None]) -> list[JobState]:
         """Return the jobs at the first of these places where any runs."""
@@ -252,7 +257,7 @@ class JobTable:
             return
         job.places.add(place)
         self._where.setdefault(place, set()).add(job.name)
-        if (lone := self._jobs.pop(_LONE + place, None)) is not None:
+        if (lone := self._jobs.pop(LONE + place, None)) is not None:
             for fact in lone.facts.values():
                 job.changed = job.take(fact) or job.changed
             for emission in lone.verdicts.values():

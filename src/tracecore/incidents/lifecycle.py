@@ -185,6 +185,8 @@ class Life(msgspec.Struct, kw_only=True):
             incident.origin,
         )
         self.pattern = incident.root.verdict.pattern_name if incident.root is not None else ""
+        if self.told_gist is None and self.digest and _says_the_same(self.said, incident):
+            self.told_gist = self.gist  # told before a restart: details wait as they did then
 
     def patience(self, settle: int) -> int:
         """Return how long it waits before it is told; a fifth for a cause that later evidence cannot change."""
@@ -264,6 +266,15 @@ def recalled(memory: Memory, now: int) -> Life:
         attempt=memory.attempt,
         slot=memory.slot,
         origin=memory.origin,
+        told_at=memory.time,
+    )
+
+
+def _says_the_same(said: dict[str, Any], incident: Incident) -> bool:
+    """Tell whether an incident is, apart from details, what its document says."""
+    found = incident.document()
+    return all(found.get(name) == said.get(name) for name in ("fingerprint", "suspects")) and (
+        (found.get("failure") or {}).get("class") == (said.get("failure") or {}).get("class")
     )
 
 

@@ -23,6 +23,8 @@ _HIGH: Final = np.uint64(0x8080808080808080)
 _UP_TO_F: Final = np.uint64(0xE6E6E6E6E6E6E6E6)
 _FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT: Final = np.uint64(64 - 18)
+_ALL: Final = np.uint64(0xFFFFFFFFFFFFFFFF)
+_DIGIT_BITS: Final = np.uint64(0x0F0F0F0F0F0F0F0F)
 _FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 #: Prime factors that keep lanes apart.
 _KIND: Final = 0x9E3779B97F4A7C1
@@ -185,24 +187,19 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     wrong = line[~right]
     if len(wrong):
         line, variant = line[right], variant[right]
-    base = first[line]
-    present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
-    step, who, size = (np.zeros(len(line), np.int64) for _ in range(3))
-    time = np.zeros(len(line))
-    long = np.zeros(len(line), np.bool_)
-    for column in range(int(rows.widths[present].max(initial=0))):
-        run = np.minimum(base + _of(rows.runs, column, variant, present), len(begins) - 1)
-        end = stops[run]
-        length = end - begins[run]
-        long |= length > MAX_DIGITS
-        value = _values(array, end, length)
-        for weights, sums in ((rows.steps, step), (rows.who, who), (rows.exponents, size)):
-            if weights[present, column].any():
-                sums += value * _of(weights, column, variant, present)
-        if rows.times[present, column].any():
-            time += value * _of(rows.times, column, variant, present)
-        if rows.lengths[present, column].any():
-            size += np.searchsorted(_TENS, value, "right") * _of(rows.lengths, column, variant, present)
+    # One row for each line, one column for each number that means something.
+    width = int(rows.widths[variant].max(initial=0))
+    run = np.minimum(first[line][:, None] + rows.runs[variant, :width], len(begins) - 1)
+    end = stops[run]
+    length = end - begins[run]
+    value = _values(lines.block, end, length)
+    step, who, time, size = (
+        np.einsum("ij,ij->i", value, table[variant, :width])
+        for table in (rows.steps, rows.who, rows.times, rows.exponents)
+    )
+    digits = np.where(value > 0, length, 0)
+    size += np.einsum("ij,ij->i", digits, rows.lengths[variant, :width])
+    long = (length > MAX_DIGITS).any(1)
     shape = rows.shapes[variant]
     long |= (step >= MAX_STEP) | (step < 0)
     step[stepless[shape]] = -1
@@ -213,18 +210,24 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     return found, wrong
 
 
-def _of(table: Any, column: int, variant: Array, present: Array) -> Any:
-    """Return the value of a column for each line; one number if all lines are of one variant."""
-    return table[present[0], column] if len(present) == 1 else table[:, column][variant]
-
-
-def _values(array: np.ndarray[tuple[int], np.dtype[np.uint8]], end: Array, length: Array) -> Array:
-    """Numbers of so many digits that end before some places."""
-    shortest, longest = int(length.min(initial=MAX_DIGITS)), int(length.max(initial=0))
-    value = np.zeros(len(end), np.int64)
-    for place in range(min(longest, MAX_DIGITS)):
-        digit = array[end - (place + 1)] - np.int64(48)
-        if place >= shortest:
-            digit[place >= length] = 0
-        value += digit * _TENS[place]
+def _values(text: bytes, end: Array, length: Array) -> Array:
+    """Numbers of so many digits that end before some places; of more than `MAX_DIGITS`, anything."""
+    words = np.ndarray((len(text) + 1,), np.uint64, bytes(8) + text, 0, (1,))
+    value: Array = _eight(words[end], length)
+    high = length > 8
+    if high.any():
+        value[high] += _eight(words[np.maximum(end[high] - 8, 0)], length[high] - 8) * _TENS[8]
+        higher = length > 16
+        if higher.any():
+            value[higher] += _eight(words[np.maximum(end[higher] - 16, 0)], length[higher] - 16) * _TENS[16]
     return value
+
+
+def _eight(word: Any, length: Array) -> Array:
+    """The number that the last of eight bytes are, so many of them."""
+    word = word & (_ALL << (64 - 8 * np.minimum(length, 8)).astype(np.uint64)) & _DIGIT_BITS
+    # Digits to pairs, pairs to fours, fours to one number.
+    word = (word * np.uint64(2561) >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)
+    word = (word * np.uint64(6553601) >> np.uint64(16)) & np.uint64(0x0000FFFF0000FFFF)
+    found: Array = (word * np.uint64(42949672960001) >> np.uint64(32)).astype(np.int64)
+    return found

@@ -19,16 +19,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from tracecore.recipes.columns import Array, Flags, Progress
+from tracecore.recipes.columns import Array, Flags, Progress, Times
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.selector import Report
 
 MAX_LANES: Final = 16_384
 #: Ranks that share a log and do not say who they are may be so many steps apart.
 SKEW: Final = 2
-#: Steps back, and lines out of order, of one lane that are handed on, and how many more for each block: a lane with
-#: more of them has no order.
-MAX_BACK: Final = 64
+#: Steps back, and lines out of order, of one lane that are handed on, and how many more for each block without any: a
+#: lane with more of them has no order.
+MAX_BACK: Final = 16
 MORE_BACK: Final = 2
 #: Moves after something that is no progress.
 AFTER: Final = 6
@@ -39,6 +39,10 @@ MOST_TAIL: Final = 16
 
 _LIFT: Final = 1 << 42
 _NEW: Final = -(1 << 41)
+#: The last move of a writer that made none, and the end of its last pause.
+_NEVER: Final = float("nan"), 0.0
+#: Seconds; later than any time.
+_EON: Final = 1e11
 
 
 class Thinned(NamedTuple):
@@ -115,9 +119,15 @@ class Lanes:
         self._lanes: dict[int, Lane] = {}
         #: So many of the next moves of each writer follow something that is no progress.
         self._owed: dict[int, int] = {}
+        #: When each writer made its last move, and when its last pause ended.
+        self._writers: dict[int, tuple[float, float]] = {}
+        #: Those that tell their steps.
+        self._stepped: set[int] = set()
 
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
+    @property
+    def full(self) -> bool:
+        """Whether there are too many to remember."""
+        return len(self._lanes) > MAX_LANES
 
     def thin(
         self, found: Progress, limit: float, intervals: Sequence[int], enough: int, events: Array, lead: int = 1
@@ -150,7 +160,15 @@ class Lanes:
         timed = follows & np.isfinite(now) & np.isfinite(then)
         passed = np.where(timed, now - then, 0.0)
         turned = _few(follows & (back[moves[1:]] | (passed < -1)), ordinal[moves[1:]], lanes)
-        edge = np.append(False, turned | (passed >= limit))
+        here = np.flatnonzero(~begins[moves])
+        own = place[here]
+        # Lines without a step are no progress of a writer that tells its steps.
+        stepped = found.step[own] >= 0
+        self._stepped.update(np.unique(found.who[own[stepped]]).tolist())
+        counts = stepped | ~np.isin(found.who[own], list(self._stepped))
+        ended = np.zeros(len(moves))
+        ended[here[counts]] = self._pauses(found.some(own[counts]), limit)
+        edge = np.append(False, turned | ((passed >= limit) & (ended[1:] > then)))
         edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
         kept = edge.copy()
         kept[:-1] |= edge[1:]
@@ -161,8 +179,7 @@ class Lanes:
         kept[ticks] = True
         starts = np.flatnonzero(begins[moves])
         stops = np.append(starts[1:], len(moves))
-        here = np.flatnonzero(~begins[moves])
-        self._beside(kept, here, found.line[place[here]], found.who[place[here]], events, lead)
+        self._beside(kept, here, found.line[own], found.who[own], events, lead)
         kept[starts] = False
         ends = np.append(first[1:], len(order))
         finals = ends + np.arange(len(first))
@@ -172,6 +189,36 @@ class Lanes:
         sizes = (ends - first).tolist()
         parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
         return Thinned(place, row - first[ordinal[moves]], kept, edge, parts, order[ends - 1])
+
+    def _pauses(self, moves: Progress, limit: float) -> Times:
+        """Return when the last pause of its writer ended, for each move of a block.
+
+        A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move.
+
+        Args:
+            moves: those that count as progress of their writer.
+            limit: seconds of a pause.
+        """
+        order = np.lexsort((moves.line, moves.who))
+        order = order[np.isfinite(moves.time[order])]
+        found = np.zeros(len(moves.line))
+        if not len(order):
+            return found
+        names = moves.who[order]
+        first = np.append(0, np.flatnonzero(np.diff(names)) + 1)
+        known = [self._writers.get(name, _NEVER) for name in names[first].tolist()]
+        # Before the moves of each writer stands its last one of an earlier block.
+        times = np.insert(moves.time[order], first, [last for last, _ in known])
+        begins = first + np.arange(len(first))
+        ends = np.append(0.0, np.where(np.diff(times) >= limit, times[1:], 0.0))
+        ends[begins] = [ended for _, ended in known]
+        apart = np.repeat(np.arange(len(first)) * _EON, np.diff(begins, append=len(times)))
+        ends = np.maximum.accumulate(ends + apart) - apart
+        lasts = np.append(begins[1:], len(times)) - 1
+        states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
+        self._writers.update(zip(names[first].tolist(), states, strict=True))
+        found[order] = np.delete(ends, begins)
+        return found
 
     def _beside(self, kept: Flags, moves: Array, line: Array, who: Array, events: Array, lead: int) -> None:
         """Keeps moves of each writer before and after what is no progress; some of them may be in the next block.
@@ -231,8 +278,6 @@ class Lanes:
                 if lane.report is None:
                     lane.report = row(places[start + 1])
                     lane.count = size - int(thinned.rows[start + 1])
-        if len(self._lanes) > MAX_LANES:
-            reports += self.close()
         return sorted(reports, key=_offset)
 
     def tail(self) -> int:
@@ -247,6 +292,8 @@ class Lanes:
         """
         lanes, self._lanes = self._lanes, {}
         self._owed.clear()
+        self._writers.clear()
+        self._stepped.clear()
         reports: list[Report] = []
         for lane in lanes.values():
             late = recent is not None and lane.last is not None and lane.last.offset > recent
@@ -281,15 +328,14 @@ def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:
 def _few(flags: Flags, ordinal: Array, lanes: Sequence[Lane]) -> Flags:
     """Those of the first of each lane, as many as it may have."""
     where = np.flatnonzero(flags)
-    if len(where):
-        which = ordinal[where]
-        nth = np.arange(len(where)) - np.searchsorted(which, which)
-        flags[where[nth >= np.array([lane.backs for lane in lanes])[which]]] = False
-        for number, count in zip(*np.unique(which, return_counts=True), strict=True):
-            lane = lanes[number]
-            lane.backs = max(lane.backs - int(count), 0)
-    for lane in lanes:
-        lane.backs = min(lane.backs + MORE_BACK, MAX_BACK)
+    which = ordinal[where]
+    left = np.array([lane.backs for lane in lanes])
+    nth = np.arange(len(where)) - np.searchsorted(which, which)
+    flags[where[nth >= left[which]]] = False
+    counts = np.bincount(which, minlength=len(lanes))
+    left = np.where(counts > 0, np.maximum(left - counts, 0), np.minimum(left + MORE_BACK, MAX_BACK))
+    for lane, backs in zip(lanes, left.tolist(), strict=True):
+        lane.backs = backs
     return flags
 
 

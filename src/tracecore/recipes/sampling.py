@@ -25,7 +25,7 @@ from tracecore.recipes.repeats import Repeats, sampled
 from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, Shapes, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
-from tracecore.signals.logs.selector import FAILED_GROUP, PARTIALS, Picked, Report
+from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Picked, Report
 
 #: Seconds of a pause, and between lines that are handed on in any case (the first that gives no more than so many
 #: lines of a block). Stalls are looked for from 60 s on: of a stream that goes on for ever, a pause and the
@@ -139,13 +139,15 @@ class Sampler:
             kept, reports = self._repeats.thin(events.tolist(), masked, said, row, {*also, *cut, *rest})
             events = np.array(kept, np.int64)
         picked = [events, alone]
+        if self._lanes.full:
+            reports += self._lanes.close()
         if len(events) and FAILED_GROUP in text:
             # What workers say after it is another attempt: all in the order of the stream.
             reports += self._lanes.close()
             timed = np.zeros(len(found.line), np.bool_)
         else:
             timed = np.isfinite(found.time) & (not self._live)
-        beside = sampled([line for line in news if not _is_ruler(lines.raw(line))], MAX_EVENTS)
+        beside = self._true(lines, sampled(news, MAX_EVENTS))
         if timed.any():
             rows = found.some(timed)
             keep = self._keep(block)
@@ -172,6 +174,16 @@ class Sampler:
         far = self._size is not None and block.offset + len(block.data) < self._size - RECENT
         return 1 if far else self._lanes.tail()
 
+    def _true(self, lines: Lines, events: Array) -> Array:
+        """Those that are events, and not only look like one; what opens a block of lines always is."""
+        chosen = []
+        for line in events.tolist():
+            raw = lines.raw(line)
+            opens = any(opener in raw for opener in ALWAYS)
+            if not _is_ruler(raw) if opens else self._shapes.ask(raw).something:
+                chosen.append(line)
+        return np.array(chosen, np.int64)
+
     def _masked(self, said: Lines, events: Array) -> list[bytes]:
         """Events without what means nothing to any recipe."""
         if not len(events):
@@ -182,11 +194,15 @@ class Sampler:
         return [aside.raw(number) for number in range(len(events))]
 
     def _progressing(self, said: Lines, others: Array) -> tuple[Array, list[bytes]]:
-        """Those of some lines in which a guard of progress is found, and what they say."""
+        """Those of some lines in which recipes of progress can find something, and what they say."""
         begin, end = said.starts[others].tolist(), said.ends[others].tolist()
         texts = list(map(said.marked.__getitem__, map(slice, begin, end)))
-        found = _matching(self._progress, texts)
-        return others[found], [texts[number] for number in found.tolist()]
+        # The guards are words and cheap to find; most lines that have one are prose.
+        for database in (self._progress, self._effects):
+            if database is not None and texts:
+                found = _matching(database, texts)
+                others, texts = others[found], [texts[number] for number in found.tolist()]
+        return others, texts
 
     def _found(self, lines: Lines, keys: list[bytes], others: Array, texts: list[bytes]) -> tuple[Progress, Array]:
         """The same as `_read` for lines that may be progress and are not known as they are.
@@ -202,11 +218,7 @@ class Sampler:
         aside = Lines(self._mask(text))
         masked = aside.without(_UNTELLING)
         variants = np.fromiter(map(shapes.masked.get, masked, repeat(UNKNOWN)), np.int64, len(masked))
-        unknown = np.flatnonzero(variants == UNKNOWN)
-        variants[unknown] = NOTHING
-        if self._effects is not None:
-            unknown = unknown[_matching(self._effects, [texts[number] for number in unknown.tolist()])]
-        for number in unknown.tolist():
+        for number in np.flatnonzero(variants == UNKNOWN).tolist():
             found = shapes.masked.get(masked[number], UNKNOWN)
             if found == UNKNOWN:
                 raw = lines.raw(int(others[number]))

@@ -46,7 +46,7 @@ DIGITS: Final = b"0123456789"
 _NUMBER: Final = re.compile(rb"\d+")
 _TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
 _REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
-_UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z]{0,6}0)")
+_UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
 _PROSE: Final = re.compile(rb"\xff(?:[^0-9A-Za-z\xff]{0,3}\xff)+")
 
 
@@ -276,7 +276,7 @@ class Shapes:
     """
 
     def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+        self.ask = ask
         self._words = _Words()
         #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
         self.keys: dict[bytes, int] = {}
@@ -327,8 +327,8 @@ class Shapes:
         """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
         known = self._alike.setdefault(outline[0], [])
         seen = self._seen.get(outline, 0)
-        if not seen:
-            said = self._ask(raw)
+        if not seen or known:
+            said = self.ask(raw)
             if not said.something or not said.progress:
                 return ALONE if said.something else NOTHING
             if any(end - begin > MAX_DIGITS for begin, end in spans):
@@ -345,7 +345,7 @@ class Shapes:
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
             return ALONE
-        found = learn(raw, spans, cache(self._ask))
+        found = learn(raw, spans, cache(self.ask))
         if isinstance(found, int):
             return found
         known.append(len(self.shapes))
@@ -374,7 +374,7 @@ class Shapes:
     def agrees(self, variant: int, raw: bytes, step: int) -> bool:
         """Whether a line says what its columns say; if not, its shape is not used any more."""
         number = int(self.rows.shapes[variant])
-        said = self._ask(raw)
+        said = self.ask(raw)
         if said.something and said.progress and (-1 if said.step is None else said.step) == step:
             return True
         self.refused += 1

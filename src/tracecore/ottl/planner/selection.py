@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from string import hexdigits
 from typing import Final
 
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
@@ -29,25 +30,12 @@ _LONG_S: Final = FOLDING[0]
 
 _CARRIAGES: Final = bytes.maketrans(b"\r", b"\n")
 _BREAK: Final = bytes((LINE_BREAK,))
-#: JSON escapes, each with what it means; frequent ones first.
-_ESCAPES: Final = (
-    (b'\\"', b'"'),
-    (b"\\n", _BREAK),
-    (b"\\u001b", b"\x1b"),
-    (b"\\t", b"\t"),
-    (b"\\r", _BREAK),
-    (b"\\u003c", b"<"),
-    (b"\\u003e", b">"),
-    (b"\\u0026", b"&"),
-    (b"\\u0027", b"'"),
-    (b"\\/", b"/"),
-    (b"\\u0000", b""),
-    (b"\\u001B", b"\x1b"),
-    (b"\\u003C", b"<"),
-    (b"\\u003E", b">"),
-)
-#: Stands for an escaped backslash; no text of JSON has this byte.
-_BACKSLASH: Final = b"\x1d"
+_BACKSLASH: Final = ord("\\")
+#: What the byte after a backslash stands for in JSON; 0 for all others, which stay as they are.
+_MEANT: Final = np.zeros(256, np.uint8)
+_MEANT[list(b'"/\\tbfnr')] = list(b'"/\\\t\b\f' + _BREAK + _BREAK)
+#: Hexadecimal digits; 255 for all other bytes.
+_HEX: Final = np.array([int(chr(byte), 16) if chr(byte) in hexdigits else 255 for byte in range(256)], np.uint8)
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
 #: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
 _OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
@@ -148,12 +136,27 @@ def plain(block: bytes, escaped: bool) -> bytes:
 
 
 def _unescaped(block: bytes) -> bytes:
-    block = block.replace(b"\\\\", _BACKSLASH)
-    for escape, meant in _ESCAPES:
-        if b"\\" not in block:
-            break
-        block = block.replace(escape, meant)
-    return block.replace(_BACKSLASH, b"\\") if _BACKSLASH in block else block
+    """A block of JSON lines without NULs and escapes, but for those of characters that are not ASCII."""
+    array = np.frombuffer(block + bytes(6), np.uint8)
+    places = np.flatnonzero(array == _BACKSLASH)
+    # Of several in a row, the first escapes the second.
+    order = np.arange(len(places))
+    begins = np.append(True, np.diff(places) > 1)
+    places = places[(order - np.maximum.accumulate(np.where(begins, order, 0))) % 2 == 0]
+    # What is left out becomes NUL first.
+    text = array.copy()
+    meant = _MEANT[array[places + 1]]
+    simple = places[meant > 0]
+    text[simple + 1] = meant[meant > 0]
+    text[simple] = 0
+    numbered = places[array[places + 1] == ord("u")]
+    digits = _HEX[array[numbered[:, None] + np.arange(2, 6)]]
+    ascii_only = (digits[:, :2] == 0).all(1) & (digits[:, 2] < 8) & (digits[:, 3] < 16)
+    numbered, digits = numbered[ascii_only], digits[ascii_only]
+    codes = digits[:, 2] << 4 | digits[:, 3]
+    text[numbered + 5] = np.where((codes == 10) | (codes == 13), LINE_BREAK, codes)
+    text[numbered[:, None] + np.arange(5)] = 0
+    return text.tobytes().translate(None, b"\0")
 
 
 def ends(block: bytes) -> Array:

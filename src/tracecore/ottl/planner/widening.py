@@ -68,6 +68,9 @@ def _nullable(node: Node) -> bool:
 def _trimmed(node: Node, *, start: bool = True, end: bool = True) -> Node:
     """Without what an unanchored search does not need: optional things at either end, repetitions of the last thing."""
     match node:
+        case Wide(mask):
+            # Of a character of several bytes, the one beside the rest will do.
+            return Byte(mask | HIGH)
         case Repeat(part, least, _):
             if least == 0:
                 return EMPTY
