@@ -23,7 +23,7 @@ class Rows(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return torch.tensor([sample["pixels"], sample["label"]])
 
 
-# --- hangs and mismatches ----------------------------------------------------------------------------------------------
+# --- hangs and mismatches ---------------------------------------------------------------------------------------------
 def stages(stop: str, where: int) -> None:
     """Four stages exchange activations forward and gradients back in batches."""
     start()
@@ -125,7 +125,7 @@ def leaves_the_group() -> None:
     finish()
 
 
-# --- crashes -----------------------------------------------------------------------------------------------------------
+# --- crashes ----------------------------------------------------------------------------------------------------------
 def sample_without_label() -> None:
     start()
     for number, _ in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=2)):
@@ -176,7 +176,7 @@ def checkpoint_hash_differs() -> None:
     finish()
 
 
-# --- numbers and speed -------------------------------------------------------------------------------------------------
+# --- numbers and speed ------------------------------------------------------------------------------------------------
 def loss_is_nan_and_goes_on() -> None:
     start()
     steps(6)
@@ -198,7 +198,7 @@ def one_card_is_slower() -> None:
     finish()
 
 
-# --- healthy -----------------------------------------------------------------------------------------------------------
+# --- healthy ----------------------------------------------------------------------------------------------------------
 def first_evaluates_alone() -> None:
     start(timeout=datetime.timedelta(seconds=90))
     steps(8)
