@@ -29,7 +29,7 @@ from bench.ceilings import Ceiling, ceiling_of, failures, read
 PARTS = frozenset(
     {
         *("ceilings", "detector_shapes", "dumps", "log_shapes", "mixed_logs", "mixture"),
-        *("overhead", "postgres", "training_log"),
+        *("kafka_brokers", "overhead", "postgres", "training_log"),
     }
 )
 

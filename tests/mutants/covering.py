@@ -68,22 +68,30 @@ class Covering:
         self.newer = newer
         self._root = root
         self._durations: dict[str, float] = {}
-        self._records = [CoverageData(str(cache / f"coverage-{folder}")) for folder in FOLDERS]
+        self._records = [CoverageData(str(_file(cache, "coverage", folder))) for folder in FOLDERS]
         for folder, record in zip(FOLDERS, self._records, strict=True):
-            self._durations |= json.loads((cache / f"durations-{folder}.json").read_text(encoding="utf-8"))
+            self._durations |= json.loads((_file(cache, "durations", folder)).read_text(encoding="utf-8"))
             record.read()
         self._lines: dict[str, dict[int, set[str]]] = {}
 
     def of(self, path: str, lines: Iterable[int]) -> list[str]:
-        """Return the tests that execute one of these lines; of lines that run at import, those of the whole file."""
+        """Return the tests that execute one of these lines; of lines that run at import, those of the whole folder."""
+        known = self._tests(path)
+        found = self._known(test for line in lines for test in known.get(line, ()))
+        if found:
+            return found
+        beside = {name for record in self._records for name in record.measured_files()}
+        folder = (self._root / path).parent
+        near = [Path(name).relative_to(self._root) for name in sorted(beside) if folder in Path(name).parents]
+        return self._known(test for file in near for tests in self._tests(str(file)).values() for test in tests)
+
+    def _tests(self, path: str) -> dict[int, set[str]]:
         if path not in self._lines:
             self._lines[path] = defaultdict(set)
             for record in self._records:
                 for line, tests in record.contexts_by_lineno(str(self._root / path)).items():
                     self._lines[path][line].update(tests)
-        known = self._lines[path]
-        found = self._known(test for line in lines for test in known.get(line, ()))
-        return found or self._known(test for tests in known.values() for test in tests)
+        return self._lines[path]
 
     def seconds(self, test: str) -> float:
         """Return how long this test took."""
@@ -100,25 +108,29 @@ def record(root: Path, source: str, cache: Path, *, again: bool) -> Covering:
     A record that is older than a test only makes mutations survive that this test would notice, so files of tests that
     are newer than the record are run for every mutation.
     """
-    wanted = [folder for folder in FOLDERS if again or not (cache / f"durations-{folder}.json").exists()]
+    wanted = [folder for folder in FOLDERS if again or not (_file(cache, "durations", folder)).exists()]
     if wanted:
         print(f"recording which test executes which line: {', '.join(wanted)}", flush=True)
         cache.mkdir(parents=True, exist_ok=True)
         with ThreadPool(2) as pool:
             pool.map(lambda folder: _record(root, source, cache, folder), wanted, chunksize=1)
-    recorded = min((cache / f"durations-{folder}.json").stat().st_mtime for folder in FOLDERS)
+    recorded = min((_file(cache, "durations", folder)).stat().st_mtime for folder in FOLDERS)
     files = [file for folder in FOLDERS for file in root.glob(f"tests/{folder}/**/test_*.py")]
     newer = [str(file.relative_to(root)) for file in sorted(files) if file.stat().st_mtime > recorded]
     return Covering(root, cache, newer)
 
 
+def _file(cache: Path, kind: str, folder: str) -> Path:
+    return cache / f"{kind}-{folder.replace('/', '_')}"
+
+
 def _record(root: Path, source: str, cache: Path, folder: str) -> None:
-    settings = cache / f"coverage-{folder}.ini"
+    settings = _file(cache, "settings", folder)
     settings.write_text(
-        f"[run]\ninclude = {root}/{source}/*\ndata_file = {cache}/coverage-{folder}\n", encoding="utf-8"
+        f"[run]\ninclude = {root}/{source}/*\ndata_file = {_file(cache, 'coverage', folder)}\n", encoding="utf-8"
     )
     options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.mutants.covering"]
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
     chosen = ["-m", "not interop and not integration", f"tests/{folder}"]
-    durations = {DURATIONS: str(cache / f"durations-{folder}.json"), "PYTHONPATH": f"{root}/src:{root}"}
+    durations = {DURATIONS: str(_file(cache, "durations", folder)), "PYTHONPATH": f"{root}/src:{root}"}
     subprocess.run([*command, *chosen], cwd=root, env={**os.environ, **durations}, check=False, stdout=sys.stderr)

@@ -11,6 +11,7 @@ from tracecore.agent.component import Factory
 def factories() -> tuple[Factory, ...]:
     """Every type of component that works."""
     from tracecore.agent.exporters import debug, file, nop, otlp_grpc, otlp_http, webhook
+    from tracecore.agent.exporters import kafka as to_kafka
     from tracecore.agent.extensions import basicauth, bearertokenauth, file_storage, health_check
     from tracecore.agent.processors import (
         attributes,
@@ -25,7 +26,7 @@ def factories() -> tuple[Factory, ...]:
         resourcedetection,
         transform,
     )
-    from tracecore.agent.receivers import filelog, gpu, journald, k8sobjects, kmsg, ncclfr, otlp, prometheus
+    from tracecore.agent.receivers import filelog, gpu, journald, k8sobjects, kafka, kmsg, ncclfr, otlp, prometheus
     from tracecore.agent.receivers import nop as nothing
 
     return (
@@ -37,6 +38,7 @@ def factories() -> tuple[Factory, ...]:
         k8sobjects.FACTORY,
         prometheus.FACTORY,
         gpu.FACTORY,
+        kafka.FACTORY,
         nothing.FACTORY,
         memory_limiter.FACTORY,
         batch.FACTORY,
@@ -54,6 +56,7 @@ def factories() -> tuple[Factory, ...]:
         otlp_http.FACTORY,
         otlp_grpc.FACTORY,
         webhook.FACTORY,
+        to_kafka.FACTORY,
         nop.FACTORY,
         file_storage.FACTORY,
         health_check.FACTORY,

@@ -16,7 +16,7 @@ _RECEIVERS: Final = _names(
     bigip carbon chrony ciscoos cloudflare cloudfoundry collectd couchdb datadog dockerstats elasticsearch
     envoyals expvar faro filestats flinkmetrics fluentforward foundationdb github gitlab googlecloudmonitoring
     googlecloudpubsub googlecloudpubsubpush googlecloudspanner haproxy hostmetrics httpcheck huaweicloudces
-    icmpcheck iis influxdb jaeger jmx kafka kafkametrics k8scluster k8sevents k8slog kubeletstats libhoneyevent
+    icmpcheck iis influxdb jaeger jmx kafkametrics k8scluster k8sevents k8slog kubeletstats libhoneyevent
     loki memcached mongodb mongodbatlas mysql namedpipe netflow nginx nsxt ntp opencensus oracledb osquery
     otelarrow otlpjsonfile podman podmanstats postgresql pprof profiling prometheusexec prometheusremotewrite
     prometheussimple pulsar purefa purefb rabbitmq receivercreator redfish redis riak saphana sapm signalfx
@@ -38,7 +38,7 @@ _EXPORTERS: Final = _names(
     alertmanager alibabacloudlogservice awscloudwatchlogs awsemf awskinesis awss3 awsxray azureblob
     azuredataexplorer azuremonitor bmchelix carbon cassandra clickhouse coralogix datadog dataset doris dynatrace
     elasticsearch f5cloud faro googlecloud googlecloudpubsub googlecloudstorage googlemanagedprometheus
-    honeycombmarker influxdb instana jaeger jaegerthrift kafka kinetica loadbalancing logging logicmonitor logzio
+    honeycombmarker influxdb instana jaeger jaegerthrift kinetica loadbalancing logging logicmonitor logzio
     loki mezmo opencensus opensearch otelarrow parquet prometheus prometheusremotewrite pulsar rabbitmq sapm
     sematext sentry signalfx skywalking splunkhec stef sumologic syslog tencentcloudlogservice tinybird zipkin
     """

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tracecore.cli.output import can_redraw, format_option, is_plain, json_text, shown_path, width
 from tracecore.cli.publishing import publish_option
+from tracecore.cli.ray_option import ray_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,20 +25,30 @@ FOUND: Final = 10
 RARELY: Final = 20_000
 
 
+class BundlePath(click.Path):
+    """A path that exists, or a URL, which is looked at when it is read."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from tracecore.signals.bundle import remote
+
+        return value if remote.is_url(value) else super().convert(remote.local(value), param, ctx)
+
+
 @click.command(
     "diagnose",
     help="""Read what a training run left behind and say what broke, by name, with the lines that prove it.
 
-PATH is a file, a directory, an archive or - (standard input) with any of: worker logs, Flight Recorder dumps,
+PATH is a file, a directory, an archive, a URL or - (standard input) with any of: worker logs, Flight Recorder dumps,
 kernel logs, Kubernetes events and pods, Slurm accounting, metrics, exit codes. Files are recognised by their content.
 
 Example: tracecore diagnose /var/log/pods/ml_train-0_* dmesg.txt
 """,
 )
-@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(exists=True, allow_dash=True))
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=BundlePath(exists=True, allow_dash=True))
 @format_option("html")
 @click.option("--report", type=click.Path(dir_okay=False, writable=True), help="Also write one HTML page to FILE.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes to read with.")
+@ray_option
 @click.option(
     "--gpu-by-ordinal", type=click.Choice(["never", "environment", "pci_bus_id"]), default="never", show_default=True,
     help="How the processes of the run count GPUs; see docs/metrics.md.",
@@ -51,6 +62,7 @@ def command(
     output: str,
     report: str | None,
     jobs: int,
+    ray: str | None,
     gpu_by_ordinal: Ordinals,
     redact: bool,
     publish: str | None,
@@ -59,12 +71,13 @@ def command(
 ) -> int:
     """Diagnose, print, and say by the exit status how it went."""
     gc.set_threshold(RARELY)
-    from tracecore.diagnose.offline import diagnose
+    from tracecore.signals.bundle.remote import RemoteError
 
     bar = _Bar() if can_redraw(sys.stderr) and not quiet else None
     try:
-        progress = bar.tell if bar else None
-        diagnosis = diagnose(paths, jobs=jobs, progress=progress, ordinals=gpu_by_ordinal, redact=redact)
+        diagnosis = _diagnose(paths, jobs, ray, bar.tell if bar else None, gpu_by_ordinal, redact)
+    except (FileNotFoundError, RemoteError) as error:
+        raise click.BadParameter(f"{error}", param_hint="PATH") from None
     except KeyboardInterrupt:
         if bar:
             bar.clear()
@@ -97,6 +110,35 @@ def command(
     if diagnosis.status == "nothing_read":
         return 1
     return FOUND if exit_code and diagnosis.incidents else 0
+
+
+def _diagnose(
+    paths: tuple[str, ...],
+    jobs: int,
+    ray: str | None,
+    progress: Callable[[int, int], None] | None,
+    ordinals: Ordinals,
+    redact: bool,
+) -> Diagnosis:
+    """Diagnose with local processes, or with those of a Ray cluster."""
+    if ray is None:
+        from tracecore.diagnose.offline import diagnose
+
+        return diagnose(paths, jobs=jobs, progress=progress, ordinals=ordinals, redact=redact)
+    from tracecore.archive.dataset import ArchiveError
+    from tracecore.archive.ray_workers import RayWorkers
+    from tracecore.archive.running import PartError, diagnose_spread
+    from tracecore.archive.tasks import TaskLimits
+
+    limits = TaskLimits(large_files=0, large_bytes=0)
+    try:
+        workers = RayWorkers(ray, limits, cpus=jobs if jobs > 1 else None)
+        try:
+            return diagnose_spread(paths, workers, limits, ordinals=ordinals, redact=redact, progress=progress)
+        finally:
+            workers.close()
+    except (ArchiveError, PartError) as error:
+        raise click.ClickException(str(error)) from None
 
 
 def _print(diagnosis: Diagnosis, output: str, quiet: bool) -> None:

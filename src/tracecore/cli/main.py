@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # name -> (module holding a click command named `command`, one line of help).
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "diagnose": ("tracecore.cli.diagnose", "Read what a dead run left behind and say what broke."),
+    "archive": ("tracecore.cli.archive", "Diagnose many bundles, keep their facts, diagnose them again."),
     "fr": ("tracecore.cli.fr", "Analyse Flight Recorder dumps alone: who is missing, what mismatches."),
     "patterns": ("tracecore.cli.patterns", "The catalogue: list, show, test, lint, schema, new."),
     "replay": ("tracecore.cli.replay", "Run cases against their goldens."),
@@ -28,6 +29,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "queue": ("tracecore.cli.queue", "Submit, work, list, show, retry, dead."),
     "collect": ("tracecore.cli.collect", "Gather a support bundle on this node."),
     "run": ("tracecore.cli.run", "Run the agent."),
+    "detect": ("tracecore.cli.detect", "Find incidents in a Kafka topic with facts."),
     "serve": ("tracecore.cli.serve", "Keep the fleet's incidents and show them."),
     "mcp": ("tracecore.cli.mcp", "Speak the Model Context Protocol on standard input and output."),
     "notify": ("tracecore.cli.notify", "Check who is told of incidents, and send a test."),

@@ -36,7 +36,7 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
             click.echo(str(problem), err=True)
         return 2
     logs = agent.configuration.service.telemetry.logs
-    _log(logs.level, logs.encoding)
+    log_to_stderr(logs.level, logs.encoding)
     for warning in agent.warnings:
         logging.getLogger("tracecore.agent").warning("%s", warning)
     agent.install_signals()
@@ -49,7 +49,8 @@ def command(paths: tuple[Path, ...], drain: float) -> int:
     return 0
 
 
-def _log(level: str, encoding: str) -> None:
+def log_to_stderr(level: str, encoding: str) -> None:
+    """Write the log of this process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if encoding == "json" else _Console("%(asctime)s %(levelname)s %(message)s"))
     root = logging.getLogger("tracecore")

@@ -110,15 +110,15 @@ def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
         jobs: processes to read with.
         tick: told now and then how many bytes have been read so far.
     """
-    small = sum(_LARGE if stream.size is None else stream.size for stream in bundle.streams) <= SMALL
-    chunks = list(_chunks(bundle.streams))
+    small = is_small(bundle.streams)
+    chunks = list(in_chunks(bundle.streams))
     if jobs > 1 and len(chunks) > 1 and not small and hasattr(os, "fork"):
         parts = _in_processes(chunks, bundle.clock, jobs, tick, bundle.redact)
     else:
         parts, base = [], 0
         for chunk in chunks:
             told = None if tick is None else _after(tick, base)
-            parts.append(_read_chunk(chunk, bundle.clock, told, all_lines=small, redact=bundle.redact))
+            parts.append(read_chunk(chunk, bundle.clock, told, all_lines=small, redact=bundle.redact))
             base += parts[-1].counters.bytes_read
     whole = Part()
     for part in parts:
@@ -128,7 +128,13 @@ def gather(bundle: Bundle, *, jobs: int = 1, tick: Tick | None = None) -> Part:
     return whole
 
 
-def _chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
+def is_small(streams: Sequence[Stream]) -> bool:
+    """Tell whether these streams of a bundle are so short that every line is looked at."""
+    return sum(_LARGE if stream.size is None else stream.size for stream in streams) <= SMALL
+
+
+def in_chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
+    """Streams in their order, in portions that one process reads at once."""
     chunk: list[Stream] = []
     size = 0
     for stream in streams:
@@ -141,9 +147,10 @@ def _chunks(streams: Sequence[Stream]) -> Iterator[list[Stream]]:
         yield chunk
 
 
-def _read_chunk(
+def read_chunk(
     chunk: Sequence[Stream], clock: Clock, tick: Tick | None = None, *, all_lines: bool = False, redact: bool = True
 ) -> Part:
+    """Return the facts of some streams; arguments as of `facts_of` and `gather`."""
     part = Part(counters=_Telling(tick=tick))
     for stream in chunk:
         pile: list[Fact] = []
@@ -220,7 +227,7 @@ def _in_processes(chunks: list[list[Stream]], clock: Clock, jobs: int, tick: Tic
         _WORK = None
     pool.shutdown()
     return [
-        _read_chunk(chunk, clock, redact=redact) if part is None else part
+        read_chunk(chunk, clock, redact=redact) if part is None else part
         for chunk, part in zip(chunks, parts, strict=True)
     ]
 
@@ -233,5 +240,5 @@ def _quiet() -> None:
 def _work(number: int) -> tuple[bytes, Counters, list[tuple[str, str]]]:
     assert _WORK is not None
     chunks, clock, redact = _WORK
-    part = _read_chunk(chunks[number], clock, redact=redact)
+    part = read_chunk(chunks[number], clock, redact=redact)
     return codec.encode(part.facts), part.counters, part.skipped

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from tracecore.actions.incident_failure import failure_of
 from tracecore.diagnose import dumps, metrics
 from tracecore.diagnose import facts as reading
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from tracecore.facts.fact import Fact
     from tracecore.facts.ordinals import Ordinals
+    from tracecore.patterns.contract import Pattern
+    from tracecore.signals.stream import Counters
 
 
 #: What is assumed of somebody who waited.
@@ -62,23 +66,70 @@ def diagnose(
         patterns.ConfigError: a setting is wrong.
     """
     patterns = catalogue(config)
+    found = survey(paths, jobs=jobs, redact=redact)
+    total = sum(stream.size or 0 for stream in found.bundle.streams)
+    tick = None if progress is None else lambda done: progress(done, total)
+    part = reading.gather(found.bundle, jobs=jobs, tick=tick)
+    facts, counters = join(found, part, ordinals=ordinals)
+    return judge(found.bundle, facts, counters, patterns)
+
+
+class Survey(msgspec.Struct):
+    """A bundle with its files recognised and its dumps and metrics read; its logs are not read yet.
+
+    Args:
+        bundle: its clock knows the times of dumps and metrics too.
+    """
+
+    bundle: Bundle
+    dumps: dumps.Dumps
+    scrapes: metrics.Scrapes
+
+
+def survey(paths: Sequence[str | Path], *, jobs: int = 1, redact: bool = True) -> Survey:
+    """Recognise every file, and read what is needed before a log line can be dated.
+
+    Raises:
+        FileNotFoundError: a given path does not exist.
+    """
     bundle = discover(paths, redact=redact)
     recorded = dumps.gather(bundle, jobs)
     scraped = metrics.gather(bundle)
     known = max(recorded.end, scraped.end)
     if is_plausible(known) and (known > bundle.clock.latest or not bundle.clock.exact):
         bundle.clock = Clock(known, True)
-    total = sum(stream.size or 0 for stream in bundle.streams)
-    part = reading.gather(bundle, jobs=jobs, tick=None if progress is None else lambda done: progress(done, total))
+    return Survey(bundle, recorded, scraped)
+
+
+def join(found: Survey, part: reading.Part, *, ordinals: Ordinals = "never") -> tuple[list[Fact], Counters]:
+    """Return the folded facts of a whole bundle, and what was read; `part` has those of all its logs."""
+    bundle, recorded, scraped = found.bundle, found.dumps, found.scrapes
     measured = metrics.facts(scraped, bundle)
     told = metrics.name_gpus(part.facts, scraped, ordinals)
     for path, reason in (*recorded.skipped, *scraped.skipped, *part.skipped):
         bundle.skip(path, reason)
-    facts = fold((*told, *measured, *recorded.facts))
+    counters = part.counters
+    counters.bytes_read += recorded.bytes_read
+    counters.add(scraped.counters)
+    bundle.note_shrunk()
+    return fold((*told, *measured, *recorded.facts)), counters
+
+
+def judge(
+    bundle: Bundle, facts: Sequence[Fact], counters: Counters, patterns: Sequence[Pattern[Any]] | None = None
+) -> Diagnosis:
+    """Say what follows from the facts of a bundle.
+
+    Args:
+        bundle: to quote from.
+        facts: as `join` gives them.
+        counters: what was read.
+        patterns: the catalogue by default.
+    """
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
     concluded = conclude(
-        patterns,
+        catalogue() if patterns is None else patterns,
         facts,
         end=end,
         until=end + _watched(facts),
@@ -95,10 +146,6 @@ def diagnose(
     troubles = node_trouble.uncited(facts, verdicts, kernel)
     for incident in finding.incidents:
         node_trouble.attach(incident, troubles)
-    counters = part.counters
-    counters.bytes_read += recorded.bytes_read
-    counters.add(scraped.counters)
-    bundle.note_shrunk()
     coverage = bundle.coverage(counters)
     coverage["limits_reached"] |= engine.stats.limits_reached()
     notes = [

@@ -10,9 +10,10 @@ import re2
 from tracecore.incidents.activity import activity
 from tracecore.patterns.contract import LastLines
 from tracecore.signals.bundle import archive
+from tracecore.signals.bundle.opening import exactly, pass_over
 from tracecore.signals.logs.multiline import HEADER, Take, Traceback
 from tracecore.signals.logs.reader import dialect
-from tracecore.signals.redaction import redacted
+from tracecore.signals.redaction import redacted, unhidden
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -83,7 +84,7 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
     try:
         with stream.open() as file:
             before = _enter(file, source.offset, begin)
-            raw = _exactly(file, min(source.length, _BYTES))
+            raw = exactly(file, min(source.length, _BYTES))
     except archive.ERRORS:
         return None
     number = source.line + before
@@ -95,7 +96,7 @@ def excerpt(bundle: Bundle, source: Source, most: int = _LINES) -> Excerpt | Non
 
 
 def _shown(raw: bytes, bundle: Bundle) -> str:
-    text = harmless(raw.decode("utf-8", "replace"))
+    text = harmless((unhidden(raw) if bundle.masked else raw).decode("utf-8", "replace"))
     return redacted(text) if bundle.redact else text
 
 
@@ -150,7 +151,7 @@ def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int
     try:
         with stream.open() as file:
             number = 1 + _enter(file, 0, begin)
-            raw = _exactly(file, _TAIL)
+            raw = exactly(file, _TAIL)
     except archive.ERRORS:
         return []
     unwrap = dialect(stream)
@@ -223,30 +224,8 @@ def _enter(file: BinaryIO, start: int, begin: int) -> int:
     else:
         if start > _REACH:
             raise ValueError("too far into a compressed file")
-        _pass(file, start)
-    return _pass(file, begin - start)
-
-
-def _pass(file: BinaryIO, count: int) -> int:
-    lines = 0
-    while count > 0:
-        chunk: bytes = file.read(min(count, 1 << 20))
-        if not chunk:
-            break
-        lines += chunk.count(b"\n")
-        count -= len(chunk)
-    return lines
-
-
-def _exactly(file: BinaryIO, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count > 0:
-        chunk: bytes = file.read(count)
-        if not chunk:
-            break
-        parts.append(chunk)
-        count -= len(chunk)
-    return b"".join(parts)
+        pass_over(file, start)
+    return pass_over(file, begin - start)
 
 
 def harmless(text: str) -> str:

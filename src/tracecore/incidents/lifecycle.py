@@ -29,6 +29,8 @@ FINAL_CAUSES: Final = frozenset(name for rule in precedence.RULES for name in ru
 MAX_VERDICTS: Final = 8
 #: Changes of details (a count, the time of the last evidence) are told at most once in so long.
 REFRESH: Final = 60 * SECOND
+#: An event of a machine alone, without a verdict, waits so long for a step that shows that the job goes on.
+MACHINE_ONLY: Final = 60 * SECOND
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True):
@@ -185,10 +187,18 @@ class Life(msgspec.Struct, kw_only=True):
             incident.origin,
         )
         self.pattern = incident.root.verdict.pattern_name if incident.root is not None else ""
+        if self.told_gist is None and self.digest and _says_the_same(self.said, incident):
+            self.told_gist = self.gist  # told before a restart: details wait as they did then
 
     def patience(self, settle: int) -> int:
-        """Return how long it waits before it is told; a fifth for a cause that later evidence cannot change."""
+        """Return how long it waits before it is told.
+
+        A fifth for a cause that later evidence cannot change. Where only a machine said something and nothing says what
+        it meant for the job, the next steps have to fail to come first.
+        """
         root = self.incident.root if self.incident is not None else None
+        if self.incident is not None and root is None and self.incident.is_machine_only:
+            return settle + MACHINE_ONLY
         sure = root is not None and root.verdict.confidence == "full" and root.verdict.pattern_name in FINAL_CAUSES
         return settle // 5 if sure else settle
 
@@ -264,6 +274,15 @@ def recalled(memory: Memory, now: int) -> Life:
         attempt=memory.attempt,
         slot=memory.slot,
         origin=memory.origin,
+        told_at=memory.time,
+    )
+
+
+def _says_the_same(said: dict[str, Any], incident: Incident) -> bool:
+    """Tell whether an incident is, apart from details, what its document says."""
+    found = incident.document()
+    return all(found.get(name) == said.get(name) for name in ("fingerprint", "suspects")) and (
+        (found.get("failure") or {}).get("class") == (said.get("failure") or {}).get("class")
     )
 
 

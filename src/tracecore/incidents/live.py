@@ -41,6 +41,8 @@ FADES: Final = 3600 * SECOND
 REJUDGE: Final = 5 * SECOND
 #: Conditions that somebody has to look at before they count as resolved: wrong results do not fade.
 _STAYS: Final = frozenset({"silent_data_corruption", "training_divergence"})
+#: Layers that each job has of its own; the others are measured on every node alike.
+_WRITTEN_BY_JOBS: Final = frozenset({"stdout", "flight_recorder"})
 
 
 class LiveIncidents:
@@ -52,6 +54,9 @@ class LiveIncidents:
         classify: the failure class and retry decision of an incident.
         limits: see `LiveLimits`.
         strict: an exception in arbitration is raised; otherwise it is logged and counted, and other jobs go on.
+        owns: tells by the name of a job whether its incidents are told here; all of them where it is not given. Names
+            are those of the job table: a job, `jobs.LONE` and a node, or empty. Where it is given, other processes
+            take other facts, and a fact that names no job is not taken for one of the only job known here.
     """
 
     def __init__(
@@ -62,12 +67,14 @@ class LiveIncidents:
         classify: Classify | None = None,
         limits: LiveLimits | None = None,
         strict: bool = True,
+        owns: Callable[[str], bool] | None = None,
     ) -> None:
         self.strict = strict
+        self._owns = owns
         self.settle = settle
         self.reopen = reopen
         self._classify = classify
-        self._jobs = JobTable(limits or LiveLimits())
+        self._jobs = JobTable(limits or LiveLimits(), whole=owns is None)
         self._layers: Counter[str] = Counter()
         #: The facts of the time before a restart have not been judged yet.
         self._resumed = False
@@ -93,6 +100,7 @@ class LiveIncidents:
                 continue
             self._jobs.get(memory.job).incidents[memory.id] = life
             self._layers.update(memory.layers)
+            self._jobs.get(memory.job).layers.update(memory.layers)
         for job in self._jobs:
             self._forget_old(job, now)
         return damaged
@@ -119,6 +127,8 @@ class LiveIncidents:
         ]
         self._jobs.moved = []
         for job in self._jobs:
+            if self._owns is not None and not self._owns(job.name):
+                continue
             if job.changed or (job.moved_on and now >= job.judged + REJUDGE):
                 job.changed, job.moved_on, job.judged = False, False, now
                 try:
@@ -135,13 +145,17 @@ class LiveIncidents:
         return updates
 
     def _judge(self, job: JobState, now: int, updates: list[Update]) -> None:
+        if job.is_stranger:
+            return
+        job.retire(now - self.reopen)
         facts = job.known()
         # Facts about a node alone tell of no run.
         run = runs.look([] if job.is_lone_node else facts, now)
-        layers: Mapping[str, int] = {layer: self._layers[layer] for layer in LAYERS}
+        layers: Mapping[str, int] = {layer: layer in self._seen_layers(job) for layer in LAYERS}
         finding = arbitrate([*job.verdicts.values()], run, layers)
         # A stop that was asked for is no incident.
         incidents = [i for i in finding.incidents if i.root is None or i.root.verdict.pattern_name != "planned_stop"]
+        incidents = [i for i in incidents if not self._is_old_news(job, i, now)]
         troubles = node_trouble.uncited(facts, job.verdicts.values()) if incidents else []
         notes = tuple(node_trouble.notes(troubles, run))
         trouble = tuple(sorted(fact.uid for fact in troubles))
@@ -157,6 +171,8 @@ class LiveIncidents:
                 # A restart does not make an incident wait again: what is found first had begun before it.
                 since = min(now, incident.last) if self._resumed else now
                 life = job.incidents[incident.id] = Life(id=incident.id, since=since)
+            elif not life.revision and life.incident is not None and incident.first > life.last:
+                life.since = now  # what it was found for is over, and this is something else
             life.find(incident, notes, trouble)
             life.last = _end_of_trouble(job, life, incident, run.attempts.get((incident.job, incident.attempt)))
             found.add(incident.id)
@@ -172,6 +188,14 @@ class LiveIncidents:
                 updates.append(self._resolve(job, life, now, reason, settled=False))
             else:
                 del job.incidents[name]
+
+    def _is_old_news(self, job: JobState, incident: Incident, now: int) -> bool:
+        """Tell whether an attempt ended without a known cause long ago, and that is noticed only now.
+
+        The verdict of a planned stop, or of an incident that was resolved, does not stand for ever.
+        """
+        old = incident.attempt < job.attempt_at(now - self.reopen)
+        return old and incident.root is None and incident.id not in job.incidents
 
     def _tell(self, job: JobState, life: Life, now: int, updates: list[Update]) -> None:
         over = self._over(job, life)
@@ -193,7 +217,7 @@ class LiveIncidents:
             return
         reason = "new" if not life.revision else "there is new evidence" if life.digest else "reopened"
         life.state, life.digest = news
-        updates.append(life.tell(job.name, self._seen_layers(), now, reason))
+        updates.append(life.tell(job.name, self._seen_layers(job), now, reason))
 
     def _over(self, job: JobState, life: Life) -> str:
         """Return why an incident is over, in words; empty where it is not."""
@@ -210,10 +234,12 @@ class LiveIncidents:
     def _resolve(self, job: JobState, life: Life, now: int, reason: str, *, settled: bool = True) -> Update:
         life.state, life.resolved_at = "resolved", max(now, life.last)
         life.settled_until = life.resolved_at if settled else 0
-        return life.tell(job.name, self._seen_layers(), now, reason)
+        return life.tell(job.name, self._seen_layers(job), now, reason)
 
-    def _seen_layers(self) -> tuple[str, ...]:
-        return tuple(layer for layer in LAYERS if self._layers[layer])
+    def _seen_layers(self, job: JobState) -> tuple[str, ...]:
+        """Return the layers that were measured: what a job itself writes counts for it alone."""
+        seen = {layer for layer in self._layers if layer not in _WRITTEN_BY_JOBS} | job.layers
+        return tuple(layer for layer in LAYERS if layer in seen)
 
     def _forget_old(self, job: JobState, now: int) -> None:
         for life in [*job.incidents.values()]:
@@ -237,7 +263,7 @@ class LiveIncidents:
         life.fresh, life.told_gist = True, None
         if (news := life.news(now)) is not None:
             life.state, life.digest = news
-        return life.tell(job.name, self._seen_layers(), now, f"acknowledged by {life.acknowledged_by}")
+        return life.tell(job.name, self._seen_layers(job), now, f"acknowledged by {life.acknowledged_by}")
 
     def open(self) -> list[str]:
         """Return the ids of the incidents that were told and are not resolved."""

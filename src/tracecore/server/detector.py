@@ -157,8 +157,7 @@ class Detector:
                 payload = decoding.decode("logs", request.payload)
             except OtlpError:
                 continue
-            observed.look(payload, request.tenant, now)
-            detection.logs(payload, now)
+            observed.look(detection.logs(payload, now), request.tenant, now)
         if not waiting and now < detection.due(now):
             return []
         _, found, acks = detection.evaluate(now)

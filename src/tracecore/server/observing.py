@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -87,9 +87,9 @@ class Observer:
         held = self._jobs.get(job) or (self._known(job) if job else _Job())
         return max(held.gpus, held.ranks)
 
-    def look(self, payload: Mapping[str, Any], tenant: str, now: int) -> None:
+    def look(self, facts: Iterable[Fact], tenant: str, now: int) -> None:
         """Learn from the facts of a request."""
-        for fact in wire.read(payload).facts:
+        for fact in facts:
             if fact.time > now + 60 * SECOND or fact.time <= 0:
                 continue
             if fact.node:

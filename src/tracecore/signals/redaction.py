@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 MASK: Final = "[redacted]"
 _MASK: Final = MASK.encode()
+#: One byte of a secret in text whose offsets must not move: valid in JSON and UTF-8, and in no log.
+HIDDEN: Final = b"\x7f"
+_HIDDEN: Final = re2.compile(HIDDEN + b"+")
 #: A JSON document larger than this is redacted as text only.
 MAX_JSON: Final = 64 << 20
 
@@ -97,6 +100,11 @@ def redacted(text: str) -> str:
         return clean.decode("utf-8", "replace")
 
 
+def unhidden(raw: bytes) -> bytes:
+    """Text in which secrets were filled with `HIDDEN`, as it is shown."""
+    return cast("bytes", _HIDDEN.sub(_MASK, raw)) if HIDDEN in raw else raw
+
+
 def redacted_record(signal: LogSignal) -> LogSignal:
     """The record without secrets in its body and attributes; the same record where there are none."""
     log = signal.get("log")
@@ -155,13 +163,15 @@ class Redactor:
 
     Args:
         keep_length: put as many bytes back as were taken out, for files whose offsets matter (a pickle).
+        filler: the byte that is put back then.
     """
 
-    def __init__(self, *, keep_length: bool = False) -> None:
+    def __init__(self, *, keep_length: bool = False, filler: bytes = b"x") -> None:
         self.count = 0
         #: The lines are those of a private key.
         self.inside_key = False
         self._keep_length = keep_length
+        self._filler = filler
 
     def line(self, line: bytes) -> bytes:
         """One line, its end included. Lines of a private key are emptied until it ends."""
@@ -203,7 +213,7 @@ class Redactor:
         return b"".join((*parts, line[at:])) if parts else line
 
     def _mask(self, value: bytes) -> bytes:
-        return b"x" * len(value) if self._keep_length else _MASK
+        return self._filler * len(value) if self._keep_length else _MASK
 
     def document(self, raw: bytes) -> bytes:
         """A JSON document: values by the names of their keys, environment variables by theirs; else as text."""

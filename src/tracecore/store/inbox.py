@@ -53,27 +53,33 @@ def remove(connection: Connection, numbers: Sequence[int]) -> None:
 
 
 class DetectorState:
-    """Keys and values of the detector, as its storage extension on a node would keep them."""
+    """Keys and values of a detector, as its storage extension on a node would keep them.
 
-    def __init__(self, database: Database) -> None:
+    Args:
+        prefix: of all its keys in the table, where there are several detectors.
+    """
+
+    def __init__(self, database: Database, prefix: str = "") -> None:
         self._database = database
+        self._prefix = prefix
         #: Changes that are written with the incidents they led to.
         self._changes: dict[str, bytes | None] = {}
 
     def client(self, name: str) -> DetectorState:
-        """The store of a component; the server has one detector."""
+        """The store of a component, of which a detector has one."""
         return self
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         with self._database.read() as connection:
-            query = select(detector_state).where(detector_state.c.key.startswith(prefix, autoescape=True))
+            begin = self._prefix + prefix
+            query = select(detector_state).where(detector_state.c.key.startswith(begin, autoescape=True))
             rows = connection.execute(query.order_by(detector_state.c.key)).all()
         for row in rows:
-            yield row.key, row.value
+            yield row.key.removeprefix(self._prefix), row.value
 
     def update(self, changes: Mapping[str, bytes | None]) -> None:
         """Remember changes until `write`; a value of None removes its key."""
-        self._changes.update(changes)
+        self._changes.update({self._prefix + key: value for key, value in changes.items()})
 
     def write(self, connection: Connection) -> None:
         """Write the changes in a transaction of the caller's."""

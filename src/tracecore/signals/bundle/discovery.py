@@ -17,7 +17,7 @@ from typing import BinaryIO, TypedDict
 
 import msgspec
 
-from tracecore.signals.bundle import archive, exports, identity, ordinals
+from tracecore.signals.bundle import archive, exports, identity, ordinals, remote
 from tracecore.signals.bundle.archive import Limits, Opener
 from tracecore.signals.bundle.opening import (
     GIVEN,
@@ -74,12 +74,14 @@ class Bundle(msgspec.Struct, kw_only=True):
 
     Args:
         redact: what is quoted from it is quoted without secrets.
+        masked: secrets are already masked in its files (`signals.bundle.kept_text`).
     """
 
     streams: list[Stream]
     skipped: list[Skipped]
     clock: Clock
     redact: bool = True
+    masked: bool = False
 
     def layers(self) -> dict[str, int]:
         """Return how many files there are of each layer, those without any included."""
@@ -121,16 +123,20 @@ def discover(
     """Finds and recognises every file under these paths.
 
     Args:
-        paths: files and directories.
+        paths: files and directories, also as URLs.
         limits: bounds; the defaults do for anything honest.
         now: the present, for bundles in which no timestamp has a year; None gives an arbitrary fixed time.
         redact: take secrets out of file names, and of what is quoted later.
 
     Raises:
         FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
+        remote.RemoteError: a URL cannot be read.
     """
     search = _Search(limits or Limits(), redact=redact)
-    for path in sorted({os.fspath(path) for path in paths}):
+    for path in sorted({remote.local(os.fspath(path)) for path in paths}):
+        if remote.is_url(path):
+            search.remote(path)
+            continue
         if descriptor(path) is None and not os.path.lexists(path):
             raise FileNotFoundError(path)
         search.path(Path(path))
@@ -181,6 +187,22 @@ class _Search:
                 self.skip(path, "a link that leads out of the directory")
                 continue
             self.file(path, f"{root.name}/{relative}")
+
+    def remote(self, url: str) -> None:
+        """A file or directory that the user named by a URL."""
+        root = url.rstrip("/").rsplit("/", 1)[-1]
+        for found, opener in remote.openers(remote.files(url)):
+            if self.count >= self.limits.files:
+                self.skip(url, f"more than {self.limits.files} files: the rest was left out")
+                return
+            self.count += 1
+            if found.url.rsplit("/", 1)[-1] in IGNORED:
+                continue
+            self.compressed += found.size
+            try:
+                self.consider(found.url, f"{root}/{found.relative}".rstrip("/"), opener, found.size, 0)
+            except archive.ERRORS as error:
+                self.skip(found.url, archive.reason(error))
 
     def _given(self, number: int, shown: str) -> None:
         """Read standard input or another open file; what can be read only once is copied."""

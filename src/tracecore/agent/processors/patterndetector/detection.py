@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -70,9 +70,10 @@ class Detection:
     Args:
         options: of the processor.
         setting: of the first of the processors that share this.
+        owns: as in `LiveIncidents`, where other processes detect other jobs.
     """
 
-    def __init__(self, options: Options, setting: Setting) -> None:
+    def __init__(self, options: Options, setting: Setting, owns: Callable[[str], bool] | None = None) -> None:
         self.lock = threading.Lock()
         self._options = options
         self._clock = Clock(options.evaluation_interval)
@@ -109,6 +110,7 @@ class Detection:
                 reopen=options.incidents.reopen,
                 classify=failure_of_facts,
                 strict=False,
+                owns=owns,
             )
         self._told: OrderedDict[str, None] = OrderedDict()
         self._lost: dict[str, int] = {}
@@ -174,8 +176,8 @@ class Detection:
 
     def logs(
         self, payload: Mapping[str, Any], now: int, pause: int = 0, peer: str = "", *, selected: bool = False
-    ) -> None:
-        """Take log records, which are not changed.
+    ) -> list[Fact]:
+        """Take log records, which are not changed; return the facts among them that are used.
 
         Args:
             pause: nanoseconds after which at the latest their receiver has what follows; 0 where nobody knows.
@@ -183,6 +185,7 @@ class Detection:
             selected: their receiver has sampled steps already.
         """
         self._records.pause(pause)
+        facts: list[Fact] = []
         for entry in payload.get("resource_logs") or ():
             found = entry.get("resource") or {}
             resource: Resource = {"attributes": dict(found.get("attributes") or {})}
@@ -193,18 +196,19 @@ class Detection:
                 if is_told(held):
                     continue
                 if (held.get("scope") or {}).get("name") == wire.SCOPE:
-                    self._facts_of(entry, held, peer, now)
+                    facts += self._senders.take(entry, held, peer, now)
                     continue
                 if layer == "flight_recorder":
                     self._recorded(resource, records, now)
                     continue
                 for place, whose, some in by_layer(layer, resource, records):
                     self._records.take(place, whose, some, now, selected=selected)
+        self._join(facts, now)
         self._clock.appoint(now, self._records.blocks.due)
+        return facts
 
-    def _facts_of(self, entry: Mapping[str, Any], held: Mapping[str, Any], peer: str, now: int) -> None:
-        """Take facts that another agent sent."""
-        facts = self._senders.take(entry, held, peer, now)
+    def _join(self, facts: list[Fact], now: int) -> None:
+        """Take facts that other agents sent."""
         for fact in facts:
             self._clock.see(fact.end, now)
         if facts and self._kept is not None:

@@ -1,0 +1,225 @@
+"""Pieces of a bundle's files, kept so that a later diagnosis can quote them when the files are gone.
+
+While a bundle is judged, `remembering` notes which bytes are read. A `KeptFile` gives these bytes back at their
+offsets; all else in it is blank, with as many line breaks as there were, so that line numbers stay right. Secrets are
+masked byte for byte, because offsets must not move. `Bundle.masked` tells readers to show a mask as `[redacted]`.
+"""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, BinaryIO, Final, cast
+
+import msgspec
+
+from tracecore.signals.bundle.archive import Opener
+from tracecore.signals.bundle.opening import pass_over
+from tracecore.signals.redaction import HIDDEN, Redactor
+
+if TYPE_CHECKING:
+    from tracecore.signals.bundle.discovery import Bundle
+
+#: Bytes that are kept of one bundle.
+MAX_KEPT: Final = 8 << 20
+
+
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes of a file, or a gap between such.
+
+    Args:
+        offset: of the first byte.
+        length: bytes in the file.
+        lines: line breaks among them.
+        data: the bytes; empty for a gap.
+    """
+
+    offset: int
+    length: int
+    lines: int
+    data: bytes = b""
+
+
+class Memory:
+    """The pieces of each file that were read, by path.
+
+    Args:
+        limit: bytes kept in all.
+    """
+
+    def __init__(self, limit: int = MAX_KEPT) -> None:
+        self._left = limit
+        self._read: dict[str, dict[int, bytes]] = {}
+        self._gaps: dict[str, dict[tuple[int, int], int]] = {}
+        #: Paths of files that cannot be entered in the middle.
+        self.streamed: set[str] = set()
+        #: Pieces that were left out because of the limit.
+        self.left_out = 0
+
+    def read(self, path: str, offset: int, data: bytes) -> None:
+        known = self._read.setdefault(path, {})
+        new = len(data) - len(known.get(offset, b""))
+        if new <= 0:
+            return
+        if new > self._left:
+            self.left_out += 1
+            return
+        self._left -= new
+        known[offset] = data
+
+    def passed(self, path: str, offset: int, length: int, lines: int) -> None:
+        if length:
+            self._gaps.setdefault(path, {})[offset, length] = lines
+
+    def paths(self) -> list[str]:
+        return sorted({*self._read, *self._gaps})
+
+    def pieces(self, path: str) -> list[Piece]:
+        """Return what is kept of a file in the order of offsets, without overlaps, secrets masked.
+
+        Lines of a gap are counted where something read over it; else a gap has none.
+        """
+        found: list[tuple[int, bytes]] = []
+        for offset, data in sorted(self._read.get(path, {}).items()):
+            end = found[-1][0] + len(found[-1][1]) if found else -1
+            if offset <= end:
+                found[-1] = found[-1][0], found[-1][1] + data[max(end - offset, 0) :]
+            else:
+                found.append((offset, data))
+        pieces = [Piece(offset, len(data), data.count(b"\n"), masked(data)) for offset, data in found]
+        return sorted((*pieces, *self._blanks(path, pieces)), key=lambda piece: piece.offset)
+
+    def _blanks(self, path: str, pieces: Sequence[Piece]) -> Iterator[Piece]:
+        """The gaps between pieces whose line breaks were counted while somebody passed over them."""
+        passed = self._gaps.get(path, {})
+        ends = {p.offset: p.offset + p.length for p in pieces}
+        edges = {0, *ends, *ends.values()}
+        edges.update(edge for offset, length in passed for edge in (offset, offset + length))
+        gaps: dict[tuple[int, int], int | None] = {
+            pair: None
+            for pair in pairwise(sorted(edges))
+            if not any(begin <= pair[0] < end for begin, end in ends.items())
+        }
+        for (offset, length), lines in sorted(passed.items(), key=lambda item: item[0][1]):
+            end = offset + length
+            inside = [gap for gap in gaps if offset <= gap[0] and gap[1] <= end]
+            free = [gap for gap in inside if gaps[gap] is None]
+            if free:
+                known = sum(gaps[gap] or 0 for gap in inside)
+                known += sum(p.data.count(b"\n", max(0, offset - p.offset), max(0, end - p.offset)) for p in pieces)
+                # Where a line of the stretch ends matters less than how many do before the next piece.
+                gaps[free[-1]] = max(0, min(lines - known, free[-1][1] - free[-1][0]))
+        return (Piece(begin, end - begin, lines) for (begin, end), lines in gaps.items() if lines)
+
+
+def masked(data: bytes) -> bytes:
+    """The bytes with secrets masked, of the same length."""
+    redactor = Redactor(keep_length=True, filler=HIDDEN)
+    return b"".join(redactor.line(line) for line in data.splitlines(keepends=True))
+
+
+@contextmanager
+def remembering(bundle: Bundle, memory: Memory) -> Iterator[None]:
+    """Remember what is read of the bundle's files."""
+    opened = [(stream, stream.open) for stream in bundle.streams]
+    for stream, opener in opened:
+        stream.open = partial(_remembered, opener, stream.path, memory)
+    try:
+        yield
+    finally:
+        for stream, opener in opened:
+            stream.open = opener
+
+
+def _remembered(opener: Opener, path: str, memory: Memory) -> BinaryIO:
+    return cast(BinaryIO, _Remembered(opener(), path, memory))
+
+
+class _Remembered(io.RawIOBase):
+    """A file that tells which bytes of it are read."""
+
+    def __init__(self, file: BinaryIO, path: str, memory: Memory) -> None:
+        self._file = file
+        self._path = path
+        self._memory = memory
+        self._at = 0
+        if not file.seekable():
+            memory.streamed.add(path)
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = self._file.seek(offset, whence)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._memory.read(self._path, self._at, data)
+        self._at += len(data)
+        return data
+
+    def pass_over(self, count: int) -> int:
+        """Read on without keeping anything; return the lines."""
+        lines = pass_over(self._file, count)
+        self._memory.passed(self._path, self._at, count, lines)
+        self._at += count
+        return lines
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+class KeptFile(io.RawIOBase):
+    """A file of which some pieces are known, and the rest is blank.
+
+    Args:
+        pieces: in the order of their offsets.
+        size: where it ends; the end of the last piece by default.
+        streamed: it cannot be entered in the middle.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], size: int | None = None, *, streamed: bool = False) -> None:
+        self._pieces = pieces
+        self._offsets = [piece.offset for piece in pieces]
+        self._end = max([size or 0, *(piece.offset + piece.length for piece in pieces)])
+        self._streamed = streamed
+        self._at = 0
+
+    def seekable(self) -> bool:
+        return not self._streamed
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._end}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._end - self._at)
+        parts: list[bytes] = []
+        # A read may be short, as of any raw file: no large blank is made for one who asks for all.
+        left = min(left, size if size >= 0 else left, 1 << 20)
+        while left > 0:
+            part = self._next(left)
+            parts.append(part)
+            self._at += len(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    def _next(self, most: int) -> bytes:
+        place = bisect_right(self._offsets, self._at) - 1
+        following = self._offsets[place + 1] if place + 1 < len(self._offsets) else self._end
+        if place < 0 or self._at >= self._pieces[place].offset + self._pieces[place].length:
+            return b" " * min(most, following - self._at)
+        piece = self._pieces[place]
+        begin = self._at - piece.offset
+        if piece.data:
+            return piece.data[begin : begin + most]
+        length = min(most, piece.length - begin)
+        breaks = max(0, min(piece.lines - begin, length))
+        return b"\n" * breaks + b" " * (length - breaks)

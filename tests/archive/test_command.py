@@ -1,0 +1,122 @@
+"""`tracecore archive`, as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from tracecore.archive.dataset import Archive
+from tracecore.cli import archive as cli
+from tracecore.cli.main import main
+
+INCIDENTS = Path(__file__).resolve().parents[2] / "examples/incidents"
+NAMES = ("checkpoint_full", "nccl_hang_one_rank_missing")
+
+
+class Called(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def called(tmp_path: Path, inline: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The command, its tasks done in this process."""
+    monkeypatch.setattr(cli, "_make_workers", lambda ray, jobs, limits: inline(limits))
+    for name in NAMES:
+        shutil.copytree(INCIDENTS / name, tmp_path / "bundles" / name)
+
+    def call(*words: str) -> Called:
+        status = main(["archive", *words])
+        return Called(status, *capsys.readouterr())
+
+    return call
+
+
+def test_diagnose_rediagnose_and_query(called: Any, tmp_path: Path) -> None:
+    bundles, out = str(tmp_path / "bundles"), str(tmp_path / "out")
+    done = called("diagnose", "--each", bundles, "--out", out)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("2 bundles: 2 diagnosed now, 0 before\n2 incidents: 2 with a cause, 0 unexplained")
+    again = json.loads(called("diagnose", "--each", bundles, "--out", out, "-o", "json").stdout)
+    assert (again["done"], again["before"], again["incidents"]) == (0, 2, 2)
+    assert set(again["causes"]) == {"nccl_hang", "storage_failure"}
+
+    same = called("rediagnose", out)
+    assert (same.exit_code, same.stdout) == (0, "2 bundles, 2 incidents: 2 the same, 0 reworded\n")
+
+    asked = called("query", out, "SELECT root, ranks FROM incidents ORDER BY root", "-o", "json")
+    assert json.loads(asked.stdout)[0] == {"root": "nccl_hang", "ranks": [2]}
+    table = called("query", out, "SELECT kind, count(*) AS n FROM facts GROUP BY kind ORDER BY n DESC, kind")
+    assert table.stdout.splitlines()[0].split() == ["kind", "n"]
+    assert called("query", out, "SELECT count(DISTINCT pattern) FROM verdicts").exit_code == 0
+    refused = called("query", out, "SELECT * FROM read_csv('/etc/passwd')")
+    assert refused.exit_code == 1
+    assert "root:" not in refused.stdout
+    assert called("query", out, "SELEKT").exit_code == 1
+
+
+def test_rediagnose_says_what_another_release_answers(called: Any, tmp_path: Path) -> None:
+    """An archive as an older release would have left it: one incident had no name, one had another."""
+    out = tmp_path / "out"
+    called("diagnose", "--each", str(tmp_path / "bundles"), "--out", str(out))
+    archive = Archive(out)
+    results = list(archive.results())
+    for stored in results:
+        document = stored.document
+        assert document is not None
+        incident = document["incidents"][0]
+        if incident["root_cause"]["pattern"] == "nccl_hang":
+            incident["root_cause"] = None
+        else:
+            incident["root_cause"]["pattern"] = "worker_crash"
+        stored.row["document"] = msgspec.json.encode(document).decode()
+    archive.append(results)
+    found = called("rediagnose", str(out))
+    assert found.exit_code == 10
+    assert "1 unexplained incident has a name now\n1 incident has changed\n" in found.stdout
+    assert f"changed: {tmp_path}/bundles/checkpoint_full" in found.stdout
+    assert "  before: worker_crash; " in found.stdout
+    assert called("rediagnose", str(out)).exit_code == 10
+    saved = called("rediagnose", str(out), "--save", "-o", "json")
+    assert json.loads(saved.stdout)["incidents"] == {"changed": 1, "named": 1}
+    assert called("rediagnose", str(out)).exit_code == 0
+    assert len(archive.files("bundles")) == 1, "older batches are removed"
+
+
+def test_results_also_go_to_a_store(called: Any, tmp_path: Path) -> None:
+    from tracecore.store.incidents import IncidentQuery
+    from tracecore.store.store import Store
+
+    place = str(tmp_path / "incidents.db")
+    for _ in range(2):
+        done = called(
+            "diagnose", "--again", "--each", str(tmp_path / "bundles"), "--out", str(tmp_path / "out"), "--store", place
+        )
+        assert done.exit_code == 0, done.stderr
+    store = Store.open(place)
+    try:
+        found = store.incidents.find(IncidentQuery(), limit=10).incidents
+        assert sorted(incident.pattern for incident in found) == ["nccl_hang", "storage_failure"]
+    finally:
+        store.close()
+
+
+def test_errors_are_one_line(called: Any, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    for words in (
+        ("diagnose", "/nonexistent", "--out", out),
+        ("diagnose", "s3://bucket/x*", "--out", out),
+        ("diagnose", "nosuch://bucket/x*", "--out", out),
+        ("rediagnose", str(tmp_path)),
+        ("query", str(tmp_path), "SELECT 1"),
+    ):
+        done = called(*words)
+        assert done.exit_code in (1, 2), words
+        assert "Traceback" not in done.stderr
+    assert "s3fs" in called("diagnose", "s3://bucket/x*", "--out", out).stderr

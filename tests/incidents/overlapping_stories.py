@@ -1,0 +1,128 @@
+"""Stories of two patterns in one run, so that arbitration must decide between them.
+
+A story joins a case of each of two patterns: both happen to one job, the second so long after or before the first that
+one of arbitration's limits just holds or just does not. Ranks report steps, and end in one way or another. The
+incidents are recorded, so that a change of a rule shows every judgement that changes with it:
+
+    python tests/incidents/overlapping_stories.py       # record them anew, after a change that is meant
+
+A line is the two cases, a number, a digest of the incidents' documents, and their root causes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from tracecore.facts.catalog import TIME_FIELDS
+from tracecore.facts.fact import Fact, order
+from tracecore.facts.process import ExitStatus
+from tracecore.facts.training import Progress, RunFinished
+from tracecore.incidents.arbitration import EPISODE, HISTORY, WENT_ON
+from tracecore.incidents.conclusion import conclude
+from tracecore.patterns import PATTERNS, catalogue
+from tracecore.patterns.cases import Case, cases_of
+from tracecore.patterns.config import SECOND
+from tracecore.signals.record import LAYERS, Source
+
+PATH = Path(__file__).resolve().parent / "stories" / "overlapping.txt"
+#: The most facts of a case that is part of a story.
+MOST = 40
+SHIFTS = (0, 1, SECOND, 20 * SECOND, 90 * SECOND, WENT_ON, EPISODE, 2 * EPISODE, HISTORY)
+CODES = (0, 1, -6, -9, -15, None)
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """Return the cases that can be part of a story, by pattern and name."""
+    known = {f"{kind.name}/{case.name}": case for kind in PATTERNS for case in cases_of(kind)}
+    return {name: case for name, case in known.items() if 0 < len(case.arrivals) <= MOST and not case.settings}
+
+
+def names() -> Iterator[str]:
+    """Yield the names of stories: each two patterns in both orders, and each pattern alone."""
+    rng = random.Random(1)
+    positive = {
+        kind.name: [n for n in cases() if n.startswith(f"{kind.name}/") and cases()[n].positive] for kind in PATTERNS
+    }
+    every = {kind.name: [n for n in cases() if n.startswith(f"{kind.name}/")] for kind in PATTERNS}
+    for one in PATTERNS:
+        for other in PATTERNS:
+            yield f"{rng.choice(positive[one.name])} {rng.choice(positive[other.name])} 0"
+        for number in range(4):
+            yield f"{rng.choice(every[one.name])} - {number}"
+
+
+def judged(name: str) -> str | None:
+    """Return the incidents of a story as they are recorded; None if one of its cases is gone."""
+    one, other, _ = name.split(" ")
+    if one not in cases() or (other != "-" and other not in cases()):
+        return None
+    rng = random.Random(name)
+    facts = [arrival.fact for arrival in cases()[one].arrivals]
+    if other != "-":
+        shift = rng.choice((1, -1)) * rng.choice(SHIFTS) + rng.choice((-1, 0, 0, 1))
+        facts += [_moved(arrival.fact, shift) for arrival in cases()[other].arrivals]
+    begin, end = min(fact.time for fact in facts), max(fact.end for fact in facts)
+    same = rng.random() < 0.7
+    facts = [_of_job(fact, rng, same) for fact in facts] + list(_processes(rng, begin, end))
+    facts.sort(key=order)
+    until = max(fact.end for fact in facts) + rng.choice((0, EPISODE))
+    layers = {layer: int(rng.random() < 0.6) for layer in LAYERS}
+    concluded = conclude(catalogue(), facts, end=until, until=until, layers=layers, ranks=range(4))
+    documents = [incident.document() for incident in concluded.finding.incidents]
+    digest = hashlib.sha256(msgspec.json.encode([documents, concluded.finding.notes])).hexdigest()[:10]
+    roots = [str((document["root_cause"] or {}).get("pattern")) for document in documents]
+    return " ".join([digest, *roots])
+
+
+def _of_job(fact: Fact, rng: random.Random, same: bool) -> Fact:
+    """Return the fact as one of the story's job; where it names a node, mostly of the same one."""
+    named = {"job": "train"} if fact.job is not None else {}
+    if fact.node is not None and same:
+        named["node"] = "n1"
+    if fact.rank is not None and rng.random() < 0.3:
+        return msgspec.structs.replace(fact, rank=fact.rank % 4, **named)
+    return msgspec.structs.replace(fact, **named) if named else fact
+
+
+def _processes(rng: random.Random, begin: int, end: int) -> Iterator[Fact]:
+    """Yield the steps and the ends of four ranks."""
+    last = end + rng.choice((-SECOND, 0, SECOND, WENT_ON, WENT_ON + SECOND, 2 * EPISODE))
+    for rank in range(4):
+        log = f"rank{rank}.log"
+        for step in range(3):
+            time = begin - (3 - step) * 10 * SECOND
+            yield Progress(time=time, source=Source(log, step * 100, step), job="train", rank=rank, step=step)
+        if rng.random() < 0.3:
+            for step in (3, 4):
+                source = Source(log, step * 100, step)
+                yield Progress(time=last + step * SECOND, source=source, job="train", rank=rank, step=step)
+        if rng.random() < 0.1:
+            yield RunFinished(time=last + 9 * SECOND, source=Source(log, 900, 9), job="train", rank=rank, step=4)
+        if rng.random() < 0.7:
+            code = rng.choice(CODES)
+            time = end + rng.choice((0, SECOND, WENT_ON, EPISODE))
+            source = Source("exit_codes.json", rank * 10, rank)
+            yield ExitStatus(time=time, source=source, job="train", rank=rank, exit_code=code, alive=code is None)
+
+
+def _moved(fact: Fact, shift: int) -> Fact:
+    times = {name: getattr(fact, name) for name in TIME_FIELDS & set(fact.__struct_fields__)}
+    moved = {name: value + shift for name, value in times.items() if value is not None}
+    return msgspec.structs.replace(fact, time=fact.time + shift, **moved)
+
+
+def recorded() -> dict[str, str]:
+    """Return the recorded incidents by the name of the story."""
+    lines = PATH.read_text(encoding="utf-8").splitlines()
+    return {name: incidents for line in lines for name, _, incidents in [line.partition(": ")]}
+
+
+if __name__ == "__main__":
+    PATH.write_text("".join(f"{name}: {judged(name)}\n" for name in names()), encoding="utf-8")

@@ -1,0 +1,141 @@
+"""One mutation tried in a forked process: it inherits all imports, so a trial costs little more than its tests."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.util
+import os
+import resource
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+PLUGINS = ("cacheprovider", "schemathesis", "playwright", "anyio", "xdist")
+PYTEST = ("-q", "-x", *(word for name in PLUGINS for word in ("-p", f"no:{name}")))
+#: Exit statuses of a trial.
+PASSED, NOTICED = 0, 1
+
+
+def preload(folders: Sequence[str]) -> None:
+    """Import the program and all tests of these folders."""
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    kept = os.dup(1)
+    os.dup2(quiet, 1)
+    pytest.main([*PYTEST, "--collect-only", *folders])
+    os.dup2(kept, 1)
+
+
+def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[str], seconds: float) -> int:
+    """Fork a process that runs tests with a changed module, and return its id.
+
+    Args:
+        module: the name of the module.
+        before: its source.
+        after: the changed source.
+        pattern: run the cases of this pattern first, if it is not empty.
+        tests: ids of tests.
+        seconds: processor time that the tests may take; using more counts as noticed.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    status = NOTICED
+    try:
+        quiet = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(quiet, descriptor)
+        os.nice(10)
+        # The process is ended by SIGXCPU, which the parent takes for a test that failed.
+        resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+        change(module, before, after)
+        if pattern and _cases_fail(pattern):
+            os._exit(NOTICED)
+        status = PASSED if not tests or pytest.main([*PYTEST, *tests]) in (0, 5) else NOTICED
+    except BaseException:
+        status = NOTICED
+    finally:
+        os._exit(status)
+
+
+def _cases_fail(name: str) -> bool:
+    from tracecore.diagnose.case_runner import run_case
+    from tracecore.patterns import PATTERNS
+    from tracecore.patterns.cases import cases_of
+
+    kind = next(kind for kind in PATTERNS if kind.name == name)
+    return any(run_case(kind, case).failures for case in cases_of(kind))
+
+
+def change(module: str, before: str, after: str) -> None:
+    """Let the running program use the changed source of a module."""
+    path = str(importlib.util.find_spec(module).origin)  # type: ignore[union-attr]
+    differing = _differing(compile(before, path, "exec"), compile(after, path, "exec"))
+    function = _function(importlib.import_module(module), differing.co_qualname) if differing else None
+    if differing is not None and function is not None:
+        function.__code__ = differing
+        return
+    # The change is outside of functions: import everything again, with the changed source.
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("tracecore", "tests"):
+            del sys.modules[name]
+    sys.meta_path.insert(0, _Changed(module, after, path))
+
+
+def _differing(before: CodeType, after: CodeType) -> CodeType | None:
+    """Return the changed code of a function or method; None if the module's or a class's own code is changed."""
+    for one, other in zip(_codes(before), _codes(after), strict=True):
+        if one != other:
+            # The code of a class body has no local variables of its own.
+            return other if other.co_flags & 0x02 else _differing(one, other)
+    return None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    return (value for value in code.co_consts if isinstance(value, CodeType))
+
+
+def _function(module: ModuleType, name: str) -> FunctionType | None:
+    found: Any = module
+    for part in name.split("."):
+        found = vars(found).get(part)
+        if found is None:
+            return None
+    for inner in ("fget", "func", "__func__", "__wrapped__"):
+        if not isinstance(found, FunctionType):
+            found = getattr(found, inner, found)
+    return found if isinstance(found, FunctionType) and not hasattr(found, "__wrapped__") else None
+
+
+class _Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports one module from a changed source."""
+
+    def __init__(self, module: str, source: str, path: str) -> None:
+        self._module, self._source, self._path = module, source, path
+
+    def find_spec(self, name: str, path: object, target: object = None) -> Any:
+        if name != self._module:
+            return None
+        package = Path(self._path).name == "__init__.py"
+        spec = importlib.util.spec_from_loader(name, self, origin=self._path, is_package=package)
+        if package and spec is not None:
+            spec.submodule_search_locations = [str(Path(self._path).parent)]
+        return spec
+
+    def get_source(self, name: str) -> str:
+        return self._source
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = self._path
+        exec(compile(self._source, self._path, "exec"), module.__dict__)
+
+
+@functools.cache
+def module_of(path: str) -> str:
+    """Return the name of a module under `src`."""
+    return path.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")

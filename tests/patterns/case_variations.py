@@ -1,0 +1,122 @@
+"""Variations of the cases of patterns, near the edges of what their detectors decide.
+
+Each case of a pattern is a story that its detector must judge right. A variation of it changes a few facts: one moves
+to the very edge of a time that the pattern's settings name, before or after another fact; one is left out, repeated, or
+becomes another rank's, node's or GPU's; a number is halved, doubled or one larger. The verdicts on all of them are
+recorded, so that a change of a detector shows every judgement that changes with it:
+
+    python tests/patterns/case_variations.py            # record them anew, after a change that is meant
+
+A line is the case, the number of the variation, a digest of the verdicts' documents, and their headlines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tracecore.diagnose.case_runner import render
+from tracecore.engine.emission import standing
+from tracecore.engine.engine import Engine
+from tracecore.facts.catalog import TIME_FIELDS
+from tracecore.facts.fact import Fact
+from tracecore.patterns import PATTERNS
+from tracecore.patterns.cases import Case, cases_of, settings_for
+from tracecore.patterns.config import SECOND
+from tracecore.patterns.contract import Pattern
+from tracecore.signals.record import Source
+
+FOLDER = Path(__file__).resolve().parent / "variations"
+#: Variations of one case, and the most facts of a case that is varied.
+NUMBER, MOST = 6, 60
+IDENTITIES = ("node", "pod", "job", "rank", "gpu", "attempt")
+OTHERS: dict[str, tuple[Any, ...]] = {
+    "node": ("n1", "n2", None),
+    "pod": ("train/p1", "train/p2", None),
+    "job": ("j1", "j2", None),
+    "rank": (0, 1, 2, 3, None),
+    "gpu": ("0000:3b:00.0", "0000:5e:00.0", None),
+    "attempt": (0, 1),
+}
+
+
+def variations(kind: type[Pattern[Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each variation and the verdicts on it, as they are recorded."""
+    for case in cases_of(kind):
+        if 0 < len(case.arrivals) <= MOST:
+            for number in range(NUMBER):
+                yield f"{case.name} {number}", _verdicts(settings_for(kind, case), case, number)
+
+
+def recorded(kind: type[Pattern[Any]]) -> dict[str, str]:
+    """Return the recorded verdicts by the name of the variation."""
+    path = FOLDER / f"{kind.name}.txt"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return {name: rest for line in lines for name, _, rest in [line.partition(": ")]}
+
+
+def _verdicts(pattern: Pattern[Any], case: Case, number: int) -> str:
+    rng = random.Random(f"{pattern.name} {case.name} {number}")
+    facts = [arrival.fact for arrival in case.arrivals]
+    for _ in range(rng.choice((1, 2, 3))):
+        _edit(rng, pattern, facts)
+    end = max([fact.end for fact in facts] + [e.at for e in case.expectations]) + rng.choice((0, pattern.horizon))
+    said = standing(Engine([pattern]).replay(facts, until=end))
+    digest = hashlib.sha256(render(said).encode()).hexdigest()[:10]
+    return " | ".join([digest, *(emission.verdict.headline().replace("\n", " ")[:90] for emission in said[:2])])
+
+
+def _edit(rng: random.Random, pattern: Pattern[Any], facts: list[Fact]) -> None:
+    """Change one fact of a list."""
+    place = rng.randrange(len(facts))
+    fact = facts[place]
+    choice = rng.random()
+    if choice < 0.5:
+        other = rng.choice(facts)
+        spans = [
+            value for value in msgspec.structs.astuple(pattern.config) if isinstance(value, int) and value >= SECOND
+        ]
+        span = rng.choice([*spans, pattern.horizon, 0])
+        facts[place] = _moved(
+            fact, rng.choice((other.time, other.end)) + rng.choice((1, -1)) * span + rng.choice((-1, 0, 1))
+        )
+    elif choice < 0.6 and len(facts) > 1:
+        del facts[place]
+    elif choice < 0.7:
+        source = Source(
+            path=fact.source.path, offset=fact.source.offset + rng.choice((1, 120)), ident=f"{rng.random()}"
+        )
+        again = msgspec.structs.replace(fact, source=source)
+        facts.append(_moved(again, fact.time + rng.choice((0, 1, SECOND, 30 * SECOND))))
+    elif choice < 0.85:
+        name = rng.choice(IDENTITIES)
+        facts[place] = msgspec.structs.replace(fact, **{name: rng.choice(OTHERS[name])})
+    elif choice < 0.92:
+        last = fact.time + rng.choice((0, 1, SECOND, 20 * SECOND))
+        facts[place] = msgspec.structs.replace(fact, last_time=last, count=rng.choice((2, 9)))
+    else:
+        own = [n for n in fact.__struct_fields__ if n not in (*IDENTITIES, *TIME_FIELDS, "time", "source", "count")]
+        numbers = [n for n in own if type(getattr(fact, n)) in (int, float)]
+        if numbers:
+            name = rng.choice(numbers)
+            value = getattr(fact, name)
+            facts[place] = msgspec.structs.replace(fact, **{name: rng.choice((value + 1, value * 2, value // 2, 0))})
+
+
+def _moved(fact: Fact, time: int) -> Fact:
+    """Return the fact at another time, with the other times that it names."""
+    times = {name: getattr(fact, name) for name in TIME_FIELDS & set(fact.__struct_fields__)}
+    moved = {name: value + time - fact.time for name, value in times.items() if value is not None}
+    return msgspec.structs.replace(fact, time=time, **moved)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for pattern in PATTERNS:
+        lines = [f"{name}: {verdicts}\n" for name, verdicts in variations(pattern)]
+        (FOLDER / f"{pattern.name}.txt").write_text("".join(lines), encoding="utf-8")

@@ -1,0 +1,260 @@
+"""`tracecore detect` on a real Kafka: whatever dies, the incidents are those of one process, each once."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench.kafka_brokers import Brokers
+
+from tracecore.agent.kafka.partitions import Groups
+from tracecore.incidents import wire
+from tracecore.signals.otlp import decoding
+from tracecore.store.store import Store
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from recorded import PARTITIONS, RECORDED, SEED, Sent, assert_same, messages, story
+from test_partitions import END, joined
+from workers import Sender, Workers
+
+pytestmark = pytest.mark.integration
+
+CHANCE = random.Random(SEED)
+#: Some bundles for tests in which something dies; others with another seed.
+SOME = tuple(RECORDED[SEED % 8 :: 8])
+
+
+def name(test: str) -> str:
+    return f"{test}-{time.monotonic_ns()}"
+
+
+@cache
+def alone(bundles: Sequence[Path]) -> dict[str, Any]:
+    """What one process says about these bundles."""
+    import tempfile
+
+    from recorded import stored
+
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(str(Path(folder) / "store.db"), durable=False)
+        joined(messages(story(bundles, END), Groups(1), END), Groups(1), store)
+        found = stored(store)
+        store.close()
+    assert found
+    return found
+
+
+def reading(brokers: Brokers, topic: str) -> Any:
+    """A consumer of a topic, from its beginning."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": ",".join(brokers.addresses),
+            "group.id": name("reader"),
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([topic])
+    return consumer
+
+
+def sent_by(bundles: Sequence[Path], groups: Groups) -> list[Sent]:
+    return [*messages(story(bundles, END), groups, END)]
+
+
+@pytest.mark.parametrize("partitions", [PARTITIONS or 3, 10])
+def test_every_recorded_incident_is_as_one_process_says(one_broker: Brokers, workers: Workers, partitions: int) -> None:
+    topic = one_broker.topic(name("equal"), partitions)
+    for _ in range(2):
+        workers.start(one_broker, topic)
+    sender = Sender(one_broker, topic)
+    sender.send(sent_by(tuple(RECORDED), Groups(partitions)))
+    workers.wait(sender.flush(), 500)
+    assert_same(workers.found(), alone(tuple(RECORDED)))
+
+
+def test_killed_workers_lose_and_double_nothing(one_broker: Brokers, workers: Workers) -> None:
+    topic = one_broker.topic(name("kills"), PARTITIONS or 4)
+    sender = Sender(one_broker, topic)
+    sent = sent_by(SOME, Groups(PARTITIONS or 4))
+    for _ in range(2):
+        workers.start(one_broker, topic)
+    for part in range(6):
+        sender.send(sent[part * len(sent) // 6 : (part + 1) * len(sent) // 6])
+        sender.flush()
+        time.sleep(CHANCE.uniform(0.5, 4))
+        workers.kill(CHANCE.choice(workers.processes))
+        workers.start(one_broker, topic)
+    workers.wait(sender.flush())
+    assert_same(workers.found(), alone(SOME))
+
+
+def test_a_worker_that_sleeps_and_wakes_does_no_harm(one_broker: Brokers, workers: Workers) -> None:
+    topic = one_broker.topic(name("pause"), PARTITIONS or 4)
+    sender = Sender(one_broker, topic)
+    sent = sent_by(SOME, Groups(PARTITIONS or 4))
+    first, _ = workers.start(one_broker, topic), workers.start(one_broker, topic)
+    sender.send(sent[: len(sent) // 3])
+    sender.flush()
+    time.sleep(CHANCE.uniform(3, 6))
+    first.send_signal(signal.SIGSTOP)
+    sender.send(sent[len(sent) // 3 : 2 * len(sent) // 3])
+    sender.flush()
+    # Longer than its session: the other worker has its partitions when it wakes.
+    time.sleep(12)
+    first.send_signal(signal.SIGCONT)
+    sender.send(sent[2 * len(sent) // 3 :])
+    workers.wait(sender.flush())
+    assert_same(workers.found(), alone(SOME))
+
+
+def test_workers_that_come_and_go_move_partitions_without_loss(one_broker: Brokers, workers: Workers) -> None:
+    topic = one_broker.topic(name("storm"), PARTITIONS or 6)
+    sender = Sender(one_broker, topic)
+    sent = sent_by(SOME, Groups(PARTITIONS or 6))
+    workers.start(one_broker, topic)
+    for part in range(8):
+        sender.send(sent[part * len(sent) // 8 : (part + 1) * len(sent) // 8])
+        if len(workers.processes) < 3 and CHANCE.random() < 0.6:
+            workers.start(one_broker, topic)
+        elif len(workers.processes) > 1:
+            workers.stop(workers.processes[0])
+        time.sleep(CHANCE.uniform(0.2, 2.5))
+    workers.wait(sender.flush())
+    assert_same(workers.found(), alone(SOME))
+
+
+def test_brokers_killed_in_turn_under_load_lose_nothing(three_brokers: Brokers, workers: Workers) -> None:
+    topic = three_brokers.topic(name("brokers"), PARTITIONS or 4)
+    sender = Sender(three_brokers, topic)
+    sent = sent_by(SOME, Groups(PARTITIONS or 4))
+    for _ in range(2):
+        workers.start(three_brokers, topic)
+    time.sleep(3)
+    for number in three_brokers.numbers:
+        part = sent[(number - 1) * len(sent) // 3 : number * len(sent) // 3]
+        sender.send(part[: len(part) // 2])
+        three_brokers.kill(number)
+        sender.send(part[len(part) // 2 :])
+        time.sleep(CHANCE.uniform(1, 5))
+        sender.flush()
+        three_brokers.begin(number)
+        three_brokers.wait()
+    workers.wait(sender.flush())
+    assert_same(workers.found(), alone(SOME))
+
+
+def test_updates_reach_the_topic_of_incidents_with_the_revisions_of_the_store(
+    one_broker: Brokers, workers: Workers
+) -> None:
+    topic, told = one_broker.topic(name("facts"), 2), one_broker.topic(name("incidents"), 2)
+    sender = Sender(one_broker, topic)
+    first = workers.start(one_broker, topic, incidents_topic=told)
+    sent = sent_by(SOME[:8], Groups(2))
+    sender.send(sent[: len(sent) // 2])
+    workers.wait(sender.flush())
+    workers.kill(first)
+    workers.start(one_broker, topic, incidents_topic=told)
+    sender.send(sent[len(sent) // 2 :])
+    workers.wait(sender.flush())
+    consumer = reading(one_broker, told)
+    revisions: dict[str, dict[int, bytes]] = {}
+    expected = dict(_revisions(workers.store))
+    deadline = time.monotonic() + 30
+    while {id: max(held) for id, held in revisions.items()} != expected and time.monotonic() < deadline:
+        for message in consumer.consume(100, 1.0):
+            assert message.error() is None
+            for document in wire.read(decoding.decode("logs", message.value())).documents:
+                held = revisions.setdefault(document["id"], {})
+                # One that is sent twice says the same.
+                assert held.setdefault(document["revision"], message.value()) == message.value()
+    consumer.close()
+    assert {id: sorted(held) for id, held in revisions.items()} == {
+        id: list(range(1, last + 1)) for id, last in expected.items()
+    }
+
+
+def _revisions(store: Store) -> list[tuple[str, int]]:
+    from sqlalchemy import select
+
+    from tracecore.store.tables import incidents
+
+    with store.database.read() as connection:
+        return [(row.id, row.revision) for row in connection.execute(select(incidents.c.id, incidents.c.revision))]
+
+
+def test_a_poison_message_goes_to_the_dead_letters_and_detection_goes_on(one_broker: Brokers, workers: Workers) -> None:
+    topic, dead = one_broker.topic(name("poison"), 1), one_broker.topic(name("dead"), 1)
+    sender = Sender(one_broker, topic)
+    workers.start(one_broker, topic, dead_letter_topic=dead)
+    sent = sent_by(SOME[:4], Groups(1))
+    poison = Sent(0, sent[0].time, b"\xff\xff this is no payload", b"1/8")
+    sender.send([*sent[:5], poison, *sent[5:]])
+    workers.wait(sender.flush())
+    assert_same(workers.found(), alone(SOME[:4]))
+    consumer = reading(one_broker, dead)
+    (message,) = consumer.consume(1, 20.0)
+    consumer.close()
+    assert message.value() == poison.value
+    assert dict(message.headers())["tracecore-offset"] == b"5"
+
+
+def test_messages_that_expire_before_they_are_read_are_counted_and_told(one_broker: Brokers, workers: Workers) -> None:
+    topic = one_broker.topic(name("expired"), 1)
+    sender = Sender(one_broker, topic)
+    worker = workers.start(one_broker, topic)
+    sent = sent_by(SOME[:4], Groups(1))
+    sender.send(sent[:10])
+    workers.wait(sender.flush())
+    workers.stop(worker)
+    sender.send(sent[10:20])
+    sender.flush()
+    from confluent_kafka import TopicPartition
+
+    admin = one_broker.admin()
+    for future in admin.delete_records([TopicPartition(topic, 0, 15)]).values():
+        future.result(30)
+    workers.start(one_broker, topic)
+    sender.send(sent[20:])
+    workers.wait(sender.flush())
+    assert "5 messages expired before they were read" in workers.said()
+
+
+def test_a_topic_that_is_away_is_named(one_broker: Brokers, workers: Workers) -> None:
+    process = workers.start(one_broker, "no-such-topic")
+    assert process.wait(60) == 1
+    assert "there is no topic 'no-such-topic'" in workers.said()
+    workers.processes.remove(process)
+
+
+def test_the_store_away_pauses_reading_and_nothing_is_lost(
+    one_broker: Brokers, workers: Workers, postgres: str
+) -> None:
+    """PostgreSQL ends the connections of a worker again and again."""
+    from sqlalchemy import create_engine, text
+
+    workers.store.close()
+    workers.store = Store.open(postgres)
+    topic = one_broker.topic(name("store"), 3)
+    sender = Sender(one_broker, topic)
+    sent = sent_by(SOME[:12], Groups(3))
+    workers.start(one_broker, topic, database=postgres)
+    admin = create_engine(postgres.replace("postgresql://", "postgresql+psycopg://"), isolation_level="AUTOCOMMIT")
+    ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    ends += "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    for part in range(6):
+        sender.send(sent[part * len(sent) // 6 : (part + 1) * len(sent) // 6])
+        time.sleep(CHANCE.uniform(0.3, 1.5))
+        with admin.connect() as connection:
+            connection.execute(text(ends))
+    admin.dispose()
+    workers.wait(sender.flush())
+    assert_same(workers.found(), alone(SOME[:12]))

@@ -1,0 +1,149 @@
+"""Partitions of facts: every partition has what bears on its jobs, and exactly one tells of each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tracecore.agent.kafka.partitions import COPIES, Groups, owner
+from tracecore.agent.telemetry import Meter
+from tracecore.incidents.jobs import LONE
+from tracecore.store.store import Store
+from tracecore.stream.config import Options
+from tracecore.stream.partition import Message, Partition
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, assert_same, messages, stored, story
+
+#: Any time in the past, always the same.
+END = 1_780_000_000 * SECOND
+
+
+def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50) -> None:
+    """Let the detectors of all partitions read their logs."""
+    logs: dict[int, list[Message]] = {}
+    for one in sent:
+        log = logs.setdefault(one.partition, [])
+        log.append(Message(len(log), one.time, one.value, one.layout))
+    for number, log in logs.items():
+        partition = Partition(number, groups, store, Options(), Meter("partition", str(number)))
+        partition.restore()
+        for begin in range(0, len(log), portion):
+            assert partition.take(log[begin : begin + portion], time.time_ns()) == []
+        partition.write()
+
+
+@pytest.mark.parametrize("count", [PARTITIONS or 3])
+def test_partitions_end_with_what_one_process_says(tmp_path: Path, count: int) -> None:
+    arrivals = story(RECORDED[SEED % 40 :: 40], END)
+    found = {}
+    for groups in (Groups(1), Groups(count)):
+        store = Store.open(str(tmp_path / f"{groups.partitions}.db"), durable=False)
+        joined(messages(arrivals, groups, END), groups, store)
+        found[groups.partitions] = stored(store)
+        store.close()
+    assert found[1]
+    assert_same(found[count], found[1])
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 8, 9, 64, 100])
+@pytest.mark.parametrize("copies", [1, 3, 8])
+def test_groups_cover_all_partitions_once_and_are_no_larger_than_the_copies(partitions: int, copies: int) -> None:
+    groups = Groups(partitions, copies)
+    covered = [partition for group in groups._groups for partition in group]
+    assert covered == list(range(partitions))
+    assert all(0 < len(group) <= copies for group in groups._groups)
+    for partition in range(partitions):
+        owns = groups.ownership(partition)
+        assert sum(owns(name) for name in ("a/job", "job", "", LONE + "n1")) <= 4
+
+
+@pytest.mark.parametrize("name", ["llm", "team/llm", "", LONE + "node-7"])
+def test_exactly_one_partition_of_a_group_tells_of_a_job(name: str) -> None:
+    groups = Groups(20, 8)
+    for group in groups._groups:
+        assert sum(groups.ownership(partition)(name) for partition in group) == 1
+
+
+def test_a_job_is_in_one_partition_with_and_without_its_namespace() -> None:
+    group = Groups(8).of_cluster("")
+    assert owner("llm", group) == owner("team-a/llm", group)
+
+
+def test_no_fact_has_more_copies_than_the_bound() -> None:
+    groups = Groups(64)
+    arrivals = story(RECORDED[:5], END)
+    used = Counter(one.partition for one in messages(arrivals, groups, END) if one.value)
+    assert 0 < len(used) <= COPIES
+
+
+def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
+    groups = Groups(1)
+    sent = [*messages(story(RECORDED[SEED % 60 :: 60], END), groups, END, largest=5)]
+    log = [Message(offset, one.time, one.value, one.layout) for offset, one in enumerate(sent)]
+    store = Store.open(str(tmp_path / "whole.db"), durable=False)
+    joined(sent, groups, store)
+    expected = stored(store)
+    store.close()
+    store = Store.open(str(tmp_path / "killed.db"), durable=False)
+    offset, round_ = 0, 0
+    while offset < len(log):
+        partition = Partition(0, groups, store, Options(), Meter("partition", "0"))
+        partition.restore()
+        offset = partition.offset or 0
+        for _ in range(3):
+            partition.take(log[offset : offset + 7], time.time_ns())
+            offset += 7
+            partition.write()
+        # Taken and not written: the next worker reads it again.
+        round_ += 1
+        partition.take(log[offset : offset + 5], time.time_ns())
+    assert round_ > 3
+    assert_same(stored(store), expected)
+    store.close()
+
+
+def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:
+    from tracecore.stream.partition import LeaseLost
+
+    groups = Groups(1)
+    log = [Message(n, END + n * SECOND, b"") for n in range(4)]
+    store = Store.open(str(tmp_path / "store.db"), durable=False)
+    asleep, awake = (Partition(0, groups, store, Options(), Meter("partition", "0")) for _ in range(2))
+    asleep.restore()
+    asleep.take(log[:2], time.time_ns())
+    awake.restore()
+    awake.take(log[:3], time.time_ns())
+    awake.write()
+    with pytest.raises(LeaseLost):
+        asleep.write()
+    again = Partition(0, groups, store, Options(), Meter("partition", "0"))
+    again.restore()
+    assert again.offset == 3
+    store.close()
+
+
+def test_messages_that_expired_before_they_were_read_are_counted(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store.db"), durable=False)
+    meter = Meter("partition", "0")
+    partition = Partition(0, Groups(1), store, Options(), meter)
+    partition.restore()
+    partition.take([Message(0, END, b""), Message(25, END, b"")], time.time_ns())
+    assert meter.events["messages_expired"] == 24
+    store.close()
+
+
+def test_a_message_that_is_no_payload_is_given_back_with_the_reason(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "store.db"), durable=False)
+    partition = Partition(0, Groups(1), store, Options(), Meter("partition", "0"))
+    partition.restore()
+    ((message, reason),) = partition.take([Message(0, END, b"\xff\xff\xff"), Message(1, END, b"")], time.time_ns())
+    assert message.offset == 0
+    assert reason
+    assert partition.offset == 2
+    store.close()
