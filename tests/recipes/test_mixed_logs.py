@@ -104,9 +104,11 @@ def _without_time(facts: list[Fact]) -> list[Fact]:
     return [msgspec.structs.replace(fact, time=0) if fact.approximate else fact for fact in facts]
 
 
-@pytest.mark.parametrize("layout", ["cri", "docker", "text"])
+@pytest.mark.parametrize(
+    "layout", ["cri", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("docker", "text"))]
+)
 @pytest.mark.parametrize("mixture", sorted(mixed_logs.MIXTURES))
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_the_same_is_concluded_as_from_every_line(mixture: str, layout: str, seed: int) -> None:
     dice = random.Random(f"{mixture} {layout} {seed}")
     data = _kept(layout, _story(mixture, dice))
