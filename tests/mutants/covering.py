@@ -19,7 +19,7 @@ import pytest
 #: Tests that take longer than this are not run for a mutation.
 LONGEST = 8.0
 #: At most so many parameter sets of one test function are recorded, evenly chosen.
-MOST = 100
+MOST = 40
 #: Folders of tests that are recorded, each by a process of its own.
 FOLDERS = ("engine", "incidents", "patterns", "actions", "diagnose")
 DURATIONS = "TRACECORE_TEST_DURATIONS"

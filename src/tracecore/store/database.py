@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, create_engine
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tracecore.store.opening import DatabaseError as StoreError
 from tracecore.store.opening import default_place, explained, open_sqlite, parsed
@@ -84,3 +85,9 @@ def connect(place: str, *, durable: bool = True) -> Database:
         with engine.connect():
             pass
     return Database(engine)
+
+
+def why_failed(error: SQLAlchemyError) -> str:
+    """Say in one line why the database failed, without the statement and its values."""
+    said = str(error.orig if isinstance(error, DBAPIError) else type(error).__name__).strip()
+    return said.splitlines()[0][:200] if said else type(error).__name__
