@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -19,11 +18,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from sqlalchemy import select
-
 from bench import Measurement
-from bench.kafka_brokers import Brokers, NoKafka, running
+from bench.kafka_brokers import Brokers, NoKafka, running, stored_offsets, worker
 from tracecore.agent.kafka.client import Connection, ProducerOptions
 from tracecore.agent.kafka.partitions import FactPartitioner, Groups
 from tracecore.facts import wire
@@ -35,8 +31,6 @@ from tracecore.facts.training import Progress
 from tracecore.signals.otlp import encoding
 from tracecore.signals.record import Source
 from tracecore.store.store import Store
-from tracecore.store.tables import detector_state
-from tracecore.stream.partition import Position
 
 SECOND = 10**9
 SEED = int(os.environ.get("TRACECORE_STREAM_SEED", "1"))
@@ -47,7 +41,6 @@ NODES, RANKS, TOGETHER = 512, 8, 8
 FACTS = int(os.environ.get("BENCH_FACTS", "120000"))
 EVERY = 10
 T0 = 1_780_000_000 * SECOND
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def measure() -> list[Measurement]:
@@ -137,16 +130,8 @@ class _Run:
         stack.callback(self._stop)
 
     def start(self) -> subprocess.Popen[bytes]:
-        path = self.folder / "detect.yaml"
-        path.write_bytes(msgspec.json.encode(self._config))
-        code = "from tracecore.cli.main import main; import sys; sys.exit(main())"
-        with (self.folder / f"{len(self.processes)}.log").open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-c", code, "detect", "--config", str(path)], stdout=out, stderr=out,
-                env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            )  # fmt: skip
-        self.processes.append(process)
-        return process
+        self.processes.append(worker(self.folder, len(self.processes), self._config))
+        return self.processes[-1]
 
     def _stop(self) -> None:
         for process in self.processes:
@@ -154,11 +139,7 @@ class _Run:
             process.wait()
 
     def offsets(self) -> dict[int, int]:
-        with self.store.database.read() as connection:
-            rows = connection.execute(
-                select(detector_state).where(detector_state.c.key.like("stream/%/position"))
-            ).all()
-        return {int(row.key.split("/")[2]): msgspec.msgpack.decode(row.value, type=Position).offset for row in rows}
+        return stored_offsets(self.store)
 
     def owners(self) -> dict[int, int]:
         """The worker of each partition, as their logs say."""
