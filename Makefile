@@ -25,10 +25,16 @@ test: $(READY)   ## lint, types, layers, and every test this machine can run
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n 2 -m "not interop and not integration"
+	@$(BIN)/pytest -n 2 -m "not interop and not integration and not heavy"
 
-integration: $(READY)  ## the tests that start PostgreSQL, a browser, or processes to be killed
-	@$(BIN)/pytest -n 2 -m integration
+integration: $(READY) $(VENV)/.ray  ## the tests that start PostgreSQL, a browser, Ray, or processes to be killed
+	@$(BIN)/pytest -n 2 -m "integration or heavy"
+
+# Ray is large, so only these tests install it.
+$(VENV)/.ray: $(READY) requirements/ray.txt
+	@echo "installing Ray (first time only)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/ray.txt
+	@touch $@
 
 lint: $(READY)   ## ruff, mypy --strict, import-linter, the catalogue's own lint
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -51,10 +57,13 @@ interop: $(READY) ## compare with other people's programs where the machine has 
 soak: $(READY)   ## torture the agent for hours (SOAK_SECONDS, SOAK_SEED): no line may be lost
 	@$(BIN)/python tests/torture/soak.py
 
-lock: $(READY)   ## rewrite requirements/lock.txt from pyproject.toml
+lock: $(READY)   ## rewrite requirements/lock.txt and ray.txt
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
 	  --extra server --extra mcp --extra postgres --extra useragent --extra gpu --extra kafka --extra archive --group dev pyproject.toml requirements/build.in --output-file requirements/lock.txt
+	@sed -E 's/ *\\$$//; /--hash/d' requirements/lock.txt > $(VENV)/constraints.txt
+	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
+	  --constraint $(VENV)/constraints.txt requirements/ray.in --output-file requirements/ray.txt
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

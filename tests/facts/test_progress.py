@@ -218,3 +218,10 @@ def test_the_same_end_of_two_hosts_in_files_of_one_name_is_taken_twice() -> None
     for node in ("n1", "n2"):
         bridge.observe(RunFinished(time=at(5), source=Source("a.log", 50), node=node))
     assert bridge.tick(at(100)) == []
+
+
+def test_a_rank_that_a_restart_left_out_does_not_stall_for_ever() -> None:
+    first = [step(t, t, rank=rank, job="j") for t in range(0, 30, 10) for rank in (0, 1)]
+    again = [step(t, t, rank=0, job="j", attempt=1) for t in range(120, 4000, 10)]
+    found = stalls([*first, *again], at(4000))
+    assert {(stall.rank, stall.attempt, stall.no_progress_s) for stall in found} == {(0, 0, 100.0), (1, 0, 100.0)}

@@ -79,6 +79,24 @@ def test_a_restart_without_the_node_does_not_excuse_it() -> None:
     assert [f.node for f in silences([*lost, *again], at(300))] == ["b"]
 
 
+def test_a_node_that_a_restart_left_out_is_silent_only_until_then() -> None:
+    lost = [*training(100, "a", "b"), *complaints(100, 200, "a")]
+    bridge = SilenceBridge()
+    for fact in [*lost, *(step(t, "a", attempt=1) for t in range(200, 3000, 10))]:
+        bridge.observe(fact)
+    (found,) = bridge.tick(at(3000))
+    assert found.silent_s == 110.0
+    for fact in [step(t, "a", attempt=1) for t in range(3000, 9000, 10)]:
+        bridge.observe(fact)
+    assert bridge.tick(at(9000)) == []
+
+
+def test_a_healthy_node_that_a_restart_left_out_is_not_silent() -> None:
+    first = [*training(100, "a", "b"), *complaints(100, 290, "a", "b")]
+    again = [step(t, "a", attempt=1) for t in range(300, 3000, 10)]
+    assert silences([*first, *again], at(3000)) == []
+
+
 def test_jobs_and_inferred_times_do_not_mix() -> None:
     other = [Progress(time=at(t), source=Source("z", t), node="z", job="k", step=t) for t in range(0, 500, 10)]
     assert silences([*training(100, "a"), *other], at(600)) == []

@@ -16,7 +16,9 @@ from tracecore.diagnose.offline import PATIENCE, diagnose
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import LATENESS, Engine
 from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import Xid
 from tracecore.facts.host import Heartbeat, HostEvent
+from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import NonFinite, Progress, RunFinished
 from tracecore.incidents import node_trouble, precedence
@@ -622,3 +624,56 @@ def test_a_restart_does_not_make_an_incident_wait_again() -> None:
     assert again.live.restore([], T0 + 45 * SECOND) == 0
     assert again.at(45, *steps(1, 2), said=[hang(40)]) == []
     assert states(again.at(50)) == [(1, "diagnosed", "nccl_hang")]
+
+
+def of_job(job: str, node: str, facts: Iterable[Fact]) -> list[Fact]:
+    return [msgspec.structs.replace(fact, job=job, node=node) for fact in facts]
+
+
+def test_how_an_attempt_ended_long_ago_is_no_news() -> None:
+    story = Story(reopen=100 * SECOND)
+    stop = verdict("planned_stop", 10, seen(10, job="a"))
+    story.at(10, *of_job("a", "n1", steps(1, 2)), said=[stop])
+    story.at(60, *of_job("a", "n1", steps(50, attempt=1)))
+    # The verdict does not stand for ever, and the attempt it explained is over.
+    gone = msgspec.structs.replace(stop, status="cleared")
+    story.at(300, *of_job("a", "n1", steps(290, attempt=1)), said=[gone])
+    story.at(310, seen(305, job="a", node="n1"))
+    assert story.at(340, *of_job("a", "n1", steps(330, attempt=1))) == []
+    assert story.told == []
+
+
+def test_a_job_that_finished_or_left_does_not_answer_for_its_node() -> None:
+    story = Story()
+    done = RunFinished(time=T0 + 5 * SECOND, source=Source("a", 900), job="a", node="n1")
+    left = of_job("c", "n1", steps(-2000))
+    story.at(6, *of_job("a", "n1", steps(1, 2)), *left, done, *of_job("b", "n1", steps(6)))
+    story.at(10, said=[verdict("gpu_fault", 8, seen(8, node="n1", gpu="0000:3b:00.0"))])
+    assert [update.memory.job for update in story.at(25)] == ["b"]
+
+
+def test_a_pod_of_another_workload_is_not_the_job_on_its_node() -> None:
+    story = Story()
+    known = [msgspec.structs.replace(fact, pod="ml/a-0") for fact in of_job("ml/a", "n1", steps(1, 2))]
+    theirs = PodEvicted(
+        time=T0 + 8 * SECOND, source=Source("events", ident="e"), pod="web/front-1", node="n1", reason="Evicted"
+    )
+    story.at(10, *known, theirs, said=[verdict("pod_evicted", 8, theirs)])
+    assert story.at(100) == []
+    mine = msgspec.structs.replace(theirs, pod="ml/a-0", source=Source("events", ident="f"))
+    story.at(101, mine, said=[verdict("pod_evicted", 8, mine)])
+    assert [update.memory.job for update in story.at(120)] == ["ml/a"]
+
+
+def test_an_event_of_a_machine_is_told_only_where_the_job_does_not_go_on() -> None:
+    xid = Xid(time=T0 + 8 * SECOND, source=Source("kmsg", ident="x"), node="n1", gpu="0000:3b:00.0", code=63)
+    well = Story()
+    well.at(10, *of_job("a", "n1", steps(1, 2)), xid)
+    well.at(25)
+    well.at(40, *of_job("a", "n1", steps(39)))
+    well.at(200, *of_job("a", "n1", steps(199)))
+    assert well.told == []
+    ill = Story()
+    ill.at(10, *of_job("a", "n1", steps(1, 2)), xid)
+    assert ill.at(60) == []
+    assert len(ill.at(81)) == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stdout
 from typing import Any, Final
 
 from tracecore.archive.dataset import ArchiveError
@@ -45,10 +47,14 @@ class RayWorkers:
         if address == "local":
             options |= {"num_cpus": cpus, "include_dashboard": False}
         self._own = not self._ray.is_initialized()
+        # Ray prints about lost nodes on standard output, which belongs to the answer.
+        self._stack = ExitStack()
+        self._stack.enter_context(redirect_stdout(sys.stderr))
         try:
             if self._own:
                 self._ray.init(address=address, **options)
         except (ConnectionError, OSError, RuntimeError, ValueError, AssertionError) as error:
+            self._stack.close()
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ArchiveError(f"there is no Ray cluster at {address}: {lines[0]}") from None
         self._limits = limits
@@ -85,6 +91,7 @@ class RayWorkers:
         self._running = {}
         if self._own:
             self._ray.shutdown()
+        self._stack.close()
 
 
 def _reachable(address: str) -> None:

@@ -26,6 +26,10 @@ from tracecore.signals.record import Source
 SECOND = 1_000_000_000
 THRESHOLD = 60 * SECOND
 STREAMS = 65_536
+#: Jobs whose attempts are known.
+JOBS = 16_384
+#: Attempts of one job whose beginning is known.
+ATTEMPTS = 1_000
 #: Facts of one stream, and ends of any, that wait for the clock.
 PENDING = 8_192
 
@@ -81,6 +85,8 @@ class ProgressBridge:
         #: Facts applied before their time, or ends forgotten, because too many waited.
         self.hurried = 0
         self._states: OrderedDict[Stream, _State] = OrderedDict()
+        #: When each attempt of a job made its first progress.
+        self._begun: OrderedDict[str, dict[int, int]] = OrderedDict()
         self._ends: list[_Waiting] = []
         self._count = itertools.count()
         self._now: int | None = None
@@ -101,6 +107,7 @@ class ProgressBridge:
                     heapq.heappop(self._ends)
                     self.hurried += 1
             return
+        self._begin(fact)
         stream = (fact.job or "", fact.pod or fact.node or "", -1 if fact.rank is None else fact.rank)
         state = self._states.get(stream)
         if state is None:
@@ -115,6 +122,18 @@ class ProgressBridge:
             self.hurried += 1
             early = heapq.heappop(state.pending)[-1]
             _apply(state, early, over=False, advances=_advances(state, early))
+
+    def _begin(self, fact: Fact) -> None:
+        job = fact.job or ""
+        begun = self._begun.get(job)
+        if begun is None:
+            if len(self._begun) >= JOBS:
+                self._begun.popitem(last=False)
+            begun = self._begun[job] = {}
+        if fact.attempt not in begun or fact.time < begun[fact.attempt]:
+            begun[fact.attempt] = fact.time
+            if len(begun) > ATTEMPTS:
+                del begun[min(begun)]
 
     def tick(self, now: int) -> list[StepStalled]:
         """Advance the clock; the stalls that began or grew, ordered by (time, uid)."""
@@ -146,8 +165,14 @@ class ProgressBridge:
         length = _rounded(until - state.since, self.threshold)
         if length <= state.stated:
             return
-        state.stated = length
         last = state.last
+        # A job that began again, perhaps with fewer ranks, does not wait for a stream of the attempt before.
+        again = [time for n, time in self._begun.get(last.job or "", {}).items() if n > state.attempt]
+        if again and min(again) < until:
+            length = _rounded(min(again) - state.since, self.threshold)
+            if length <= state.stated:
+                return
+        state.stated = length
         who = f"{last.job or ''}/{last.pod or last.node or ''}/{'' if last.rank is None else last.rank}"
         place = last.source
         found.append(

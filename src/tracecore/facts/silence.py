@@ -41,12 +41,14 @@ class _Node:
 
 
 class _Cohort:
-    __slots__ = ("finished", "nodes", "steps", "stopped", "talk")
+    __slots__ = ("begun", "finished", "nodes", "steps", "stopped", "talk")
 
     def __init__(self) -> None:
         self.nodes: OrderedDict[str, _Node] = OrderedDict()
         #: Last time each attempt made a step, whoever reported it.
         self.steps: dict[int, int] = {}
+        #: First time each attempt made a step.
+        self.begun: dict[int, int] = {}
         #: Nodes that were asked to stop or whose process ended, and when; the empty name is the whole job.
         self.stopped: dict[str, int] = {}
         self.finished = False
@@ -106,6 +108,7 @@ class SilenceBridge:
             _earliest(cohort.stopped, fact.node or "", fact.time)
         elif isinstance(fact, Progress) and fact.step is not None and fact.phase != "eval":
             cohort.steps[fact.attempt] = max(fact.end, cohort.steps.get(fact.attempt, 0))
+            cohort.begun[fact.attempt] = min(fact.time, cohort.begun.get(fact.attempt, fact.time))
         if fact.node is not None and fact.layer in ("stdout", "kernel"):
             self.heard(fact.node, fact.end, fact.source, job=fact.job, attempt=fact.attempt)
 
@@ -124,12 +127,16 @@ class SilenceBridge:
         return found
 
     def _silence(self, job: str, cohort: _Cohort, name: str, node: _Node, times: list[int]) -> NodeSilence | None:
-        silent = (times[0] - node.last) // SECOND * SECOND
+        if times[0] - node.last < self.threshold:
+            return None
+        # An attempt that began after the last word began without the node: up to then it was missed.
+        latest = min((begun for begun in cohort.begun.values() if begun > node.last), default=times[0])
+        silent = (min(times[0], latest) - node.last) // SECOND * SECOND
         if silent < self.threshold or silent <= node.stated or node.source is None:
             return None
-        # A step of the same attempt made well into the silence could not have been made without the node.
-        step = cohort.steps.get(node.attempt)
-        if step is None or step >= node.last + self.threshold // 2 or cohort.finished:
+        # A step made well into the silence, by an attempt that the node was heard in, shows that it is at work.
+        before = [step for attempt, step in cohort.steps.items() if cohort.begun[attempt] <= node.last]
+        if not before or max(before) >= node.last + self.threshold // 2 or cohort.finished:
             return None
         if any(cohort.stopped.get(who, _NEVER) <= node.last + self.threshold for who in ("", name)):
             return None

@@ -94,6 +94,11 @@ class Incident(msgspec.Struct, kw_only=True):
         return f"incident-{hashlib.blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=6).hexdigest()}"
 
     @property
+    def is_machine_only(self) -> bool:
+        """Tell whether all it rests on was said by machines, and nothing by the job itself."""
+        return bool(self.evidence) and all(fact.layer in ("kernel", "metrics", "kubernetes") for fact in self.evidence)
+
+    @property
     def fingerprint(self) -> str:
         """The same for the same kind of failure in another job."""
         return fingerprint(self.root.verdict.pattern_name if self.root else "", self.headline)

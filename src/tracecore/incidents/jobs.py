@@ -7,20 +7,24 @@ fact or verdict about a node on which no job is known is kept under the node, an
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
-from tracecore.facts.training import Progress
+from tracecore.facts.training import Progress, RunFinished
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.lifecycle import Life
 from tracecore.incidents.precedence import CONDITIONS
 
+#: A job that was silent for so long while another one on its node was heard has left the node.
+LEFT: Final = 600_000_000_000
 #: Before the name of a node on which no job is known.
 LONE: Final = "\x00node "
+#: Before the name of a pod that is of none of the jobs on its node.
+_STRANGER: Final = "\x00pod "
 
 
 class LiveLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,8 @@ class JobState(msgspec.Struct):
         changed: whether something new is not judged yet.
         moved_on: whether steps were made since its incidents were judged, which may say more about them.
         judged: when it was judged last.
+        heard: time of the last word of its ranks or of an agent that reads them.
+        finished: when it said that it is complete; 0 where it did not, or went on.
         layers: layers of the facts that it took.
     """
 
@@ -76,6 +82,8 @@ class JobState(msgspec.Struct):
     changed: bool = False
     moved_on: bool = False
     judged: int = 0
+    heard: int = 0
+    finished: int = 0
     layers: set[str] = msgspec.field(default_factory=set)
 
     def take(self, fact: Fact) -> bool:
@@ -140,11 +148,43 @@ class JobState(msgspec.Struct):
         same = (life.origin for life in told if (life.attempt, life.slot) == (incident.attempt, incident.slot))
         return next(same, incident.origin)
 
+    def attempt_at(self, time: int) -> int:
+        """Return the last attempt that had begun and made steps by this time."""
+        return max((n for n, fact in self.first.items() if n in self.steps and fact.time <= time), default=0)
+
+    def retire(self, before: int) -> None:
+        """Drop attempts that a later one followed before this time: how they ended is no news any more."""
+        last = self.attempt_at(before)
+        kept = {life.attempt for life in self.incidents.values()}
+        old = {attempt for attempt in self.first if attempt < last} - kept
+        if not old:
+            return
+        begun = self.first[last].time
+        for attempt in old:
+            del self.first[attempt]
+            self.steps.pop(attempt, None)
+        for place in [place for place in self.progress if place[0] in old]:
+            del self.progress[place]
+        # Endings and machine events carry no attempt.
+        over = not any(attempt < last for attempt in kept)
+        for key, fact in [*self.facts.items()]:
+            if (over and fact.end <= begun) or (fact.attempt in old and fact.layer == "stdout"):
+                del self.facts[key]
+        if over:
+            self.closed[""] = max(self.closed.get("", 0), begun)
+            for id in [id for id, emission in self.verdicts.items() if self.is_closed(emission)]:
+                del self.verdicts[id]
+
     def is_closed(self, emission: Emission) -> bool:
         """Tell whether a verdict rests on nothing that is newer than what was forgotten."""
         name = emission.verdict.pattern_name
         closed = self.closed.get(name if name in CONDITIONS else "", 0)
         return bool(closed) and max((fact.end for fact in emission.verdict.evidence()), default=0) <= closed
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it stands for a pod that is of none of the jobs on its node: nobody is told of it."""
+        return self.name.startswith(_STRANGER)
 
     @property
     def is_lone_node(self) -> bool:
@@ -183,7 +223,7 @@ class JobTable:
     def take(self, fact: Fact) -> None:
         """Give a fact to the jobs it is about."""
         for job in self._owners(fact):
-            if not job.is_lone_node:
+            if not job.is_lone_node and not job.is_stranger:
                 self._meet(job, fact)
             if job.take(fact):
                 job.changed = True
@@ -195,7 +235,13 @@ class JobTable:
             self._meet(self.get(fact.job), fact)
 
     def _meet(self, job: JobState, fact: Fact) -> None:
-        for place in (fact.node, fact.pod):
+        if fact.job is not None and fact.layer == "stdout":
+            job.heard = max(job.heard, fact.end)
+            if isinstance(fact, RunFinished):
+                job.finished = max(job.finished, fact.end)
+        # Whose a pod is that a fact without a job names is not known, wherever the pod runs.
+        own = fact.job is not None or fact.layer in ("stdout", "flight_recorder")
+        for place in (fact.node, fact.pod if own else None):
             if place and place not in job.places:
                 self._seen_at(job, place)
 
@@ -207,6 +253,8 @@ class JobTable:
         places = [place for place in (*suspects.pods, *suspects.nodes, *(fact.node for fact in evidence)) if place]
         if names:
             owners = [self.get(names[0])]
+        elif self._are_strangers(suspects.pods, places):
+            owners = [self.get(_STRANGER + suspects.pods[0])]
         elif not (owners := self._running_at(places)):
             only = None if places else self._only_job()
             owners = [only if only is not None else self.get(LONE + places[0] if places else "")]
@@ -218,7 +266,7 @@ class JobTable:
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = JobState(name)
-            if name and not name.startswith(LONE):
+            if name and not name.startswith((LONE, _STRANGER)):
                 self._named.add(name)
                 if self._whole and len(self._named) == 1:
                     self._adopt_unnamed(job)
@@ -231,6 +279,8 @@ class JobTable:
         """Return the jobs a fact is about: the one it names, else those that run where it was seen."""
         if fact.job is not None:
             return [self.get(fact.job)]
+        if fact.pod and fact.node and self._are_strangers((fact.pod,), (fact.node,)):
+            return [self.get(_STRANGER + fact.pod)]
         if here := self._running_at((fact.pod, fact.node)):
             return here
         if (only := self._only_job()) is not None:
@@ -244,11 +294,18 @@ class JobTable:
         return self._jobs[next(iter(self._named))] if self._whole and len(self._named) == 1 else None
 
     def _running_at(self, places: Iterable[str | None]) -> list[JobState]:
-        """Return the jobs at the first of these places where any runs."""
+        """Return the jobs at the first of these places where any runs; one that fell silent long ago has left."""
         for place in places:
             if place and (names := self._where.get(place)):
-                return [self._jobs[name] for name in sorted(names)]
+                jobs = [self._jobs[name] for name in sorted(names)]
+                latest = max(job.heard for job in jobs)
+                here = [job for job in jobs if job.heard >= latest - LEFT]
+                return [job for job in here if not job.finished or job.finished < job.last_step()] or here
         return []
+
+    def _are_strangers(self, pods: Sequence[str], places: Sequence[str]) -> bool:
+        """Tell whether these pods are another workload: jobs are known on their node, and none of them has these."""
+        return bool(pods) and not any(self._where.get(pod) for pod in pods) and bool(self._running_at(places))
 
     def _seen_at(self, job: JobState, place: str) -> None:
         """Note that a job runs there; verdicts about the node alone belong to the job from now on."""
@@ -257,12 +314,17 @@ class JobTable:
             return
         job.places.add(place)
         self._where.setdefault(place, set()).add(job.name)
-        if (lone := self._jobs.pop(LONE + place, None)) is not None:
-            for fact in lone.facts.values():
-                job.changed = job.take(fact) or job.changed
-            for emission in lone.verdicts.values():
-                self._stand(job, emission)
-            self._give_up(lone, job)
+        for kind in (LONE, _STRANGER):
+            if (lone := self._jobs.pop(kind + place, None)) is not None:
+                self._adopt(lone, job)
+
+    def _adopt(self, lone: JobState, job: JobState) -> None:
+        """Give a job what was said of a place before the job was seen there."""
+        for fact in lone.facts.values():
+            job.changed = job.take(fact) or job.changed
+        for emission in lone.verdicts.values():
+            self._stand(job, emission)
+        self._give_up(lone, job)
 
     def _give_up(self, group: JobState, job: JobState) -> None:
         self.moved += [(group, life, job) for life in group.incidents.values() if life.is_open]

@@ -29,6 +29,8 @@ FINAL_CAUSES: Final = frozenset(name for rule in precedence.RULES for name in ru
 MAX_VERDICTS: Final = 8
 #: Changes of details (a count, the time of the last evidence) are told at most once in so long.
 REFRESH: Final = 60 * SECOND
+#: An event of a machine alone, without a verdict, waits so long for a step that shows that the job goes on.
+MACHINE_ONLY: Final = 60 * SECOND
 
 
 class Memory(msgspec.Struct, frozen=True, array_like=True):
@@ -189,8 +191,14 @@ class Life(msgspec.Struct, kw_only=True):
             self.told_gist = self.gist  # told before a restart: details wait as they did then
 
     def patience(self, settle: int) -> int:
-        """Return how long it waits before it is told; a fifth for a cause that later evidence cannot change."""
+        """Return how long it waits before it is told.
+
+        A fifth for a cause that later evidence cannot change. Where only a machine said something and nothing says what
+        it meant for the job, the next steps have to fail to come first.
+        """
         root = self.incident.root if self.incident is not None else None
+        if self.incident is not None and root is None and self.incident.is_machine_only:
+            return settle + MACHINE_ONLY
         sure = root is not None and root.verdict.confidence == "full" and root.verdict.pattern_name in FINAL_CAUSES
         return settle // 5 if sure else settle
 

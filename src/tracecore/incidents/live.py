@@ -145,6 +145,9 @@ class LiveIncidents:
         return updates
 
     def _judge(self, job: JobState, now: int, updates: list[Update]) -> None:
+        if job.is_stranger:
+            return
+        job.retire(now - self.reopen)
         facts = job.known()
         # Facts about a node alone tell of no run.
         run = runs.look([] if job.is_lone_node else facts, now)
@@ -152,6 +155,7 @@ class LiveIncidents:
         finding = arbitrate([*job.verdicts.values()], run, layers)
         # A stop that was asked for is no incident.
         incidents = [i for i in finding.incidents if i.root is None or i.root.verdict.pattern_name != "planned_stop"]
+        incidents = [i for i in incidents if not self._is_old_news(job, i, now)]
         troubles = node_trouble.uncited(facts, job.verdicts.values()) if incidents else []
         notes = tuple(node_trouble.notes(troubles, run))
         trouble = tuple(sorted(fact.uid for fact in troubles))
@@ -167,6 +171,8 @@ class LiveIncidents:
                 # A restart does not make an incident wait again: what is found first had begun before it.
                 since = min(now, incident.last) if self._resumed else now
                 life = job.incidents[incident.id] = Life(id=incident.id, since=since)
+            elif not life.revision and life.incident is not None and incident.first > life.last:
+                life.since = now  # what it was found for is over, and this is something else
             life.find(incident, notes, trouble)
             life.last = _end_of_trouble(job, life, incident, run.attempts.get((incident.job, incident.attempt)))
             found.add(incident.id)
@@ -182,6 +188,14 @@ class LiveIncidents:
                 updates.append(self._resolve(job, life, now, reason, settled=False))
             else:
                 del job.incidents[name]
+
+    def _is_old_news(self, job: JobState, incident: Incident, now: int) -> bool:
+        """Tell whether an attempt ended without a known cause long ago, and that is noticed only now.
+
+        The verdict of a planned stop, or of an incident that was resolved, does not stand for ever.
+        """
+        old = incident.attempt < job.attempt_at(now - self.reopen)
+        return old and incident.root is None and incident.id not in job.incidents
 
     def _tell(self, job: JobState, life: Life, now: int, updates: list[Update]) -> None:
         over = self._over(job, life)

@@ -90,6 +90,9 @@ def _scheduled(record: Stamped) -> dict[str, Any]:
         fields["job"] = job
     if (node := name(record.get("tracecore.slurm.node"))) is not None:
         fields["node"] = node
+    if _slurm_job(record) is not None:
+        # Slurm speaks of the whole job, in whichever rank's file its line ended up.
+        fields.pop("rank", None)
     return fields
 
 

@@ -40,7 +40,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
     Args:
         first: the error that came first.
         worst: the one whose action is the most drastic, the same when there was one.
-        peer: for a link, the failure at its other end.
+        peer: for a link, the failure at its other end, or the program's error.
         gauge: an exporter that shows the same Xid.
         codes: every Xid that belongs to it, sorted.
         reports: how many lines said so.
@@ -166,10 +166,8 @@ class GpuFault(Pattern[Config]):
     """An Xid that NVIDIA's catalogue puts down to the GPU, its memory, its links or its driver; a GPU off the bus.
 
     A fatal error of a switch, and a fabric manager that aborted jobs, count by themselves: every GPU behind them is
-    lost
-    to its job. An error of a link counts with a failure at its other end. Xids of the program, and those that only
-    speak of
-    another, never count.
+    lost to its job. An error of a link counts with a failure at its other end, or of the program that used it. Xids of
+    the program, and those that only speak of another, never count.
     """
 
     id = "21"
@@ -236,11 +234,12 @@ class GpuFault(Pattern[Config]):
         ]
 
     def _links(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
-        """Errors of links of which another GPU, or the switch, failed as well."""
+        """Errors of links of which another GPU, the switch, or the program that used the link says the same."""
         links = window.grouped(Xid, _code).get(LINK, ())
         if not links:
             return []
-        others = Others(in_order(window.of(Xid), window.of(GpuLost), window.of(Sxid)), _gpu)
+        programs = [error for error in window.of(CudaError) if error.error == "nvlink_uncorrectable"]
+        others = Others(in_order(window.of(Xid), window.of(GpuLost), window.of(Sxid), programs), _gpu)
         near = self.config.window
         found: list[GpuFaultVerdict] = []
         gpus = grouped(links, _gpu)

@@ -1,0 +1,149 @@
+"""Compare what was told with what really happened."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from tracecore.simulation.fleet import GPUS, SECOND
+from tracecore.simulation.paging import Page
+from tracecore.simulation.run import Told, Truth
+
+#: A sign of trouble may be seen shortly before the failure it leads to.
+EARLY: Final = 45 * SECOND
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """The score of one cause, or of all.
+
+    Args:
+        count: how often it happened.
+        counted: of these, with signals that say what it was.
+        found: of these, told as an incident.
+        root, node, class_: of those counted, named rightly.
+        nodes: of those counted, with signals that name the node.
+        missed_pages: of those counted, nobody was told.
+        seconds: until people were told.
+    """
+
+    cause: str
+    count: int = 0
+    counted: int = 0
+    found: int = 0
+    root: int = 0
+    nodes: int = 0
+    node: int = 0
+    class_: int = 0
+    missed_pages: int = 0
+    seconds: list[float] = []
+
+
+class Score(msgspec.Struct, kw_only=True):
+    """The score of a run.
+
+    Args:
+        false_pages: pages with an incident that nothing was behind, each with its headline.
+        duplicates: pages about something that people had been told of.
+        wrong: what was counted and not named rightly.
+    """
+
+    rows: list[Row]
+    total: Row
+    days: float
+    false_pages: list[str]
+    duplicates: list[str]
+    wrong: list[str]
+
+    @property
+    def roots_right(self) -> float:
+        return 100.0 * self.total.root / max(1, self.total.counted)
+
+
+def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], days: float) -> Score:
+    """Score a run."""
+    lives: dict[str, list[Told]] = defaultdict(list)
+    for one in told:
+        lives[one.document["id"]].append(one)
+    by_job: dict[str, list[Truth]] = defaultdict(list)
+    for truth in truths:
+        by_job[truth.job].append(truth)
+    behind = {id: _behind(life, by_job) for id, life in lives.items()}
+    paged: dict[int, int] = {}
+    false_pages: list[str] = []
+    duplicates: list[str] = []
+    for page in sorted(pages, key=lambda page: page.at):
+        fresh = False
+        for id in page.new:
+            known = behind.get(id)
+            headline = lives[id][-1].document["headline"] if id in lives else id
+            if known is None or known.planned:
+                false_pages.append(f"{headline}{' (planned)' if known else ''}")
+            elif known.number in paged and not fresh:
+                duplicates.append(f"{known.cause}, {known.play}, {known.end}: {headline}")
+            else:
+                fresh = True
+                paged.setdefault(known.number, page.at)
+    total = Row(cause="all")
+    rows: dict[str, Row] = {}
+    wrong: list[str] = []
+    for truth in truths:
+        if truth.planned:
+            continue
+        mine = [life for id, life in lives.items() if behind[id] is truth]
+        row = rows.setdefault(truth.cause, Row(cause=truth.cause))
+        for counted in (row, total):
+            _count(counted, truth, mine, paged.get(truth.number))
+        if truth.signal and not _is_right(truth, mine):
+            said = [_root(life) or life[-1].document["headline"] for life in mine]
+            wrong.append(f"{truth.cause}, {truth.play}, {truth.end}, {truth.ranks} ranks, {truth.job}: {said}")
+    return Score(
+        rows=[*rows.values()], total=total, days=days, false_pages=false_pages, duplicates=duplicates, wrong=wrong
+    )
+
+
+def _behind(life: Sequence[Told], by_job: dict[str, list[Truth]]) -> Truth | None:
+    """Return what an incident is about; None where nothing happened."""
+    first = life[0]
+    found = [t for t in by_job.get(first.document["job"], ()) if t.at - EARLY <= first.at <= t.until]
+    return found[-1] if found else None
+
+
+def _root(life: Sequence[Told]) -> str:
+    root = life[-1].document["root_cause"]
+    return str(root["pattern"]) if root else ""
+
+
+def _is_right(truth: Truth, mine: Sequence[Sequence[Told]]) -> bool:
+    """Tell whether an incident names the cause; none at all is right where none is needed."""
+    return any(_root(life) in truth.root for life in mine) or (not mine and "" in truth.root)
+
+
+def _count(row: Row, truth: Truth, mine: Sequence[Sequence[Told]], paged: int | None) -> None:
+    row.count += 1
+    if not truth.signal:
+        return
+    row.counted += 1
+    row.found += bool(mine) or "" in truth.root
+    row.root += _is_right(truth, mine)
+    last: list[dict[str, Any]] = [life[-1].document for life in mine if _root(life) in truth.root]
+    row.class_ += any((one.get("failure") or {}).get("class") in truth.class_ for one in last) or not mine
+    if truth.names_node:
+        row.nodes += 1
+        row.node += any(_nodes(one, truth) == {truth.node} for one in last)
+    if paged is not None:
+        row.seconds.append((paged - truth.at) / SECOND)
+    elif truth.page == "needed":
+        row.missed_pages += 1
+
+
+def _nodes(document: dict[str, Any], truth: Truth) -> set[str]:
+    """Return the nodes that an incident names, itself or by their ranks."""
+    suspects = document["suspects"]
+    named = {*suspects["nodes"]}
+    others = {rank // GPUS for rank in suspects["ranks"]} - {truth.rank // GPUS}
+    if any(rank // GPUS == truth.rank // GPUS for rank in suspects["ranks"]):
+        named.add(truth.node)
+    return named | {f"node of rank {number * GPUS}" for number in others}
