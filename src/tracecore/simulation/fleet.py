@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -109,29 +110,40 @@ class Fleet(msgspec.Struct, kw_only=True):
         return next((job for job in self.slots[slot] if job.begins <= time < job.ends), self.slots[slot][-1])
 
 
-def draw(nodes: int, days: float, seed: int, *, rate: float = 1.0, noise: int = NOISE, quiet: int = 0) -> Fleet:
+def draw(
+    nodes: int,
+    days: float,
+    seed: int,
+    *,
+    rate: float = 1.0,
+    noise: int = NOISE,
+    quiet: int = 0,
+    names: Sequence[str] = (),
+) -> Fleet:
     """Draw a fleet and what happens to it.
 
     Args:
         rate: how many times as often as published it fails.
         noise: health events that need no action, for each failure.
         quiet: further ones, away from failures.
+        names: of the nodes.
     """
     dice = random.Random(f"fleet {seed}")
-    slots = _slots(dice, nodes, days)
+    names = [*names] or [f"gpu-r{number // 16:03d}-n{number % 16:02d}" for number in range(nodes)]
+    slots = _slots(dice, names, days)
     fleet = Fleet(nodes=nodes, days=days, slots=slots, spares=[f"gpu-s{number:03d}" for number in range(64)], events=[])
     fleet.events = _events(dice, fleet, rate, noise, quiet)
     return fleet
 
 
-def _slots(dice: random.Random, nodes: int, days: float) -> list[list[Job]]:
+def _slots(dice: random.Random, names: list[str], days: float) -> list[list[Job]]:
     """Divide the nodes among jobs, and each part among jobs that follow each other."""
+    nodes = len(names)
     sizes: list[int] = []
     for size, share in SIZES:
         each = max(1, int(nodes * size))
         sizes += [each] * int(nodes * share / each)
     sizes += [1] * (nodes - sum(sizes))
-    names = [f"gpu-r{number // 16:03d}-n{number % 16:02d}" for number in range(nodes)]
     slots: list[list[Job]] = []
     numbered = 0
     end = START + int(days * DAY)
