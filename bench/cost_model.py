@@ -16,10 +16,12 @@ import time
 from pathlib import Path
 
 import msgspec
+from sqlalchemy import text
 
 from bench.mixed_logs import MIXTURES, write
 from tracecore.simulation.fleet import GPUS, SIZES, TABLE_DAYS, TABLE_GPUS
 from tracecore.simulation.plays import catalogue
+from tracecore.store.store import Store
 
 INPUTS = Path(__file__).with_name("cost_inputs.json")
 FLEETS = (1_000, 16_384, 100_000)
@@ -118,20 +120,19 @@ def joined() -> None:
 
 def _store() -> tuple[float, float]:
     from tracecore.server.demo.recordings import recordings, restamped
-    from tracecore.store.store import Store
     from tracecore.store.update import read_update
 
     held = [*recordings().values()]
     now = time.time_ns()
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(f"{folder}/store.db", durable=False)
-        size = [_size(store, folder)]
+        size = [_size(store)]
         for number in range(400):
             document = restamped(
                 held[number % len(held)], key=str(number), at=now, job=f"job-{number % 40}", attempt=0, nodes=["a", "b"]
             )
             store.put([read_update({**document, "state": "diagnosed", "reason": "new"}, now=now, revision=1)], now)
-        size.append(_size(store, folder))
+        size.append(_size(store))
         for job in range(20):
             rows = [
                 {"job": f"job-{job}", "time": now + at * 10**10, "rank": rank, "attempt": 0, "step": at, "loss": 2.0,
@@ -139,17 +140,19 @@ def _store() -> tuple[float, float]:
                 for at in range(50) for rank in range(100)
             ]  # fmt: skip
             store.jobs.report([], rows)
-        size.append(_size(store, folder))
+        size.append(_size(store))
         store.close()
     return (size[1] - size[0]) / 400, (size[2] - size[1]) / 100_000
 
 
-def _size(store: object, folder: str) -> int:
-    from sqlalchemy import text
-
-    with store.database.write() as connection:  # type: ignore[attr-defined]
-        connection.execute(text("PRAGMA wal_checkpoint(TRUNCATE)"))
-    return sum(path.stat().st_size for path in Path(folder).iterdir())
+def _size(store: Store) -> int:
+    """Return the bytes of the pages that a SQLite database uses."""
+    with store.database.read() as connection:
+        pages, free, size = (
+            int(connection.execute(text(f"PRAGMA {name}")).scalar_one())
+            for name in ("page_count", "freelist_count", "page_size")
+        )
+    return (pages - free) * size
 
 
 class Need(msgspec.Struct):

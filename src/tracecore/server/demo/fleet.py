@@ -38,7 +38,7 @@ PEOPLE: Final = ("maria", "tomasz", "ines", "wei")
 #: The failures of the node that fails again and again, as the simulated fleet plays them.
 FLAPS: Final = ("fallen off the bus/watchdog", "double-bit error/closed", "port flaps/watchdog")
 #: The simulated fleet fails so many times as often as published: a small one would show next to nothing in two weeks.
-RATE: Final = 25.0
+RATE: Final = 20.0
 NOTES: Final = (
     "Drained the node and opened a ticket with the vendor.",
     "Same GPU as last week. Asked for a replacement.",
@@ -123,7 +123,7 @@ def _incidents(dice: random.Random, jobs: list[Job], now: int) -> list[IncidentU
             assert end is not None
             if event.planned or end > now - HOUR:
                 continue
-            flaps = FLAPPING in job.nodes and dice.random() < 0.9
+            flaps = FLAPPING in job.nodes and dice.random() < 0.35
             name = dice.choice(FLAPS) if flaps else f"{event.play.play}/{event.end}"
             if name not in held or (not flaps and event.cause == "software bug"):
                 name = dice.choice(soft)
