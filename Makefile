@@ -25,10 +25,10 @@ test: $(READY)   ## lint, types, layers, and every test this machine can run
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
-	@$(BIN)/pytest -n 2 -m "not interop and not integration"
+	@$(BIN)/pytest -n 2 -m "not interop and not integration and not heavy"
 
 integration: $(READY) $(VENV)/.ray  ## the tests that start PostgreSQL, a browser, Ray, or processes to be killed
-	@$(BIN)/pytest -n 2 -m integration
+	@$(BIN)/pytest -n 2 -m "integration or heavy"
 
 # Ray is large, so only these tests install it.
 $(VENV)/.ray: $(READY) requirements/ray.txt

@@ -61,6 +61,7 @@ def every_shape() -> Iterator[tuple[str, Shape]]:
             yield name, shape
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "shape"), [pytest.param(*row, id=row[1].__name__) for row in every_shape()])
 def test_a_window_of_twice_the_facts_costs_about_twice_as_much(name: str, shape: Shape) -> None:
     # Two doublings tell a square (16 times) from a line (4 times) however busy the machine is.

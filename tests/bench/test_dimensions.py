@@ -21,6 +21,7 @@ def test_time_grows_with_the_input(name: str) -> None:
     assert growth(name, cost) < MOST
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", DIMENSIONS)
 def test_memory_grows_with_the_input(name: str) -> None:
     assert growth(name, memory, attempts=1) < MOST

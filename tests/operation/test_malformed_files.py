@@ -62,6 +62,8 @@ OTHERS = (
 DOCUMENTS |= {f"document_{number:02}.json": text for number, text in enumerate(OTHERS)}
 
 Command = Callable[[str, Path], list[str]]
+#: Commands that are always tried; all of them by `make integration`.
+QUICK = ("diagnose", "fr", "validate", "classify --verdict")
 COMMANDS: dict[str, Command] = {
     "diagnose": lambda file, _: ["diagnose", file],
     "fr": lambda file, _: ["fr", "--jobs", "1", file],
@@ -101,7 +103,9 @@ def _with_state(file: str, place: Path) -> list[str]:
     return ["supervise", "--dry-run", "--state-dir", str(state), "--", "true"]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy) for name in COMMANDS]
+)
 def test_malformed_documents(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

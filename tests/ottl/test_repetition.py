@@ -67,7 +67,9 @@ def _other_digits(dice: random.Random, text: str) -> str:
     return "".join(dice.choice("0123456789") if char in "0123456789" else char for char in text)
 
 
-@pytest.mark.parametrize("layer", ["stdout", "kernel", "kubernetes", "scheduler"])
+@pytest.mark.parametrize(
+    "layer", [pytest.param("stdout", marks=pytest.mark.heavy), "kernel", "kubernetes", "scheduler"]
+)
 def test_recipes_stamp_texts_of_one_shape_as_any_other(layer: str) -> None:
     dice = random.Random(3)
     configs = [processor.config() for processor in recipes.load(layer) if processor.signal == "log"]

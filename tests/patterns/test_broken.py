@@ -131,8 +131,8 @@ def test_bytes_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ("group", "value", "why"),
     [
         ("patterns", "nothing_of_this_name:X", "ModuleNotFoundError"),
-        ("patterns", "json:loads", "it is not a Pattern"),
-        ("projectors", "json:loads", "it is not a Projection"),
+        pytest.param("patterns", "json:loads", "it is not a Pattern", marks=pytest.mark.heavy),
+        pytest.param("projectors", "json:loads", "it is not a Projection", marks=pytest.mark.heavy),
     ],
 )
 def test_what_is_broken_in_another_package_is_left_out(group: str, value: str, why: str, tmp_path: Path) -> None:

@@ -368,6 +368,7 @@ def joins(kind: Kind) -> int:
     return joined
 
 
+@pytest.mark.heavy
 def test_random_facts_join_often_enough_to_mean_something() -> None:
     joined = {kind.name: joins(kind) for kind in PATTERNS}
     assert sum(number > 0 for number in joined.values()) > len(PATTERNS) / 2, joined

@@ -224,6 +224,7 @@ with open(log, "a") as file:
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kills", [12])
 def test_workers_killed_at_random_lose_nothing_and_double_nothing(
     tmp_path: Path, sqlite: Engine, work: Work, kills: int

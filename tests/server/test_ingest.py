@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from pathlib import Path
 
 import grpc
 import httpx
@@ -18,7 +19,7 @@ from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress
 from tracecore.incidents import wire as incident_wire
 from tracecore.server.detector import Detector
-from tracecore.server.ingest import Ingest
+from tracecore.server.ingest import Ingest, Refused
 from tracecore.server.otlp import grpc_server
 from tracecore.server.settings import Settings
 from tracecore.signals.otlp import encoding
@@ -238,3 +239,25 @@ def test_grpc_takes_the_same_and_knows_tokens(sqlite_store: Store) -> None:
     finally:
         server.stop(2)
     assert [row.tenant for row in sqlite_store.incidents.find().incidents] == ["blue"]
+
+
+def test_a_full_disk_refuses_requests_and_loses_nothing(tmp_path: Path) -> None:
+    store = Store.open(str(tmp_path / "small.db"))
+    with store.database.write() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        # As a disk with little room: SQLite fails in the same way at this many pages.
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 60}")
+    ingest = Ingest(store, Clock())
+    taken = 0
+
+    def fill() -> None:
+        nonlocal taken
+        while taken < 1_000:
+            ingest.take("logs", incidents_request(incident(taken, remediation="x" * 2_000)))
+            taken += 1
+
+    with pytest.raises(Refused, match="the database takes nothing: database or disk is full"):
+        fill()
+    assert taken > 3
+    assert len(store.incidents.find(limit=500).incidents) == taken
+    store.close()

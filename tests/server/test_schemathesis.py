@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 EXAMPLES = int(os.environ.get("SCHEMATHESIS_EXAMPLES", "12"))
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore")
 def test_schemathesis_finds_nothing(sqlite_store: Store, tmp_path: Path) -> None:
     for number in range(3):

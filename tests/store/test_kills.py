@@ -38,6 +38,7 @@ for number in range(first, last):
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("writers", [1, 2])
 def test_killed_writers_lose_and_repeat_nothing(place: str, tmp_path: Path, writers: int) -> None:
     chance = random.Random(SEED)

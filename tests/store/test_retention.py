@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
+import pytest
+from bench.postgres import programs
 from made import SECOND, T0, incident
 
 from tracecore.store.retention import Retention, used
@@ -48,3 +51,24 @@ def test_a_backup_of_sqlite_is_a_store(tmp_path: Path) -> None:
     assert len(restored.search("fell off").incidents.incidents) == 1
     restored.close()
     assert (tmp_path / "restored.db").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.integration
+def test_a_dump_of_postgresql_is_a_store(postgres: str, tmp_path: Path) -> None:
+    """As docs/server.md says: `pg_dump -Fc`, then `pg_restore` into an empty database."""
+    found = programs()
+    assert found is not None
+    store = Store.open(postgres)
+    store.put_incident(incident(), T0)
+    subprocess.run([found / "pg_dump", "-Fc", "-f", tmp_path / "dump", postgres], check=True)
+    store.put_incident(incident(2), T0)
+    other = postgres + "_restored"
+    with store.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql(f'CREATE DATABASE "{other.rpartition("/")[2]}"')
+    store.close()
+    subprocess.run([found / "pg_restore", "--no-owner", "-d", other, tmp_path / "dump"], check=True)
+    restored = Store.open(other)
+    assert [row.id for row in restored.incidents.find().incidents] == [incident()["id"]]
+    assert len(restored.search("fell off").incidents.incidents) == 1
+    assert restored.put_incident(incident(3), T0).new, "numbers go on where they were"
+    restored.close()

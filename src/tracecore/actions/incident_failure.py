@@ -29,6 +29,9 @@ AFTER: Final = 4 * 1024
 #: A compressed log cannot be entered in the middle: this far at most.
 _REACH: Final = 256 << 20
 
+#: Exceptions of a suspect that are looked at where its evidence has none.
+_LAST_RAISED: Final = 2
+
 NOTHING_FAILED: Final = "none"
 #: Seconds without a step after which a run hangs, where nothing else says so; before that it may be at work.
 HANG_S: Final = 600
@@ -54,14 +57,26 @@ def failure_of_facts(incident: Incident, attempt: JobAttempt | None) -> dict[str
     """The same where there are no files to read: the suspect's words are those that its facts kept."""
 
     def words() -> bytes:
-        own = [f for f in incident.evidence if not incident.suspects.ranks or f.rank in incident.suspects.ranks]
-        said = [
-            f"{fact.type}: {fact.message or ''}" if isinstance(fact, ExceptionRaised) else fact.describe()
-            for fact in own or incident.evidence
-        ]
+        suspects = incident.suspects.ranks
+        own = [f for f in incident.evidence if not suspects or f.rank in suspects] or list(incident.evidence)
+        if attempt is not None and not any(isinstance(fact, ExceptionRaised) for fact in own):
+            raised = [fact for fact in attempt.exceptions if not suspects or fact.rank in suspects]
+            own = [*raised[-_LAST_RAISED:], *own]
+        said = [_as_printed(fact) if isinstance(fact, ExceptionRaised) else fact.describe() for fact in own]
         return "\n".join(said).encode("utf-8", "replace")
 
     return _failure(incident, attempt, words)
+
+
+def _as_printed(fact: ExceptionRaised) -> str:
+    """Return the traceback that Python prints for this exception, so that it is read as the log was."""
+    frame = f'  File "{fact.file or "?"}", line {fact.line or 0}, in {fact.function or "?"}'
+    head = f"Traceback (most recent call last):\n{frame}\n"
+    whole = f"{head}{fact.type}: {fact.message or ''}\n"
+    if fact.root_type is None or fact.root_type == fact.type:
+        return whole
+    cause = "The above exception was the direct cause of the following exception:"
+    return f"{head}{fact.root_type}: {fact.root_message or ''}\n\n{cause}\n\n{whole}"
 
 
 def _failure(
@@ -126,6 +141,9 @@ def _words(incident: Incident, bundle: Bundle, after: int) -> bytes:
     """Return what the suspect's log says from shortly before the evidence on; its end where no line is evidence."""
     suspects = set(incident.suspects.ranks)
     streams = {stream.path: stream for stream in bundle.streams if stream.layer == "stdout"}
+    if incident.root is None and not any(fact.source.path in streams for fact in incident.evidence):
+        # Only the kernel spoke.
+        streams = {stream.path: stream for stream in bundle.streams if stream.layer in ("stdout", "kernel")}
     own = [f for f in incident.evidence if not suspects or f.rank in suspects]
     for fact in sorted(own or incident.evidence, key=lambda f: (f.approximate, f.time, f.uid)):
         stream = streams.get(fact.source.path)

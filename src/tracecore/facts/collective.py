@@ -163,7 +163,30 @@ class Arrival(Fact, frozen=True, kw_only=True):
         )
 
 
-TYPES: Final[tuple[type[Fact], ...]] = (CollectiveEntry, GroupProgress, Arrival)
+class GroupCrossed(Fact, frozen=True, kw_only=True):
+    """A rank whose group has a name that other ranks gave to other members: they exchange with the wrong peers.
+
+    Args:
+        pg: the name.
+        members: whom this rank means by it.
+        never: members that never used the group, although this rank has completed a collective in it.
+        odd: its group is not the first of that name, as it would be had all ranks created them in the same order.
+    """
+
+    kind: ClassVar[str] = "group_crossed"
+    layer: ClassVar[str] = "flight_recorder"
+
+    pg: str
+    members: tuple[int, ...]
+    never: tuple[int, ...]
+    odd: bool = False
+
+    def describe(self) -> str:
+        without = f"completed a collective there without {named(self.never)}"
+        return sentence(self, f"calls {named(self.members)} group {self.pg}, and {without}")
+
+
+TYPES: Final[tuple[type[Fact], ...]] = (CollectiveEntry, GroupProgress, Arrival, GroupCrossed)
 
 
 # -- from dumps ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tracecore.facts.collective import Arrival, CollectiveEntry, GroupProgress, called_of, named
+from tracecore.facts.collective import Arrival, CollectiveEntry, GroupCrossed, GroupProgress, called_of, named
 from tracecore.facts.fact import Fact
 from tracecore.signals.flight_recorder.exchange import misfit
 from tracecore.signals.flight_recorder.matching import elements
@@ -57,7 +57,40 @@ def facts_of(joined: Joined, reread: Callable[[str, str, int], Entry | None] | N
             facts.extend(_disagreeing(group, joined, reread, differs))
         facts.extend(_arrivals(group))
     facts.extend(_scattered(joined))
+    facts.extend(_crossed(joined))
     return facts
+
+
+def _crossed(joined: Joined) -> Iterator[GroupCrossed]:
+    """Ranks that gave one name to groups of different members, and met the wrong peers there.
+
+    Each rank may number its own groups, so a name that is used twice means nothing by itself. A collective of all
+    members that ended although one of them never used the group ended with somebody else.
+    """
+    named_so: dict[str, list[tuple[GroupState, list[Member], tuple[int, ...]]]] = {}
+    for group in joined.groups:
+        never = tuple(m.rank for m in group.present.values() if not m.path)
+        ended = [m for m in group.present.values() if m.path and m.last_completed > 0 and _of_all(m.last)]
+        if never and ended and not group.inferred:
+            named_so.setdefault(group.name, []).append((group, ended, never))
+    for name, groups in named_so.items():
+        if len(groups) < 2:
+            continue
+        for place, (group, ended, never) in enumerate(sorted(groups, key=lambda item: item[0].members)):
+            for member in ended:
+                yield GroupCrossed(
+                    time=_moment(member.last, joined),
+                    source=Source(member.path, ident=f"{member.path}#crossed&group={group.label}"),
+                    rank=member.rank,
+                    pg=name,
+                    members=group.members,
+                    never=never,
+                    odd=place > 0,
+                )
+
+
+def _of_all(entry: Entry | None) -> bool:
+    return (_operation(entry) or "").lstrip("_").startswith(("all", "reduce_scatter", "barrier"))
 
 
 def _progress(group: GroupState, joined: Joined, called_so: dict[str, str]) -> Iterator[GroupProgress]:

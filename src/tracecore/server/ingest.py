@@ -22,6 +22,7 @@ from tracecore.server.committing import Committer
 from tracecore.signals.otlp import bounds, decoding
 from tracecore.signals.otlp.messages import OtlpError
 from tracecore.store import inbox, writing
+from tracecore.store.database import why_failed
 from tracecore.store.store import Store
 from tracecore.store.update import BadIncident, IncidentUpdate, read_update
 
@@ -84,8 +85,9 @@ class Ingest:
             try:
                 self._committer.submit(taken)
             except SQLAlchemyError as error:
-                log.warning("nothing is stored: %s", type(error).__name__)
-                raise Refused("the database does not answer") from None
+                why = why_failed(error)
+                log.warning("nothing is stored: %s", why)
+                raise Refused(f"the database takes nothing: {why}") from None
         if taken.facts:
             self.waiting += 1
             self.woken()

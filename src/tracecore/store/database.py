@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from tracecore.signals import private
 
@@ -101,6 +101,12 @@ def connect(place: str, *, durable: bool = True) -> Database:
     except (DBAPIError, sqlite3.Error) as error:
         reason = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
         raise StoreError(f"cannot open the store {url.render_as_string()}: {reason}") from error
+
+
+def why_failed(error: SQLAlchemyError) -> str:
+    """Say in one line why the database failed, without the statement and its values."""
+    said = str(error.orig if isinstance(error, DBAPIError) else type(error).__name__).strip()
+    return said.splitlines()[0][:200] if said else type(error).__name__
 
 
 def parsed(place: str) -> URL:

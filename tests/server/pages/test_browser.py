@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made import incident
 from page_names import NAMES
 from running import running
 
@@ -91,6 +92,28 @@ def test_an_incident_appears_while_somebody_looks(tab: Tab, tmp_path: Path) -> N
         store.people.note(document["id"], "maria", "it was the cable", time.time_ns())
         page.wait_for_selector("text=it was the cable", timeout=10_000)
         assert page.locator(".incident-head .state").inner_text() == "resolved"
+        assert page.said == []
+        page.context.close()
+    store.close()
+
+
+@pytest.mark.parametrize("path", ["/nodes", "/jobs", "/jobs/llama-70b"])
+def test_nodes_and_jobs_change_while_somebody_looks(tab: Tab, tmp_path: Path, path: str) -> None:
+    store = Store.open(str(tmp_path / "watched.db"), durable=False)
+    now = time.time_ns()
+    store.put_incident(incident(1, at=now, job="llama-70b", node="gpu-a01", state="resolved"), now)
+    with running(make_app(store, Settings(rate=0))) as address:
+        page = tab(path, base=address)
+        page.wait_for_selector(".live.on", timeout=15_000)
+        told = incident(
+            2, at=time.time_ns(), job="llama-70b", node="gpu-a02", headline="GPU 5 of gpu-a02 fell off the bus"
+        )
+        expected = {"/nodes": "gpu-a02", "/jobs": "1 open", "/jobs/llama-70b": "GPU 5 of gpu-a02 fell off the bus"}[
+            path
+        ]
+        assert page.locator("main").get_by_text(expected).count() == 0
+        store.put_incident(told, time.time_ns())
+        page.locator("main").get_by_text(expected).first.wait_for(timeout=15_000)
         assert page.said == []
         page.context.close()
     store.close()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from tracecore.facts.collective import CollectiveEntry, called, called_of, named, odd_ones, sides_of
+from tracecore.facts.collective import CollectiveEntry, GroupCrossed, called, called_of, named, odd_ones, sides_of
 from tracecore.facts.nccl import NcclError, WatchdogReport
 from tracecore.facts.wording import quote
 from tracecore.patterns.collective_mismatch.reports import calls as reports_by_call
@@ -28,6 +28,8 @@ Differs: TypeAlias = Literal["operation", "type", "size", "splits"]
 _SHOWN = 16
 #: The window of what libraries say of a job as a whole.
 _TOLD = "*"
+#: The window of groups whose names ranks use differently.
+_CROSSED = "*crossed"
 
 
 class Config(Settings, frozen=True, kw_only=True):
@@ -207,6 +209,54 @@ class ToldMismatchVerdict(Verdict, frozen=True, kw_only=True):
         return {}
 
 
+class CrossedGroupsVerdict(Verdict, frozen=True, kw_only=True):
+    """
+    Args:
+        groups: for each way to use the name, one rank that uses it so.
+        odd: the ranks whose order differs.
+    """
+
+    pattern_id: ClassVar[str] = "18"
+    pattern_name: ClassVar[str] = "collective_mismatch"
+    role: ClassVar[Role] = "cause"
+
+    groups: tuple[GroupCrossed, ...]
+    odd: tuple[GroupCrossed, ...]
+
+    def headline(self) -> str:
+        meant = " and ".join(f"{named(fact.members)} for rank {fact.rank}" for fact in self.groups[:3])
+        return (
+            f"Process groups were not created in the same order on all ranks: group {self.groups[0].pg} is {meant}, "
+            f"which then exchanged with the wrong peers"
+        )
+
+    def remediation(self) -> str:
+        return (
+            f"A bug in the program, so restarting as it is will end the same way. Every rank must call `new_group` for "
+            f"every group, in the same order, also for groups it is no member of. Compare the order on "
+            f"{named(self.suspects().ranks)} with that of the others."
+        )
+
+    def evidence(self) -> Sequence[Fact]:
+        return self.groups
+
+    def suspects(self) -> Suspects:
+        return Suspects.of(self.odd)
+
+    def fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "nccl.fr.pg_id": self.groups[0].pg,
+            "differs": "groups",
+            "odd_ranks": [fact.rank for fact in self.odd],
+        }
+        if job := self.groups[0].job:
+            fields["gen_ai.training.job_id"] = job
+        return fields
+
+    def promoted(self) -> dict[str, Any]:
+        return {"nccl.fr.pg_id": self.groups[0].pg}
+
+
 class Calls:
     """The latest entry of each rank by sequence, and the sequences at which entries are not all alike."""
 
@@ -246,7 +296,7 @@ class CollectiveMismatch(Pattern[Config]):
     name = "collective_mismatch"
     role = "cause"
     maturity = "stable"
-    needs = (CollectiveEntry, WatchdogReport, NcclError)
+    needs = (CollectiveEntry, WatchdogReport, NcclError, GroupCrossed)
     Config = Config
 
     @property
@@ -260,6 +310,8 @@ class CollectiveMismatch(Pattern[Config]):
             return ((job, ""),) if tells(fact) else ()
         if isinstance(fact, NcclError):
             return ((job, _TOLD),) if fact.error == "mismatched_collective" else ()
+        if isinstance(fact, GroupCrossed):
+            return ((job, _CROSSED),)
         if not isinstance(fact, CollectiveEntry) or fact.rank is None or fact.is_p2p:
             return ()
         return ((job, fact.pg),) if fact.signature is not None or fact.op is not None else ()
@@ -267,6 +319,8 @@ class CollectiveMismatch(Pattern[Config]):
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         if window.key[1] == _TOLD:
             return [_told(window)]
+        if window.key[1] == _CROSSED:
+            return _crossed(window)
         if not window.key[1]:
             return _from_reports(window)
         if _alike(window.grouped(CollectiveEntry, _call)):
@@ -285,6 +339,20 @@ class CollectiveMismatch(Pattern[Config]):
             if len(sides) > 1:
                 return [_verdict(window, seq, sides)]
         return []
+
+
+def _crossed(window: Window) -> list[Verdict]:
+    facts = window.of(GroupCrossed)
+    groups = {fact.members: fact for fact in reversed(facts)}
+    if len(groups) < 2:
+        return []
+    shown = tuple(sorted(groups.values(), key=lambda fact: fact.members))
+    odd = tuple(sorted((fact for fact in facts if fact.odd), key=lambda fact: fact.rank or 0))
+    return [
+        CrossedGroupsVerdict(
+            key=window.key, episode=shown[0].source, time=max(fact.time for fact in shown), groups=shown, odd=odd
+        )
+    ]
 
 
 def _call(entry: CollectiveEntry) -> tuple[int, str | None, str | None, bool]:

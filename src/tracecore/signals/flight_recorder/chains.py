@@ -24,6 +24,7 @@ class _Wait(msgspec.Struct):
 
     Args:
         pairwise: a send or receive.
+        begun: the GPU has begun it.
         odd: the rank called something else than the others, and so it is they who wait for it.
         together: ranks for which this is the first open operation, too.
         unseen: members that left no dump, where nobody else is waited for.
@@ -35,6 +36,7 @@ class _Wait(msgspec.Struct):
     record_id: int
     peers: tuple[int, ...] = ()
     pairwise: bool = False
+    begun: bool = False
     odd: bool = False
     together: tuple[int, ...] = ()
     unseen: tuple[int, ...] = ()
@@ -207,16 +209,26 @@ def _pair_waits(group: GroupState, member: Member) -> list[_Wait]:
     """Return the wait in the first open send or receive.
 
     The operations of one batch run together: the batch waits for the peers that never posted their half, and where
-    all have, for all of its peers.
+    all have, for those whose half has not ended. A send that arrived says that the GPU has begun the batch.
     """
     pairs = [(entry, peer) for entry in member.pending if (peer := peer_of(group, entry)) is not None]
     if not pairs:
         return []
     first = pairs[0][0]
     batch = [(entry, peer) for entry, peer in pairs if entry.p2p_seq == first.p2p_seq]
-    awaited = [peer for entry, peer in batch if entry.record_id in member.unmatched] or [peer for _, peer in batch]
+    awaited = (
+        [peer for entry, peer in batch if entry.record_id in member.unmatched]
+        or [peer for entry, peer in batch if entry.record_id not in member.answered]
+        or [peer for _, peer in batch]
+    )
     peers = tuple(sorted(set(awaited)))
-    return [_Wait(group.label, first.p2p_seq, first.created, first.record_id, peers, pairwise=True)]
+    arrived = any(entry.record_id in member.answered and _sends(entry) for entry, _ in batch)
+    wait = _Wait(group.label, first.p2p_seq, first.created, first.record_id, peers, pairwise=True, begun=arrived)
+    return [wait]
+
+
+def _sends(entry: Entry) -> bool:
+    return operation_of(entry.name).startswith("send")
 
 
 def _roots(begin: _Wait, first: dict[int, _Wait], lags: dict[int, tuple[int, bool]], present: set[int]) -> _End:
@@ -274,6 +286,7 @@ def _circle(ranks: set[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], 
 
     Nobody waits for the ranks that are merely behind. One that others want to exchange with, and that went on to a
     collective instead, has left out its part; those that are in another collective than most took another order.
+    Of exchanges that all have posted, some have begun: those that have not are behind a GPU that does not come to it.
     Where all are alike, it is all of them.
     """
     while True:
@@ -290,4 +303,9 @@ def _circle(ranks: set[int], first: dict[int, _Wait]) -> tuple[tuple[int, ...], 
             places.setdefault((first[rank].group, first[rank].seq), set()).add(rank)
         most, *others = sorted(places.values(), key=len, reverse=True)
         odd = set().union(*others) if others and len(others[0]) < len(most) else set()
-    return tuple(sorted(odd or ranks)), "different" if odd else "absent"
+    if odd:
+        return tuple(sorted(odd)), "different"
+    idle = {rank for rank in pairwise if not first[rank].begun}
+    if 0 < len(idle) < len(pairwise) == len(ranks):
+        return tuple(sorted(idle)), "unstarted"
+    return tuple(sorted(ranks)), "absent"

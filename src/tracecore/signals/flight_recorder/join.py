@@ -6,6 +6,7 @@ Everything is reduced here, with numpy, to what a person would look at: millions
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -256,29 +257,30 @@ def _unretired(part: _Part) -> set[int]:
 
 
 def _match_pairs(state: GroupState, parts: list[_Part]) -> None:
-    """Find the open sends and receives whose other half was never posted.
+    """Find the open sends and receives whose other half was never posted, and those whose other half has ended.
 
     The n-th send from one rank to another belongs to the n-th receive there. Only dumps that hold everything since
     their first operation can be counted.
     """
     whole = {part.dump.rank: part for part in parts if not part.dump.wrapped}
+    still_open = {rank: Counter(entry.name for entry in member.pending) for rank, member in state.present.items()}
     for rank, member in state.present.items():
         if rank not in whole:
             continue
-        open_names: dict[str, int] = {}
-        for entry in member.pending:
-            open_names[entry.name] = open_names.get(entry.name, 0) + 1
         seen: dict[str, int] = {}
-        unmatched = set()
+        unmatched, answered = set(), set()
         for entry in member.pending:
             peer, other_half = peer_of(state, entry), other_half_of(entry.name)
             if peer is None or other_half is None or peer not in whole:
                 continue
-            before = _count(whole[rank], entry.name) - open_names[entry.name]
             seen[entry.name] = seen.get(entry.name, 0) + 1
-            if _count(whole[peer], other_half) < before + seen[entry.name]:
+            number = _count(whole[rank], entry.name) - still_open[rank][entry.name] + seen[entry.name]
+            posted = _count(whole[peer], other_half)
+            if posted < number:
                 unmatched.add(entry.record_id)
-        member.unmatched = frozenset(unmatched)
+            elif posted - still_open[peer][other_half] >= number:
+                answered.add(entry.record_id)
+        member.unmatched, member.answered = frozenset(unmatched), frozenset(answered)
 
 
 def _count(part: _Part, name: str) -> int:

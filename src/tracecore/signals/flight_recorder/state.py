@@ -29,6 +29,7 @@ class Member(msgspec.Struct, kw_only=True):
         roots: the ranks at the end of the chain it waits for, or of which one waits for the other in a circle; empty
             where it waits for nobody that is known.
         unmatched: record numbers of pending sends and receives whose other half was never posted.
+        answered: record numbers of those whose other half has ended.
         why: what is wrong with those ranks.
         origin: (group label, sequence) where those ranks are missed, or in which they are.
         unseen: ranks without a dump for which it may wait, where there are no roots.
@@ -48,6 +49,7 @@ class Member(msgspec.Struct, kw_only=True):
     final: Entry | None = None
     pending: list[Entry] = msgspec.field(default_factory=list)
     unmatched: frozenset[int] = frozenset()
+    answered: frozenset[int] = frozenset()
     waits_in: tuple[str, int] | None = None
     roots: tuple[int, ...] = ()
     why: Why = "absent"
