@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from sqlalchemy import text
 
+from bench.fleet import HEARTBEAT, PROGRESS
 from bench.mixed_logs import MIXTURES, write
 from tracecore.simulation.fleet import GPUS, SIZES, TABLE_DAYS, TABLE_GPUS
 from tracecore.simulation.plays import catalogue
@@ -33,13 +34,15 @@ COPIES = 8
 DAYS = 30
 STORED_RANKS = 64  # of a job: server/observing.py
 STORED_EVERY_S = 10
+#: Facts a second of a healthy rank: a report of its own, and its share of the node's heartbeat.
+STEADY = 1 / PROGRESS + 1 / (HEARTBEAT * GPUS)
 
 
 class Inputs(msgspec.Struct, kw_only=True):
     """Measured numbers, and the command that printed each.
 
     Args:
-        facts_rank: facts a second of one rank, mixed logs, the first minutes of a run.
+        start_rank: facts a second of one rank in the first minute of a run, of the mixture of logs that sends most.
         bytes_fact: of one fact in an OTLP request.
         packed_fact: the same with zstd.
         join_us: microseconds of processor time to decode and join a fact.
@@ -48,7 +51,7 @@ class Inputs(msgspec.Struct, kw_only=True):
         point_bytes: of one stored report of progress.
     """
 
-    facts_rank: float
+    start_rank: float
     bytes_fact: float
     packed_fact: float
     join_us: float
@@ -59,7 +62,7 @@ class Inputs(msgspec.Struct, kw_only=True):
 
 
 SOURCES = {
-    "facts_rank": ("facts a second and rank", "python -m bench.cost_model --measure (bench/wire_bytes.py)"),
+    "start_rank": ("facts a second and rank, first minute of a run", "`python -m bench.cost_model --measure`"),
     "bytes_fact": ("bytes of a fact in a request", "the same"),
     "packed_fact": ("the same with zstd", "the same"),
     "join_us": ("µs of processor time to decode and join a fact", "bench/fleet.py, 16,384 healthy ranks"),
@@ -72,11 +75,11 @@ SOURCES = {
 
 def measure() -> Inputs:
     """Measure all inputs."""
-    facts_rank, bytes_fact, packed_fact = _wire()
+    start_rank, bytes_fact, packed_fact = _wire()
     join_us, join_mib = _join()
     incident_bytes, point_bytes = _store()
     return Inputs(
-        facts_rank=round(facts_rank, 2), bytes_fact=round(bytes_fact), packed_fact=round(packed_fact),
+        start_rank=round(start_rank, 2), bytes_fact=round(bytes_fact), packed_fact=round(packed_fact),
         join_us=round(join_us), join_mib=round(join_mib), incident_bytes=round(incident_bytes, -2),
         point_bytes=round(point_bytes), load=round(os.getloadavg()[0], 1),
     )  # fmt: skip
@@ -160,6 +163,7 @@ class Need(msgspec.Struct):
 
     gpus: int
     facts_s: float
+    peak_s: float
     mb_s: float
     workers: int
     memory_gib: float
@@ -172,17 +176,21 @@ class Need(msgspec.Struct):
 
 def need(gpus: int, inputs: Inputs) -> Need:
     """Work out what a fleet needs."""
-    facts = gpus * inputs.facts_rank
+    facts = gpus * STEADY
     mb = facts * inputs.bytes_fact / 1e6
-    cores = facts * inputs.join_us / 1e6
+    # The largest job starts anew while the others run.
+    largest = SIZES[0][0] * gpus
+    peak = largest * inputs.start_rank + (gpus - largest) * STEADY
+    cores = max(facts * inputs.join_us / 1e6 / BUSY, peak * inputs.join_us / 1e6)
     failures = sum(cause.count for cause in catalogue().causes) * DAYS / TABLE_DAYS * gpus / TABLE_GPUS
     sizes = jobs(gpus)
     points = sum(min(STORED_RANKS, size) for size in sizes) * DAYS * 86_400 / STORED_EVERY_S
     return Need(
         gpus=gpus,
         facts_s=facts,
+        peak_s=peak,
         mb_s=mb,
-        workers=max(1, math.ceil(cores / BUSY)),
+        workers=max(1, math.ceil(cores)),
         memory_gib=inputs.join_mib * gpus / TABLE_GPUS / 1024,
         topic_gb=facts * inputs.bytes_fact * RETENTION_H * 3600 * REPLICAS / 1e9,
         incidents=failures,
@@ -217,14 +225,24 @@ def tables(inputs: Inputs) -> str:
     def row(what: str, how: str, *values: str) -> None:
         lines.append(f"| {what} | {how} | " + " | ".join(values) + " |")
 
-    row("facts/s", f"GPUs × {inputs.facts_rank:g}", *(f"{one.facts_s:,.0f}" for one in needs))
+    row("facts/s, healthy", f"GPUs × {STEADY:.3f}", *(f"{one.facts_s:,.0f}" for one in needs))
+    row(
+        "facts/s, largest job starts",
+        f"half of the GPUs × {inputs.start_rank:g}, half × {STEADY:.3f}",
+        *(f"{one.peak_s:,.0f}" for one in needs),
+    )
     row("MB/s into the topic", f"facts/s × {inputs.bytes_fact:g} B", *(f"{one.mb_s:.2f}" for one in needs))
     row(
-        "cores busy with joining",
+        "cores busy, healthy",
         f"facts/s × {inputs.join_us:g} µs",
         *(f"{one.facts_s * inputs.join_us / 1e6:.2f}" for one in needs),
     )
-    row("workers (`tracecore detect`)", f"cores ÷ {BUSY:g}, rounded up", *(str(one.workers) for one in needs))
+    row("cores busy, largest job starts", "the same", *(f"{one.peak_s * inputs.join_us / 1e6:.2f}" for one in needs))
+    row(
+        "workers (`tracecore detect`)",
+        f"healthy cores ÷ {BUSY:g} or those at a start, the larger, rounded up",
+        *(str(one.workers) for one in needs),
+    )
     row(
         "memory of the workers, GiB",
         f"{inputs.join_mib:g} MiB × GPUs ÷ {TABLE_GPUS:,}",
