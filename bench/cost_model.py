@@ -239,6 +239,11 @@ def tables(inputs: Inputs) -> str:
     )
     row("cores busy, largest job starts", "the same", *(f"{one.peak_s * inputs.join_us / 1e6:.2f}" for one in needs))
     row(
+        "of these, the largest job alone",
+        "half of the GPUs; above 1, its worker lags for the minute",
+        *(f"{SIZES[0][0] * one.gpus * inputs.start_rank * inputs.join_us / 1e6:.2f}" for one in needs),
+    )
+    row(
         "workers (`tracecore detect`)",
         f"healthy cores ÷ {BUSY:g} or those at a start, the larger, rounded up",
         *(str(one.workers) for one in needs),
