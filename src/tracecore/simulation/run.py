@@ -42,7 +42,7 @@ REQUEST: Final = 1_000
 
 
 class Truth(msgspec.Struct, kw_only=True, frozen=True):
-    """The truth about one failure or stop.
+    """The truth about a simulated event.
 
     Args:
         at: nanoseconds since the epoch.
