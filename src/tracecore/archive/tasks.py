@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from tracecore import __version__
+from tracecore.archive.bundles import named
 from tracecore.archive.dataset import Result, record_of, result_of
 from tracecore.archive.record import keep, rediagnose
 from tracecore.diagnose import facts as reading
@@ -137,14 +138,14 @@ def _do(task: Task, limits: TaskLimits) -> Outcome:
             return Surveyed(found, parts, time.monotonic() - begin)
         facts, counters = join(found, reading.gather(found.bundle))
         record = keep(found.bundle, facts, counters)
-        return result_of(record, task.bundle, task.fingerprint, time.monotonic() - begin)
+        return result_of(record, named(task.bundle), task.fingerprint, time.monotonic() - begin)
     if isinstance(task, ReadPart):
         part = reading.read_chunk(task.streams, task.clock, all_lines=task.all_lines, redact=task.redact)
         return PartFacts(codec.encode(part.facts), plain(part.counters), part.skipped)
     if isinstance(task, Join):
         facts, counters = join(task.survey, joined(task.parts))
         record = keep(task.survey.bundle, facts, counters)
-        return result_of(record, task.bundle, task.fingerprint, task.seconds + time.monotonic() - begin)
+        return result_of(record, named(task.bundle), task.fingerprint, task.seconds + time.monotonic() - begin)
     record, unknown = record_of(task.stored)
     diagnosis: Diagnosis = rediagnose(record)
     record.document = diagnosis.document()
