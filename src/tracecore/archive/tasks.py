@@ -205,7 +205,8 @@ def within(limits: TaskLimits) -> Iterator[None]:
     watchdog.daemon = True
     main = threading.current_thread() is threading.main_thread()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = _held() + limits.memory
+    # What the machine does not have would be taken from others, and the kernel would choose whom to kill.
+    most = _held() + min(limits.memory, _machine() * 4 // 5)
     resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     before: Any = None
     try:
@@ -229,6 +230,11 @@ def _over(*_: object) -> None:
 def _end(process: int) -> None:
     if os.getpid() == process:
         os._exit(124)
+
+
+def _machine() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _held() -> int:
