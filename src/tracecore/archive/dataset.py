@@ -39,7 +39,7 @@ class ArchiveError(Exception):
 
 
 class Result(msgspec.Struct, kw_only=True):
-    """What became of one bundle; columns of the table `bundles`, and its facts as columns of `facts`.
+    """The result of one bundle: columns of the table `bundles`, and its facts as columns of `facts`.
 
     Args:
         bundle: path or URL.

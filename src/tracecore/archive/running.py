@@ -41,7 +41,7 @@ BATCH_S: Final = 20.0
 
 
 class Summary(msgspec.Struct):
-    """What a run found.
+    """The findings of a run.
 
     Args:
         bundles: that the run was given.

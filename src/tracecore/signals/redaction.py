@@ -193,6 +193,8 @@ class Redactor:
             self.count += 1
             text = line.rstrip(b"\r\n") if end is None else line[: end.end()]
             return self._mask(text) + line[len(text) :]
+        if _ANY.search(line) is None:
+            return line
         if b"-----BEGIN " in line and (begin := _BEGIN.search(line)) is not None:
             self.count += 1
             end = _END.search(line)
