@@ -62,8 +62,8 @@ def unexplained(attempt: JobAttempt, run: JobRun, layers: Mapping[str, int], *, 
         headline, suspects, evidence = told
     elif state == "failed":
         headline, suspects, evidence = _failed(attempt)
-    elif state == "unended" and (hung := _busy(attempt, run) or _hung(attempt)) is not None:
-        headline, suspects, evidence = hung
+    elif state == "unended" and (hung := _hung(attempt)) is not None:
+        headline, suspects, evidence = _busy(attempt, run) or hung
     elif state == "unknown" and attempt.stalls:
         headline, suspects, evidence = _stalled(attempt)
     else:
