@@ -139,12 +139,30 @@ RLHF: tuple[tuple[int, Line], ...] = (
     (4, lambda a: f"Loading safetensors checkpoint shards: {a.dice.randint(0, 100):3d}% Completed | {a.dice.randint(1, 40)}/40 [00:{a.dice.randint(10, 59)}<00:{a.dice.randint(10, 59)},  {a.value(1, 5):.2f}it/s]"),
 )  # fmt: skip
 
+#: Speech and search: TensorFlow under Horovod, Paddle, MXNet, ESPnet and XGBoost, with uvicorn, systemd and nvidia-smi beside them.
+SPEECH: tuple[tuple[int, Line], ...] = (
+    (12, lambda a: f"[1,{a.rank}]<stderr>:INFO:tensorflow:loss = {a.value(1, 9):.6f}, step = {a.step} ({a.value(1, 9):.3f} sec)"),
+    (6, lambda a: f"[1,{a.rank}]<stdout>:INFO:tensorflow:global_step/sec: {a.value(1, 9):.5f}"),
+    (12, lambda a: f"[{a.stamp()},{a.millis:03d}] [    INFO] - global step {a.step}, epoch: {a.step // 900}, batch: {a.step % 900}, loss: {a.value(1, 4):.5f}, avg_reader_cost: {a.value(0, 0.1):.5f} sec, avg_batch_cost: {a.value(0.1, 0.6):.5f} sec, ips: {a.value(10, 90):.5f} tokens/s"),
+    (9, lambda a: f"{a.stamp('%d-%b-%Y %H:%M:%S')} INFO:root:Epoch[{a.step // 700}] Batch [{a.step % 700}]\tSpeed: {a.value(100, 900):.2f} samples/sec\taccuracy={a.value(0, 1):.6f}\tcross-entropy={a.value(0.5, 4):.6f}"),
+    (10, lambda a: f"[{a.words(1, 1)}-node{a.rank:02d}] {a.stamp()},{a.millis:03d} (trainer:{a.dice.randint(730, 739)}) INFO: {a.step // 500}epoch:train:{a.step % 500 + 1}-{a.step % 500 + 50}batch: iter_time={a.value(1e-4, 9e-4):.3e}, forward_time={a.value(0.1, 0.4):.3f}, loss_ctc={a.value(20, 90):.3f}, loss={a.value(20, 90):.3f}, backward_time={a.value(0.1, 0.4):.3f}, optim0_lr0={a.value(1e-5, 9e-4):.3e}, train_time={a.value(1, 3):.3f}"),
+    (5, lambda a: f"[{a.step % 1000}]\ttrain-logloss:{a.value(0.1, 0.6):.5f}\tvalid-logloss:{a.value(0.1, 0.6):.5f}"),
+    (8, lambda a: f'INFO:     10.4.{a.rank}.{a.dice.randint(1, 250)}:{a.dice.randint(30_000, 60_000)} - "GET /{a.words(1, 1)}/{a.hex(6)}?page={a.dice.randint(1, 99)} HTTP/1.1" {a.dice.choice((200, 304, 404))}'),
+    (8, lambda a: f"{a.stamp('%b %d %H:%M:%S')} gpu-{a.rank:03d} systemd[1]: {a.words(1, 1)}-{a.hex(5)}.service: {a.words(2, 7)}."),
+    (8, lambda a: f"    {a.dice.randint(0, 7)}   {a.dice.randint(60, 700):4d}   {a.dice.randint(30, 80):3d}     -   {a.dice.randint(0, 100):3d}   {a.dice.randint(0, 100):3d}     0     0   {a.dice.randint(1000, 3000)}   {a.dice.randint(900, 1980)}"),
+    (7, lambda a: f"{a.stamp('%Y-%m-%dT%H:%M:%S')}.{a.dice.randint(0, 999_999):06d}Z [{a.words(1, 1):<9}] {a.words(2, 6):<40} [{a.words(1, 1)}.{a.words(1, 1)}] duration_ms={a.value(1, 900):.1f} key={a.words(1, 1)}/{a.hex(32)} user_id={a.dice.randint(1, 10**6)}"),
+    (6, lambda a: f"[{a.stamp('%Y-%m-%d %H:%M:%S')}.{a.dice.randint(0, 999_999):06d}][{a.dice.randint(1, 9999)}][{a.dice.choice(('info', 'warning'))}][{a.words(1, 1)}] [{a.words(1, 1)}.cc:{a.dice.randint(1, 999)}] {a.words(3, 11)} id={a.hex(12)}"),
+    (5, lambda a: f"utterance {a.hex(4)}-{a.dice.randint(1000, 9999)}-{a.dice.randint(0, 99):04d} wer={a.value(0, 40):.2f} hyp: {a.words(4, 30)}"),
+    (4, lambda a: f"\r{a.words(1, 1)}: {a.dice.randint(0, 100):3d}%|{'#' * a.dice.randint(0, 10):<10}| {a.dice.randint(1, 400)}/400 [{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}<{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}, {a.value(1, 90):.2f}utt/s]"),
+)  # fmt: skip
+
 MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "torch": TORCH,
     "ray": RAY,
     "jax": JAX,
     "vision": VISION,
     "rlhf": RLHF,
+    "speech": SPEECH,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 

@@ -138,11 +138,11 @@ def diagnose_(
 
 
 def _summary(summary: Summary) -> str:
-    lines = [f"{summary.bundles:,} bundles: {summary.done:,} diagnosed now, {summary.before:,} before"]
+    lines = [f"{_count(summary.bundles, 'bundle')}: {summary.done:,} diagnosed now, {summary.before:,} before"]
     explained = summary.incidents - summary.unexplained
     lines.append(
-        f"{summary.incidents:,} incidents: {explained:,} with a cause, {summary.unexplained:,} unexplained; "
-        f"{summary.healthy:,} bundles without an incident"
+        f"{_count(summary.incidents, 'incident')}: {explained:,} with a cause, {summary.unexplained:,} unexplained; "
+        f"{_count(summary.healthy, 'bundle')} without an incident"
         + (f", {summary.nothing_read:,} with nothing to read" if summary.nothing_read else "")
     )
     if summary.causes:
@@ -151,6 +151,10 @@ def _summary(summary: Summary) -> str:
         lines += ["", *(f"  {name:<{wide}}  {count:>6,}" for name, count in causes.items())]
     lines += _errors(summary.errors, "without a diagnosis")
     return "\n".join(lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _errors(errors: list[tuple[str, str]], what: str) -> list[str]:

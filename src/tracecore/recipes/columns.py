@@ -102,7 +102,8 @@ class Mask:
             front = np.zeros(len(begin), np.uint64)
             front[letters] = words
             hidden[parts] = _identifiers(said[parts], size[parts], front[parts], ~touching[parts])
-        return np.where(np.repeat(hidden, size), np.uint8(HIDDEN[0]), array).tobytes()
+        # `HIDDEN` has all bits.
+        return (array | np.repeat(hidden * np.uint8(HIDDEN[0]), size)).tobytes()
 
 
 def _identifiers(said: Any, size: Array, words: Any, first: Flags) -> Flags:
@@ -187,19 +188,25 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     wrong = line[~right]
     if len(wrong):
         line, variant = line[right], variant[right]
-    # One row for each line, one column for each number that means something.
-    width = int(rows.widths[variant].max(initial=0))
-    run = np.minimum(first[line][:, None] + rows.runs[variant, :width], len(begins) - 1)
-    end = stops[run]
-    length = end - begins[run]
-    value = _values(lines.block, end, length)
-    step, who, time, size = (
-        np.einsum("ij,ij->i", value, table[variant, :width])
-        for table in (rows.steps, rows.who, rows.times, rows.exponents)
-    )
-    digits = np.where(value > 0, length, 0)
-    size += np.einsum("ij,ij->i", digits, rows.lengths[variant, :width])
-    long = (length > MAX_DIGITS).any(1)
+    base = first[line]
+    present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
+    step, who, size = (np.zeros(len(line), np.int64) for _ in range(3))
+    time = np.zeros(len(line))
+    long = np.zeros(len(line), np.bool_)
+    words = np.ndarray((len(array) + 1,), np.uint64, bytes(8) + lines.block, 0, (1,))
+    for column in range(int(rows.widths[present].max(initial=0))):
+        run = np.minimum(base + _of(rows.runs, column, variant, present), len(begins) - 1)
+        end = stops[run]
+        length = end - begins[run]
+        long |= length > MAX_DIGITS
+        value = _values(words, end, length)
+        for weights, sums in ((rows.steps, step), (rows.who, who), (rows.exponents, size)):
+            if weights[present, column].any():
+                sums += value * _of(weights, column, variant, present)
+        if rows.times[present, column].any():
+            time += value * _of(rows.times, column, variant, present)
+        if rows.lengths[present, column].any():
+            size += np.where(value > 0, length, 0) * _of(rows.lengths, column, variant, present)
     shape = rows.shapes[variant]
     long |= (step >= MAX_STEP) | (step < 0)
     step[stepless[shape]] = -1
@@ -210,16 +217,23 @@ def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: F
     return found, wrong
 
 
-def _values(text: bytes, end: Array, length: Array) -> Array:
-    """Numbers of so many digits that end before some places; of more than `MAX_DIGITS`, anything."""
-    words = np.ndarray((len(text) + 1,), np.uint64, bytes(8) + text, 0, (1,))
-    value: Array = _eight(words[end], length)
-    high = length > 8
-    if high.any():
-        value[high] += _eight(words[np.maximum(end[high] - 8, 0)], length[high] - 8) * _TENS[8]
-        higher = length > 16
-        if higher.any():
-            value[higher] += _eight(words[np.maximum(end[higher] - 16, 0)], length[higher] - 16) * _TENS[16]
+def _of(table: Any, column: int, variant: Array, present: Array) -> Any:
+    """Return the value of a column for each line; one number if all lines are of one variant."""
+    return table[present[0], column] if len(present) == 1 else table[:, column][variant]
+
+
+def _values(words: Any, end: Array, length: Array) -> Array:
+    """Return the numbers of so many digits that end before some places; of more than `MAX_DIGITS`, anything.
+
+    Args:
+        words: the eight bytes before each place of the text, as a number.
+    """
+    value = _eight(words[end], length)
+    for more in (8, 16):
+        longer = np.flatnonzero(length > more)
+        if not len(longer):
+            break
+        value[longer] += _eight(words[end[longer] - more], length[longer] - more) * _TENS[more]
     return value
 
 

@@ -164,8 +164,10 @@ class Lanes:
         own = place[here]
         # Lines without a step are no progress of a writer that tells its steps.
         stepped = found.step[own] >= 0
-        self._stepped.update(np.unique(found.who[own[stepped]]).tolist())
-        counts = stepped | ~np.isin(found.who[own], list(self._stepped))
+        counts = stepped
+        self._stepped.update(_distinct(found.who[own[stepped]]))
+        if not stepped.all():
+            counts = stepped | ~np.isin(found.who[own], list(self._stepped))
         ended = np.zeros(len(moves))
         ended[here[counts]] = self._pauses(found.some(own[counts]), limit)
         edge = np.append(False, turned | ((passed >= limit) & (ended[1:] > then)))
@@ -199,7 +201,9 @@ class Lanes:
             moves: those that count as progress of their writer.
             limit: seconds of a pause.
         """
-        order = np.lexsort((moves.line, moves.who))
+        order = np.argsort(moves.line, kind="stable")
+        if not _one(moves.who):
+            order = order[np.argsort(moves.who[order], kind="stable")]
         order = order[np.isfinite(moves.time[order])]
         found = np.zeros(len(moves.line))
         if not len(order):
@@ -337,6 +341,16 @@ def _few(flags: Flags, ordinal: Array, lanes: Sequence[Lane]) -> Flags:
     for lane, backs in zip(lanes, left.tolist(), strict=True):
         lane.backs = backs
     return flags
+
+
+def _one(names: Array) -> bool:
+    """Return whether all are the same: as a rule, one writer has a file for itself."""
+    return bool((names == names[:1]).all())
+
+
+def _distinct(names: Array) -> list[int]:
+    found: list[int] = (names[:1] if _one(names) else np.unique(names)).tolist()
+    return found
 
 
 def _offset(report: Report) -> int:

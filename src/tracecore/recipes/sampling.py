@@ -158,7 +158,9 @@ class Sampler:
             rows = found.some(~timed)
             thinned = self._lanes.thin(rows, LIVE_PAUSE, LIVE_EVERY, LIVE_ENOUGH, beside)
             places = thinned.place[thinned.kept]
-            picked += [rows.line[places], rows.line[thinned.lasts]]
+            # Far from the end, the last line of each writer stands for its lanes.
+            lasts = _lasts(rows.who) if self._far(block) else thinned.lasts
+            picked += [rows.line[places], rows.line[lasts]]
             if self._live and len(block.data) < FULL_BLOCK:
                 picked.append(rows.line[self._recent(lines, rows)])
         chosen = np.unique(np.concatenate(picked))
@@ -171,8 +173,11 @@ class Sampler:
 
     def _keep(self, block: Block) -> int:
         """Return how many of the last lines of each lane may be needed: few if the end is far away."""
-        far = self._size is not None and block.offset + len(block.data) < self._size - RECENT
-        return 1 if far else self._lanes.tail()
+        return 1 if self._far(block) else self._lanes.tail()
+
+    def _far(self, block: Block) -> bool:
+        """Return whether the end of the stream is far away."""
+        return self._size is not None and block.offset + len(block.data) < self._size - RECENT
 
     def _true(self, lines: Lines, events: Array) -> Array:
         """Those that are events, and not only look like one; what opens a block of lines always is."""
@@ -306,6 +311,12 @@ class Sampler:
 
 def _offset(report: Report) -> int:
     return report.offset
+
+
+def _lasts(names: Array) -> Array:
+    """Return where each name is found last."""
+    found: Array = len(names) - 1 - np.unique(names[::-1], return_index=True)[1]
+    return found
 
 
 def _is_ruler(raw: bytes) -> bool:

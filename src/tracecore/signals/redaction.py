@@ -88,9 +88,7 @@ def redacted(text: str) -> str:
     if _ANY.search(raw) is None:
         return text
     redactor = Redactor()
-    if (end := _END.search(raw)) is not None and ((begin := _BEGIN.search(raw)) is None or begin.start() > end.start()):
-        # It begins in the middle of a key.
-        redactor.inside_key = True
+    redactor.inside_key = _begins_inside_key(raw)
     clean = b"".join(redactor.line(line) for line in raw.splitlines(keepends=True))
     if not redactor.count:
         return text
@@ -98,6 +96,21 @@ def redacted(text: str) -> str:
         return clean.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         return clean.decode("utf-8", "replace")
+
+
+def hidden(raw: bytes) -> bytes:
+    """Text in which every byte of a secret is `HIDDEN`: offsets and line breaks stay where they are."""
+    if _ANY.search(raw) is None:
+        return raw
+    redactor = Redactor(keep_length=True, filler=HIDDEN)
+    redactor.inside_key = _begins_inside_key(raw)
+    lines = raw.splitlines(keepends=True)
+    return b"".join(redactor.line(line) if redactor.inside_key or _ANY.search(line) else line for line in lines)
+
+
+def _begins_inside_key(raw: bytes) -> bool:
+    end, begin = _END.search(raw), _BEGIN.search(raw)
+    return end is not None and (begin is None or begin.start() > end.start())
 
 
 def unhidden(raw: bytes) -> bytes:
@@ -180,6 +193,8 @@ class Redactor:
             self.count += 1
             text = line.rstrip(b"\r\n") if end is None else line[: end.end()]
             return self._mask(text) + line[len(text) :]
+        if _ANY.search(line) is None:
+            return line
         if b"-----BEGIN " in line and (begin := _BEGIN.search(line)) is not None:
             self.count += 1
             end = _END.search(line)

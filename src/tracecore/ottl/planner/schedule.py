@@ -207,6 +207,9 @@ class Stock:
         self._tests: dict[tuple[str, ...], Callable[[bytes], list[int]]] = {}
         self._conditions: dict[int, tuple[tree.Condition, ...]] = {}
         self._asked: dict[tuple[int, tuple[int, ...]], tuple[str, ...]] = {}
+        self._asked_numbers: dict[tuple[int, tuple[int, ...]], frozenset[int]] = {}
+        #: Statements under what is left of their condition, by the answers to what it asks; None if they cannot run.
+        self._under: dict[tuple[int, int, tuple[bool | None, ...]], Program | None] = {}
         self._compiled: dict[tuple[int, str], Asked] = {}
         self._parts: dict[tuple[int, tuple[int, ...], tuple[bool | None, ...]], Part | None] = {}
 
@@ -216,13 +219,21 @@ class Stock:
         if self._steps >= MAX_STEPS:
             self._steps = 0
             self._parts.clear()
+            self._under.clear()
             self._asked.clear()
+            self._asked_numbers.clear()
             self._forget()
 
     def asked(self, candidates: Candidates) -> frozenset[int]:
         """Numbers of the patterns that statements and their groups ask the body for, of those that are searched for."""
-        found = (pattern for number, places in candidates for pattern in self.questions(number, places, _unknown))
-        return frozenset(self.numbers[pattern] for pattern in found if pattern in self.numbers)
+        return frozenset().union(*(self._numbers_of(number, places) for number, places in candidates))
+
+    def _numbers_of(self, number: int, places: tuple[int, ...]) -> frozenset[int]:
+        key = number, places
+        if key not in self._asked_numbers:
+            patterns = self.questions(number, places, _unknown)
+            self._asked_numbers[key] = frozenset(self.numbers[each] for each in patterns if each in self.numbers)
+        return self._asked_numbers[key]
 
     def test(self, patterns: tuple[str, ...]) -> Callable[[bytes], list[int]]:
         """Return the question about these expressions, compiled once for all that ask it."""
@@ -285,12 +296,8 @@ class Stock:
         conditions = self._conditions_left(number, answer)
         if conditions is None:
             return None
-        programs: list[Program] = []
-        for place in places:
-            where = self._statement(number, place).where
-            rest = tree.Literal(True) if where is None else reduced(where, answer)
-            if not isinstance(rest, tree.Literal) or rest.value:
-                programs.append(self._program(number, place, rest))
+        left = (self._program_under(number, place, answer) for place in places)
+        programs = [program for program in left if program is not None]
         silent = all(quiet(node) for _, node in conditions)
         if not programs and silent:
             return None
@@ -329,6 +336,17 @@ class Stock:
         if number not in self._conditions:
             self._conditions[number] = tuple(map(parse_condition, self._groups[number].conditions))
         return self._conditions[number]
+
+    def _program_under(self, number: int, place: int, answer: Answer) -> Program | None:
+        """A statement under what answers leave of its condition; None if it cannot run."""
+        where = self._statement(number, place).where
+        asked = self.questions(number, (place,), _unknown)
+        key = number, place, tuple(map(answer, asked))
+        if key not in self._under:
+            rest = tree.Literal(True) if where is None else reduced(where, answer)
+            runs = not isinstance(rest, tree.Literal) or bool(rest.value)
+            self._under[key] = self._program(number, place, rest) if runs else None
+        return self._under[key]
 
     def _program(self, number: int, place: int, where: tree.Condition) -> Program:
         """A statement under what is left of its condition."""

@@ -19,7 +19,7 @@ import msgspec
 
 from tracecore.signals.bundle.archive import Opener
 from tracecore.signals.bundle.opening import pass_over
-from tracecore.signals.redaction import HIDDEN, Redactor
+from tracecore.signals.redaction import hidden
 
 if TYPE_CHECKING:
     from tracecore.signals.bundle.discovery import Bundle
@@ -90,7 +90,7 @@ class Memory:
                 found[-1] = found[-1][0], found[-1][1] + data[max(end - offset, 0) :]
             else:
                 found.append((offset, data))
-        pieces = [Piece(offset, len(data), data.count(b"\n"), masked(data)) for offset, data in found]
+        pieces = [Piece(offset, len(data), data.count(b"\n"), hidden(data)) for offset, data in found]
         return sorted((*pieces, *self._blanks(path, pieces)), key=lambda piece: piece.offset)
 
     def _blanks(self, path: str, pieces: Sequence[Piece]) -> Iterator[Piece]:
@@ -114,12 +114,6 @@ class Memory:
                 # Where a line of the stretch ends matters less than how many do before the next piece.
                 gaps[free[-1]] = max(0, min(lines - known, free[-1][1] - free[-1][0]))
         return (Piece(begin, end - begin, lines) for (begin, end), lines in gaps.items() if lines)
-
-
-def masked(data: bytes) -> bytes:
-    """The bytes with secrets masked, of the same length."""
-    redactor = Redactor(keep_length=True, filler=HIDDEN)
-    return b"".join(redactor.line(line) for line in data.splitlines(keepends=True))
 
 
 @contextmanager
