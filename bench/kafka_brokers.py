@@ -1,18 +1,27 @@
-"""A Kafka of our own on this machine: one broker or three, in KRaft mode, from the published jars."""
+"""A Kafka of our own on this machine, from the published jars, in KRaft mode; and workers of `tracecore detect`."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import msgspec
+from sqlalchemy import select
+
+from tracecore.store.store import Store
+from tracecore.store.tables import detector_state
+from tracecore.stream.partition import Position
 
 VERSION = "4.1.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tracecore" / f"kafka-{VERSION}"
@@ -64,6 +73,11 @@ def jars() -> Path:
     return CACHE / "libs"
 
 
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends; run in the child before it becomes another program."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -103,7 +117,8 @@ class Brokers:
             "auto.create.topics.enable": "false",
             "group.initial.rebalance.delay.ms": 0,
             "broker.session.timeout.ms": 6000,
-            "log.retention.check.interval.ms": 1000,
+            # Tests play history: messages of long ago must stay.
+            "log.retention.ms": -1,
         } | {name.replace("_", "."): value for name, value in settings.items()}
 
     @property
@@ -141,7 +156,9 @@ class Brokers:
         """Start one broker."""
         with (self._folder / f"{number}.log").open("ab") as out:
             command = [*self._java, "kafka.Kafka", str(self._folder / f"{number}.properties")]
-            self._processes[number] = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
+            self._processes[number] = subprocess.Popen(
+                command, stdout=out, stderr=out, start_new_session=True, preexec_fn=die_with_parent
+            )
 
     def kill(self, number: int) -> None:
         """End one broker as a power failure does."""
@@ -201,3 +218,26 @@ def running(count: int = 1, **settings: object) -> Iterator[Brokers]:
         stack.callback(brokers.stop)
         brokers.start()
         yield brokers
+
+
+def worker(folder: Path, number: int, config: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a worker of `tracecore detect`; its log is `NUMBER.log`."""
+    path = folder / f"{number}.yaml"
+    path.write_bytes(msgspec.json.encode(config))
+    code = "from tracecore.cli.main import main; import sys; sys.exit(main())"
+    with (folder / f"{number}.log").open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-c", code, "detect", "--config", str(path)],
+            stdout=out,
+            stderr=out,
+            preexec_fn=die_with_parent,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1] / "src")},
+        )
+
+
+def stored_offsets(store: Store) -> dict[int, int]:
+    """Return how far each partition is stored."""
+    with store.database.read() as connection:
+        query = select(detector_state).where(detector_state.c.key.like("stream/%/position"))
+        rows = connection.execute(query).all()
+    return {int(row.key.split("/")[2]): msgspec.msgpack.decode(row.value, type=Position).offset for row in rows}

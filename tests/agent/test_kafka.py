@@ -16,7 +16,7 @@ from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
 from tracecore.agent.exporters.kafka import KafkaExporter, Options
-from tracecore.agent.exporters.sending import RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.kafka.client import Connection, KafkaAuth, ProducerOptions, Sasl
 from tracecore.agent.options import SECOND
 from tracecore.agent.receivers.kafka import KafkaReceiver, LogsTopics

@@ -12,7 +12,8 @@ import pytest
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Setting
-from tracecore.agent.exporters.sending import Rejected, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.sending import Rejected, Sender
 from tracecore.agent.memory import release, resident_bytes
 from tracecore.agent.processors import memory_limiter
 from tracecore.agent.telemetry import Meter

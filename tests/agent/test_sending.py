@@ -22,7 +22,8 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 
 from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Setting
-from tracecore.agent.exporters.sending import Retry, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.sending import Retry, Sender
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.otlp.responses import success
 from tracecore.signals.otlp.services import METHODS

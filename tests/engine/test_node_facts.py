@@ -118,3 +118,8 @@ def test_a_late_fact_that_goes_on_still_joins() -> None:
     engine.add([trouble])
     engine.advance(late + SECOND)
     assert (engine.stats.expired, engine.stats.held) == (0, 1)
+
+
+def test_a_fact_without_a_node_is_joined_with_no_job() -> None:
+    nowhere = StorageError(time=START, source=Source("kern.log", 1), error="not_responding", backend="nfs")
+    assert _said([[nowhere], [_save(0, node=None)], [_stall(310)]]) == [("llm", "partial")]

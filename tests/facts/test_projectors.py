@@ -514,7 +514,7 @@ def test_a_wrong_optional_value_is_not_measured(
 
 
 def test_every_type_that_a_record_can_state_has_a_row() -> None:
-    derived = {"Heartbeat", "NodeSilence", "GroupProgress", "Arrival"}
+    derived = {"Heartbeat", "NodeSilence", "GroupProgress", "Arrival", "GroupCrossed"}
     assert {t.__name__ for t in TYPES} - {row[0].__name__ for row in NORMAL} <= derived
 
 

@@ -6,7 +6,8 @@ incidents are recorded, so that a change of a rule shows every judgement that ch
 
     python tests/incidents/overlapping_stories.py       # record them anew, after a change that is meant
 
-A line is the two cases, a number, a digest of the incidents' documents, and their root causes.
+A line is the two cases, a number, a digest of the incidents' documents, and their root causes. Stories of one case have
+a digest of their report and its pictures as well.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ from tracecore.facts.fact import Fact, order
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.incidents.arbitration import EPISODE, HISTORY, WENT_ON
-from tracecore.incidents.conclusion import conclude
+from tracecore.incidents.conclusion import Conclusion, conclude
+from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.incidents.drawings import progress_charts, read_rows, timeline_picture
+from tracecore.incidents.text import report
+from tracecore.incidents.timeline import timeline
 from tracecore.patterns import PATTERNS, catalogue
 from tracecore.patterns.cases import Case, cases_of
 from tracecore.patterns.config import SECOND
+from tracecore.signals.bundle.discovery import Bundle
 from tracecore.signals.record import LAYERS, Source
+from tracecore.signals.stream import Clock, Counters
 
 PATH = Path(__file__).resolve().parent / "stories" / "overlapping.txt"
 #: The most facts of a case that is part of a story.
@@ -54,7 +61,7 @@ def names() -> Iterator[str]:
     for one in PATTERNS:
         for other in PATTERNS:
             yield f"{rng.choice(positive[one.name])} {rng.choice(positive[other.name])} 0"
-        for number in range(4):
+        for number in range(12):
             yield f"{rng.choice(every[one.name])} - {number}"
 
 
@@ -78,7 +85,23 @@ def judged(name: str) -> str | None:
     documents = [incident.document() for incident in concluded.finding.incidents]
     digest = hashlib.sha256(msgspec.json.encode([documents, concluded.finding.notes])).hexdigest()[:10]
     roots = [str((document["root_cause"] or {}).get("pattern")) for document in documents]
-    return " ".join([digest, *roots])
+    return " ".join([digest, *roots, *([f"told {_told(concluded, facts)}"] if other == "-" else [])])
+
+
+def _told(concluded: Conclusion, facts: list[Fact]) -> str:
+    """Return a digest of the report of these incidents, and of the pictures of their timelines."""
+    bundle = Bundle(streams=[], skipped=[], clock=Clock(facts[-1].end, exact=True))
+    finding, run, verdicts = concluded.finding, concluded.run, concluded.verdicts
+    coverage = bundle.coverage(Counters())
+    diagnosis = Diagnosis(
+        incidents=finding.incidents, verdicts=verdicts, coverage=coverage, notes=finding.notes, run=run, facts=facts,
+        bundle=bundle,
+    )  # fmt: skip
+    drawn = [report(diagnosis, width=90), report(diagnosis, width=40, brief=True)]
+    for incident in finding.incidents:
+        rows = read_rows([row.document() for row in timeline(diagnosis, incident, 12)])
+        drawn += ["\n".join(timeline_picture(rows)), "\n".join(progress_charts(facts, incident.suspects.ranks))]
+    return hashlib.sha256("\n".join(drawn).encode()).hexdigest()[:10]
 
 
 def _of_job(fact: Fact, rng: random.Random, same: bool) -> Fact:

@@ -35,7 +35,7 @@ CACHE = ROOT / ".cache" / "mutants"
 #: The share of mutations that tests must notice.
 FLOOR = 0.90
 #: Seconds of tests for one mutation, as recorded, and seconds until it is given up.
-MOST, LIMIT = 40.0, 400.0
+MOST, LIMIT = 10.0, 400.0
 KILLED, SURVIVED, UNDECIDED, EQUIVALENT = "killed", "SURVIVED", "undecided", "equivalent"
 
 

@@ -113,7 +113,9 @@ class Places:
         elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
             yield self._change(self._begin(node), self._end(node), str(not node.value))
         elif isinstance(node, ast.Constant) and isinstance(node.value, int):
-            yield self._change(self._begin(node), self._end(node), str(node.value + 1))
+            # One more of very many is no different program.
+            value = node.value * 2 if node.value >= 64 else node.value + 1
+            yield self._change(self._begin(node), self._end(node), str(value))
         elif isinstance(node, ast.Name) and node.id in NAMES:
             yield self._change(self._begin(node), self._end(node), NAMES[node.id])
         elif isinstance(node, ast.Attribute) and node.attr in ATTRIBUTES:

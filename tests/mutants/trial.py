@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tracecore.patterns import PATTERNS, cases
+
 PLUGINS = ("cacheprovider", "schemathesis", "playwright", "anyio", "xdist")
 PYTEST = ("-q", "-x", *(word for name in PLUGINS for word in ("-p", f"no:{name}")))
 #: Exit statuses of a trial.
@@ -24,6 +26,10 @@ PASSED, NOTICED = 0, 1
 
 def preload(folders: Sequence[str]) -> None:
     """Import the program and all tests of these folders."""
+    # Cases are read here once, and not again in each trial.
+    cases.cases_of = functools.cache(cases.cases_of)
+    for kind in PATTERNS:
+        cases.cases_of(kind)
     quiet = os.open(os.devnull, os.O_WRONLY)
     kept = os.dup(1)
     os.dup2(quiet, 1)
@@ -50,7 +56,7 @@ def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[st
         quiet = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(quiet, descriptor)
-        os.nice(10)
+        os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
         # The process is ended by SIGXCPU, which the parent takes for a test that failed.
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         change(module, before, after)
@@ -74,6 +80,8 @@ def _cases_fail(name: str) -> bool:
 
 def change(module: str, before: str, after: str) -> None:
     """Let the running program use the changed source of a module."""
+    if module == cases.__name__:
+        cases.cases_of.cache_clear()  # type: ignore[attr-defined]
     path = str(importlib.util.find_spec(module).origin)  # type: ignore[union-attr]
     differing = _differing(compile(before, path, "exec"), compile(after, path, "exec"))
     function = _function(importlib.import_module(module), differing.co_qualname) if differing else None

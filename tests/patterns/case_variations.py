@@ -32,8 +32,8 @@ from tracecore.patterns.contract import Pattern
 from tracecore.signals.record import Source
 
 FOLDER = Path(__file__).resolve().parent / "variations"
-#: Variations of one case, and the most facts of a case that is varied.
-NUMBER, MOST = 6, 60
+#: Variations of one case; from this number on the story happens twice; and the most facts of a case that is varied.
+NUMBER, EDITED, MOST = 8, 6, 60
 IDENTITIES = ("node", "pod", "job", "rank", "gpu", "attempt")
 OTHERS: dict[str, tuple[Any, ...]] = {
     "node": ("n1", "n2", None),
@@ -63,12 +63,30 @@ def recorded(kind: type[Pattern[Any]]) -> dict[str, str]:
 def _verdicts(pattern: Pattern[Any], case: Case, number: int) -> str:
     rng = random.Random(f"{pattern.name} {case.name} {number}")
     facts = [arrival.fact for arrival in case.arrivals]
+    if number >= EDITED:
+        _happen_again(rng, pattern, facts)
     for _ in range(rng.choice((1, 2, 3))):
         _edit(rng, pattern, facts)
     end = max([fact.end for fact in facts] + [e.at for e in case.expectations]) + rng.choice((0, pattern.horizon))
     said = standing(Engine([pattern]).replay(facts, until=end))
     digest = hashlib.sha256(render(said).encode()).hexdigest()[:10]
     return " | ".join([digest, *(emission.verdict.headline().replace("\n", " ")[:90] for emission in said[:2])])
+
+
+def _happen_again(rng: random.Random, pattern: Pattern[Any], facts: list[Fact]) -> None:
+    """Add the same story once more, later or earlier, sometimes to another rank, node or GPU."""
+    shift = rng.choice((1, -1)) * (rng.choice(_spans(pattern)) + rng.choice((0, 1, SECOND)))
+    name = rng.choice((None, *IDENTITIES))
+    for fact in list(facts):
+        source = Source(path=fact.source.path, offset=fact.source.offset + 100_000, ident=fact.source.ident and "again")
+        changed = {name: rng.choice(OTHERS[name])} if name is not None else {}
+        facts.append(_moved(msgspec.structs.replace(fact, source=source, **changed), fact.time + shift))
+
+
+def _spans(pattern: Pattern[Any]) -> list[int]:
+    """Return the times that the pattern's settings name."""
+    values = msgspec.structs.astuple(pattern.config)
+    return [*(value for value in values if isinstance(value, int) and value >= SECOND), pattern.horizon, 0]
 
 
 def _edit(rng: random.Random, pattern: Pattern[Any], facts: list[Fact]) -> None:
@@ -78,10 +96,7 @@ def _edit(rng: random.Random, pattern: Pattern[Any], facts: list[Fact]) -> None:
     choice = rng.random()
     if choice < 0.5:
         other = rng.choice(facts)
-        spans = [
-            value for value in msgspec.structs.astuple(pattern.config) if isinstance(value, int) and value >= SECOND
-        ]
-        span = rng.choice([*spans, pattern.horizon, 0])
+        span = rng.choice(_spans(pattern))
         facts[place] = _moved(
             fact, rng.choice((other.time, other.end)) + rng.choice((1, -1)) * span + rng.choice((-1, 0, 1))
         )

@@ -312,10 +312,10 @@ def test_on_postgresql_the_clock_is_the_servers(postgres: str) -> None:
     ("address", "message"),
     [
         ("mysql://x/y", "no queue in mysql"),
-        ("sqlite://", "in memory"),
-        ("http:://x", "no database address|no queue in http"),
+        ("sqlite://", "needs a file"),
+        ("http:://x", "not a database address|no queue in http"),
         ("postgresql://nobody@127.0.0.1:1/none", "cannot open the queue"),
-        ("/proc/none/queue.db", "cannot make the directory"),
+        ("/proc/none/queue.db", "cannot make /proc/none"),
     ],
 )
 def test_an_address_that_cannot_be_says_why(address: str, message: str) -> None:

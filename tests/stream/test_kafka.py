@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from functools import cache
@@ -18,6 +19,9 @@ from tracecore.agent.kafka.partitions import Groups
 from tracecore.incidents import wire
 from tracecore.signals.otlp import decoding
 from tracecore.store.store import Store
+from tracecore.stream.config import Options
+from tracecore.stream.metrics import StreamTelemetry
+from tracecore.stream.worker import Worker
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from recorded import PARTITIONS, RECORDED, SEED, Sent, assert_same, messages, story
@@ -28,7 +32,7 @@ pytestmark = pytest.mark.integration
 
 CHANCE = random.Random(SEED)
 #: Some bundles for tests in which something dies; others with another seed.
-SOME = tuple(RECORDED[SEED % 8 :: 8])
+SOME = tuple(RECORDED[SEED % 16 :: 16])
 
 
 def name(test: str) -> str:
@@ -152,6 +156,23 @@ def test_brokers_killed_in_turn_under_load_lose_nothing(three_brokers: Brokers, 
     assert_same(workers.found(), alone(SOME))
 
 
+def test_a_broker_that_is_cut_off_for_a_while_loses_nothing(three_brokers: Brokers, workers: Workers) -> None:
+    topic = three_brokers.topic(name("cut"), PARTITIONS or 4)
+    sender = Sender(three_brokers, topic)
+    sent = sent_by(SOME[:10], Groups(PARTITIONS or 4))
+    workers.start(three_brokers, topic)
+    number = CHANCE.choice(three_brokers.numbers)
+    sender.send(sent[: len(sent) // 2])
+    time.sleep(CHANCE.uniform(0, 4))
+    three_brokers.signal(number, signal.SIGSTOP)
+    sender.send(sent[len(sent) // 2 :])
+    # Longer than the brokers wait for each other.
+    time.sleep(10)
+    three_brokers.signal(number, signal.SIGCONT)
+    workers.wait(sender.flush())
+    assert_same(workers.found(), alone(SOME[:10]))
+
+
 def test_updates_reach_the_topic_of_incidents_with_the_revisions_of_the_store(
     one_broker: Brokers, workers: Workers
 ) -> None:
@@ -205,6 +226,38 @@ def test_a_poison_message_goes_to_the_dead_letters_and_detection_goes_on(one_bro
     consumer.close()
     assert message.value() == poison.value
     assert dict(message.headers())["tracecore-offset"] == b"5"
+
+
+def test_a_message_that_makes_the_detector_fail_is_left_out(
+    one_broker: Brokers, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mistake of ours must not stop a partition for ever."""
+    whole = decoding.decode
+
+    def failing(signal: str, raw: bytes) -> dict[str, Any]:
+        if raw == b"\n\x00":
+            raise ZeroDivisionError
+        return whole(signal, raw)
+
+    monkeypatch.setattr("tracecore.stream.partition.decoding.decode", failing)
+    topic, dead = one_broker.topic(name("mistake"), 2), one_broker.topic(name("dead"), 1)
+    sent = sent_by(SOME[:4], Groups(2))
+    sender = Sender(one_broker, topic)
+    sender.send([*sent[:8], Sent(0, sent[8].time, b"\n\x00", b"2/8"), *sent[8:]])
+    options = Options(
+        brokers=one_broker.addresses, topic=topic, dead_letter_topic=dead, incidents_topic="", clock="log"
+    )
+    telemetry = StreamTelemetry()
+    worker = Worker(options, workers.store, telemetry)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        workers.wait(sender.flush(), 120)
+    finally:
+        worker.stop()
+        thread.join()
+    assert_same(workers.found(), alone(SOME[:4]))
+    assert 'event="poison_messages"} 1\n' in telemetry.render()
 
 
 def test_messages_that_expire_before_they_are_read_are_counted_and_told(one_broker: Brokers, workers: Workers) -> None:

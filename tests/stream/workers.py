@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from bench.kafka_brokers import Brokers
+from bench.kafka_brokers import Brokers, stored_offsets, worker
 from recorded import Sent, stored
-from sqlalchemy import select
 
 from tracecore.agent.kafka.client import Connection, ProducerOptions
 from tracecore.store.store import Store
-from tracecore.store.tables import detector_state
-from tracecore.stream.partition import Position
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Seconds until a stream has been read, on a machine that does other things too.
 PATIENCE = 240.0
 
@@ -56,14 +49,7 @@ class Workers:
             "brokers": brokers.addresses, "topic": topic, "group_id": f"group-{topic}", "metrics": "",
             "database": str(self.folder / "store.db"), "incidents_topic": "", "dead_letter_topic": "", "clock": "log",
         }  # fmt: skip
-        path = self.folder / f"{self._count}.yaml"
-        path.write_bytes(msgspec.json.encode(own | settings))
-        code = "from tracecore.cli.main import main; import sys; sys.exit(main())"
-        with (self.folder / f"{self._count}.log").open("wb") as out:
-            process = subprocess.Popen(
-                [sys.executable, "-c", code, "detect", "--config", str(path)], stdout=out, stderr=out,
-                env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-            )  # fmt: skip
+        process = worker(self.folder, self._count, own | settings)
         self.processes.append(process)
         return process
 
@@ -82,12 +68,7 @@ class Workers:
         return "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted(self.folder.glob("*.log")))
 
     def offsets(self) -> dict[int, int]:
-        """How far each partition is stored."""
-        with self.store.database.read() as connection:
-            rows = connection.execute(
-                select(detector_state).where(detector_state.c.key.like("stream/%/position"))
-            ).all()
-        return {int(row.key.split("/")[2]): msgspec.msgpack.decode(row.value, type=Position).offset for row in rows}
+        return stored_offsets(self.store)
 
     def wait(self, expected: dict[int, int], patience: float = PATIENCE) -> None:
         """Wait until every partition is stored as far as this."""

@@ -1,4 +1,4 @@
-"""What a release changes: the incidents of a diagnosis beside those of an earlier one of the same bundle."""
+"""Changes between releases: the incidents of a diagnosis beside those of an earlier one of the same bundle."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct):
-    """What a run over the archive found.
+    """The findings of a run over the archive.
 
     Args:
         bundles: diagnosed again.

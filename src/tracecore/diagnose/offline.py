@@ -112,7 +112,7 @@ def join(found: Survey, part: reading.Part, *, ordinals: Ordinals = "never") -> 
     counters.bytes_read += recorded.bytes_read
     counters.add(scraped.counters)
     bundle.note_shrunk()
-    return fold((*told, *measured, *recorded.facts)), counters
+    return _placed(fold((*told, *measured, *recorded.facts))), counters
 
 
 def judge(
@@ -168,6 +168,21 @@ def _ranks(bundle: Bundle) -> set[int]:
     """Ranks that files are named after."""
     named = (stream.resource.get("gen_ai.training.rank") for stream in bundle.streams if stream.layer == "stdout")
     return {rank for rank in named if isinstance(rank, int)}
+
+
+def _placed(facts: Sequence[Fact]) -> list[Fact]:
+    """Give the exit status of a rank the pod in which that rank ran; a launcher's list of statuses does not name it."""
+    pods: dict[int, set[str]] = {}
+    for fact in facts:
+        if fact.pod and fact.rank is not None:
+            pods.setdefault(fact.rank, set()).add(fact.pod)
+    placed: list[Fact] = []
+    for fact in facts:
+        known = pods.get(fact.rank, ()) if fact.rank is not None else ()
+        if isinstance(fact, ExitStatus) and not fact.pod and not fact.job and len(known) == 1:
+            fact = msgspec.structs.replace(fact, pod=next(iter(known)))
+        placed.append(fact)
+    return placed
 
 
 def _bridged(facts: Sequence[Fact], end: int) -> list[Fact]:

@@ -177,8 +177,8 @@ class GroupCrossed(Fact, frozen=True, kw_only=True):
     layer: ClassVar[str] = "flight_recorder"
 
     pg: str
-    members: tuple[int, ...]
-    never: tuple[int, ...]
+    members: tuple[int, ...] = ()
+    never: tuple[int, ...] = ()
     odd: bool = False
 
     def describe(self) -> str:

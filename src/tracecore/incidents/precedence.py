@@ -56,7 +56,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         causes, effects: pattern names.
-        bonds: any of which the two must share (see `touch.share`).
+        bonds: any of which the two must share (see `footprint.share`).
         reason: why the effect follows, as a sentence; `{cause}` and `{effect}` are who they are about.
         test: a further condition on (cause, effect).
         before: the cause must not be later than the effect.

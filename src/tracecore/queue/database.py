@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -21,23 +19,17 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
-    event,
     insert,
     select,
     text,
 )
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from tracecore.signals import private
+from tracecore.store.opening import DatabaseError, default_place, explained, open_sqlite, parsed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
-    from sqlalchemy.engine import URL
 
 SCHEMA: Final = 1
-#: How long to wait for another writer of the SQLite file before giving up.
-BUSY_S: Final = 60
 #: Any number, the same in every process: who creates the tables holds it.
 _CREATION_LOCK: Final = 7_233_187_001
 
@@ -100,20 +92,13 @@ attempts = Table(
 )
 
 
-class DatabaseError(Exception):
-    """The queue's database cannot be used; the message says why and what to do."""
-
-
 class NoQueue(DatabaseError):
     """There is none, and it was not asked to make one."""
 
 
 def default_url() -> str:
-    """`TRACECORE_QUEUE`, else one file in the user's state directory."""
-    if url := os.environ.get("TRACECORE_QUEUE"):
-        return url
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "tracecore", "queue.db")
+    """Return `TRACECORE_QUEUE`, else one file in the user's state directory."""
+    return default_place("TRACECORE_QUEUE", "queue.db")
 
 
 def connect(place: str, *, durable: bool = True, make: bool = True) -> Engine:
@@ -128,65 +113,15 @@ def connect(place: str, *, durable: bool = True, make: bool = True) -> Engine:
     Raises:
         DatabaseError: it cannot be opened.
     """
-    url = _url(place)
-    try:
-        if url.get_backend_name() == "sqlite":
-            engine = _sqlite(url, durable, make)
-        else:
+    url = parsed(place, "queue")
+    with explained(url, "queue"):
+        if url.get_backend_name() != "sqlite":
             engine = create_engine(url, pool_pre_ping=True)
+        elif make or Path(url.database or "").exists():
+            engine = open_sqlite(url, durable=durable)
+        else:
+            raise NoQueue(f"there is no queue at {url.database}; `tracecore queue submit` makes one")
         _create(engine, make)
-    except NoSuchModuleError as error:
-        raise DatabaseError(f"no driver for {url.get_backend_name()}: use SQLite or PostgreSQL") from error
-    except ModuleNotFoundError as error:
-        raise DatabaseError(f"{error.name} is not installed: pip install 'psycopg[binary]'") from error
-    except (DBAPIError, sqlite3.Error) as error:
-        reason = str(error.orig if isinstance(error, DBAPIError) else error).strip()
-        raise DatabaseError(f"cannot open the queue {url.render_as_string()}: {reason}") from error
-    return engine
-
-
-def _url(place: str) -> URL:
-    if "://" not in place:
-        return make_url("sqlite://").set(database=str(Path(place).expanduser()))
-    try:
-        url = make_url(place)
-    except ArgumentError as error:
-        raise DatabaseError(f"{place!r} is no database address: a file, or postgresql://user@host/database") from error
-    backend = url.get_backend_name()
-    if backend in ("postgresql", "postgres"):
-        return url.set(drivername="postgresql+psycopg")
-    if backend != "sqlite":
-        raise DatabaseError(f"no queue in {backend}: use SQLite or PostgreSQL")
-    if not url.database or url.database == ":memory:":
-        raise DatabaseError("a queue in memory would have one user and no tomorrow: name a file")
-    return url
-
-
-def _sqlite(url: URL, durable: bool, make: bool) -> Engine:
-    path = Path(url.database or "")
-    if not make and not path.exists():
-        raise NoQueue(f"there is no queue at {path}; `tracecore queue submit` makes one")
-    try:
-        private.make_folder(path.parent)
-        if not path.exists():
-            # SQLite gives the files beside it the same access.
-            private.opened(path, "ab").close()
-    except OSError as error:
-        raise DatabaseError(f"cannot make the directory {path.parent}: {error.strerror}") from error
-    engine = create_engine(url, connect_args={"timeout": BUSY_S, "isolation_level": None})
-
-    @event.listens_for(engine, "connect")
-    def _(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        connection.execute("PRAGMA foreign_keys=ON")
-
-    @event.listens_for(engine, "begin")
-    def _(connection: Connection) -> None:
-        # A writer takes its lock at once: a transaction that reads first and writes later can only fail.
-        reading = connection.get_execution_options().get("reading")
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
-
     return engine
 
 

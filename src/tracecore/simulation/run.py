@@ -42,7 +42,7 @@ REQUEST: Final = 1_000
 
 
 class Truth(msgspec.Struct, kw_only=True, frozen=True):
-    """What really happened.
+    """The truth about a simulated event.
 
     Args:
         at: nanoseconds since the epoch.

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event
+from sqlalchemy import Connection, Engine, Table, create_engine
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from tracecore.signals import private
+from tracecore.store.opening import DatabaseError as StoreError
+from tracecore.store.opening import default_place, explained, open_sqlite, parsed
 
-#: Seconds to wait for another writer of an SQLite file.
-BUSY_S: Final = 60
+__all__ = ["Database", "StoreError", "connect", "default_url"]
+
 #: Connections of one process to PostgreSQL.
 POOL: Final = 10
-
-
-class StoreError(Exception):
-    """The store cannot be used. The message says why and what to do."""
 
 
 class Database:
@@ -62,11 +55,8 @@ class Database:
 
 
 def default_url() -> str:
-    """`TRACECORE_DATABASE`, else a file in the user's state directory."""
-    if url := os.environ.get("TRACECORE_DATABASE"):
-        return url
-    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "tracecore", "store.db")
+    """Return `TRACECORE_DATABASE`, else a file in the user's state directory."""
+    return default_place("TRACECORE_DATABASE", "store.db")
 
 
 def connect(place: str, *, durable: bool = True) -> Database:
@@ -79,83 +69,25 @@ def connect(place: str, *, durable: bool = True) -> Database:
     Raises:
         StoreError: it cannot be opened.
     """
-    url = parsed(place)
-    try:
+    url = parsed(place, "store")
+    with explained(url, "store"):
         if url.get_backend_name() == "sqlite":
-            return Database(_sqlite(url, durable))
-        engine = create_engine(
-            url,
-            pool_pre_ping=True,
-            pool_size=POOL,
-            max_overflow=POOL,
-            # Transactions of the store are short; a lock held longer is a fault that should show.
-            connect_args={"connect_timeout": 10, "options": "-c lock_timeout=30000 -c timezone=UTC"},
-        )
+            engine = open_sqlite(url, durable=durable, pragmas=("cache_size=-16000", "temp_store=MEMORY"))
+        else:
+            engine = create_engine(
+                url,
+                pool_pre_ping=True,
+                pool_size=POOL,
+                max_overflow=POOL,
+                # Transactions of the store are short; a lock held longer is a fault that should show.
+                connect_args={"connect_timeout": 10, "options": "-c lock_timeout=30000 -c timezone=UTC"},
+            )
         with engine.connect():
             pass
-        return Database(engine)
-    except NoSuchModuleError as error:
-        raise StoreError(f"no driver for {url.get_backend_name()}: use SQLite or PostgreSQL") from error
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed: pip install 'tracecore-diagnosis[postgres]'") from error
-    except (DBAPIError, sqlite3.Error) as error:
-        reason = str(error.orig if isinstance(error, DBAPIError) else error).strip().splitlines()[0]
-        raise StoreError(f"cannot open the store {url.render_as_string()}: {reason}") from error
+    return Database(engine)
 
 
 def why_failed(error: SQLAlchemyError) -> str:
     """Say in one line why the database failed, without the statement and its values."""
     said = str(error.orig if isinstance(error, DBAPIError) else type(error).__name__).strip()
     return said.splitlines()[0][:200] if said else type(error).__name__
-
-
-def parsed(place: str) -> URL:
-    """The address of a store; a plain path is an SQLite file.
-
-    Raises:
-        StoreError: it is none.
-    """
-    if "://" not in place:
-        return make_url("sqlite://").set(database=str(Path(place).expanduser()))
-    try:
-        url = make_url(place)
-    except ArgumentError as error:
-        raise StoreError("not a database address: write a file, or postgresql://user@host/database") from error
-    backend = url.get_backend_name()
-    if backend in ("postgresql", "postgres"):
-        return url.set(drivername="postgresql+psycopg")
-    if backend != "sqlite":
-        raise StoreError(f"{backend} is not supported: use SQLite or PostgreSQL")
-    if not url.database or url.database == ":memory:":
-        raise StoreError("a store needs a file: write sqlite:///path/to/store.db")
-    return url
-
-
-def _sqlite(url: URL, durable: bool) -> Engine:
-    path = Path(url.database or "")
-    try:
-        private.make_folder(path.parent)
-        if not path.exists():
-            # SQLite gives the files beside it the same access.
-            private.opened(path, "ab").close()
-    except OSError as error:
-        raise StoreError(f"cannot make {path}: {error.strerror}") from error
-    engine = create_engine(url, connect_args={"timeout": BUSY_S, "isolation_level": None, "check_same_thread": False})
-
-    @event.listens_for(engine, "connect")
-    def _(connection: sqlite3.Connection, _record: Any) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        connection.execute("PRAGMA foreign_keys=ON")
-        connection.execute("PRAGMA cache_size=-16000")
-        connection.execute("PRAGMA temp_store=MEMORY")
-
-    @event.listens_for(engine, "begin")
-    def _(connection: Connection) -> None:
-        # A writer takes its lock at once: a transaction that reads first and writes later can only fail.
-        reading = connection.get_execution_options().get("reading")
-        connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
-
-    with engine.connect():
-        pass
-    return engine

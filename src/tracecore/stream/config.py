@@ -15,7 +15,8 @@ from tracecore.agent.kafka.partitions import COPIES
 from tracecore.agent.options import SECOND, Duration, Interval, Secret, decode
 from tracecore.agent.processors.patterndetector import options as detector
 from tracecore.agent.receivers.otlp import address
-from tracecore.store.database import StoreError, default_url, parsed
+from tracecore.store.database import StoreError, default_url
+from tracecore.store.opening import parsed
 
 
 class Options(Connection, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from tracecore.agent.telemetry import Telemetry
 
 
 class Lag(NamedTuple):
-    """How far a partition is behind: messages, seconds of its log, and whether it is paused."""
+    """The delay of a partition: messages, seconds of its log, and whether it is paused."""
 
     messages: int
     seconds: float

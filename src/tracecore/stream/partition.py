@@ -65,7 +65,7 @@ class Message(NamedTuple):
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True):
-    """How far a partition was read.
+    """The position up to which a partition was read.
 
     Args:
         offset: of the next message.

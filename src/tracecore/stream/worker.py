@@ -84,6 +84,8 @@ class Worker:
         #: Partitions whose state could not be read, and when it is tried again.
         self._broken: dict[int, float] = {}
         self._written: dict[int, float] = {}
+        #: Partitions that failed, with the offsets of messages that are left out for it.
+        self._suspect: dict[int, set[int]] = {}
         self._looked_at_lag = 0.0
 
     def stop(self) -> None:
@@ -143,8 +145,21 @@ class Worker:
 
     def _take(self, number: int, messages: list[Message], wall: int) -> None:
         began = time.monotonic()
-        poison = self._partitions[number].take(messages, wall)
-        self._partitions[number].meter.took(time.monotonic() - began)
+        partition = self._partitions[number]
+        poison = []
+        if number not in self._suspect:
+            poison = partition.take(messages, wall)
+        else:
+            # One of them made the partition fail: find out which, and leave it out.
+            for message in messages:
+                left_out = message.offset in self._suspect[number]
+                try:
+                    poison += partition.take([message._replace(value=b"") if left_out else message], wall)
+                except Exception as error:
+                    self._suspect[number].add(message.offset)
+                    self._set_aside(number, message, f"{type(error).__name__} while it was read")
+                    raise
+        partition.meter.took(time.monotonic() - began)
         for message, reason in poison:
             self._set_aside(number, message, reason)
 
@@ -164,7 +179,8 @@ class Worker:
         except LeaseLost:
             log.warning("partition %d: another worker has it now", number)
             self._meter.note(LOST)
-            self._set_back(number)
+            # Where we are out of the group, we know it by then; else the partition is ours, and we take it back.
+            self._set_back(number, 2 * self._options.session_timeout / SECOND)
         except SQLAlchemyError as error:
             if self._meter.degrade(f"the store does not answer: {type(error).__name__}"):
                 log.error("the store does not answer (%s); reading is paused", type(error).__name__)
@@ -173,12 +189,13 @@ class Worker:
             log.warning("partition %d: %s", number, said(error))
         except Exception:
             log.exception("partition %d failed and begins anew from what is stored", number)
+            self._suspect.setdefault(number, set())
             self._set_back(number)
 
-    def _set_back(self, number: int) -> None:
-        """Forget what is in memory of a partition and pause it until its state can be read again."""
+    def _set_back(self, number: int, after: float = AGAIN_S) -> None:
+        """Forget what is in memory of a partition and pause it for some seconds, then read its state again."""
         self._partitions.pop(number, None)
-        self._broken[number] = time.monotonic() + AGAIN_S
+        self._broken[number] = time.monotonic() + after
         try:
             self._consumer.pause([self._kafka.TopicPartition(self._options.topic, number)])
         except self._kafka.KafkaException as error:
@@ -210,6 +227,10 @@ class Worker:
             if self._meter.degrade(f"the store does not answer: {type(error).__name__}"):
                 log.error("the store does not answer (%s); reading is paused", type(error).__name__)
             self._broken[number] = time.monotonic() + AGAIN_S
+            return None
+        except Exception:
+            log.exception("the state of partition %d cannot be read", number)
+            self._broken[number] = time.monotonic() + 10 * AGAIN_S
             return None
         self._broken.pop(number, None)
         self._partitions[number] = partition
@@ -247,6 +268,7 @@ class Worker:
     def _forget(self, number: int) -> None:
         self._partitions.pop(number, None)
         self._broken.pop(number, None)
+        self._suspect.pop(number, None)
         self._telemetry.forget_lag(number)
 
     # -- what leaves ---------------------------------------------------------------------------------------------------
@@ -319,7 +341,9 @@ class Worker:
                 continue
             messages = max(high - (low if partition.offset is None else partition.offset), 0) if high >= 0 else 0
             seconds = 0.0 if partition.at_end or not partition.clock else max(wall - partition.clock, 0) / SECOND
-            self._telemetry.lag(number, messages, seconds, paused=number in self._broken)
+            self._telemetry.lag(number, messages, seconds)
+        for number in self._broken:
+            self._telemetry.lag(number, 0, 0.0, paused=True)
 
 
 def _consumer(options: Options) -> dict[str, Any]:
@@ -328,7 +352,8 @@ def _consumer(options: Options) -> dict[str, Any]:
         "group.id": options.group_id,
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": timeout,
-        "heartbeat.interval.ms": max(timeout // 4, 500),
+        # A worker learns with a heartbeat that partitions of a dead one are to be shared.
+        "heartbeat.interval.ms": max(timeout // 8, 500),
         "max.poll.interval.ms": max(300_000, timeout),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -336,7 +361,7 @@ def _consumer(options: Options) -> dict[str, Any]:
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         # Bytes that wait here, so that a worker that is behind does not fill its memory.
-        "queued.max.messages.kbytes": 16 << 10,
+        "queued.max.messages.kbytes": 4 << 10,
         "fetch.wait.max.ms": 100,
     }
 

@@ -598,9 +598,9 @@ def evaluate(expression: str, context: str = "log", item: dict[str, Any] | None 
 
 @pytest.fixture(autouse=True)
 def _in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracecore.ottl.functions import gotime
+    from tracecore.ottl.functions import zones
 
-    monkeypatch.setattr(gotime, "local_zone", lambda: gotime.UTC)
+    monkeypatch.setattr(zones, "local_zone", lambda: zones.UTC)
 
 
 CASES = [pytest.param(expression, wanted, id=expression[:80]) for rows in ROWS.values() for expression, wanted in rows]

@@ -10,7 +10,8 @@ import msgspec
 
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
-from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.sending import Rejected, Retry, Sender
 from tracecore.agent.kafka.client import Connection, KafkaError, NotEmpty, ProducerOptions, library, partitions_of, said
 from tracecore.agent.kafka.partitions import COPIES, FactPartitioner, Groups, halves
 from tracecore.agent.options import SECOND, Duration

@@ -12,7 +12,8 @@ from tracecore.agent.auth import Auth
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.otlp_http import proof, wrong_headers
-from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.sending import Rejected, Retry, Sender
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import rejected

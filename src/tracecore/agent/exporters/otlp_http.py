@@ -17,7 +17,8 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.jsonlines import document
 from tracecore.agent.exporters.patience import Patience
-from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.sending import Rejected, Retry, Sender
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 from tracecore.signals.otlp.responses import error_message, rejected

@@ -10,14 +10,14 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal
-
-import msgspec
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from tracecore.agent.batch import SIGNALS, Batch
 from tracecore.agent.component import Setting
-from tracecore.agent.options import SECOND, Count, Duration, StorageId
+from tracecore.agent.exporters.queue_options import QueueBatch, RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.stored_batches import Shelf, Stored
+from tracecore.agent.options import SECOND
 from tracecore.agent.printing import discreet, visible
 from tracecore.signals.storage.journal import StorageError
 
@@ -27,13 +27,10 @@ log = logging.getLogger("tracecore.agent.sending")
 _DROPS: Final = (
     "damaged", "error", "partial_success", "queue_full", "rejected", "retries_exhausted", "send_failed", "shutdown",
 )  # fmt: skip
-Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
 #: Bytes that may wait in memory where the queue is measured in something else. A queue of 1,000 requests can be large.
 MEMORY: Final = 64 << 20
 
 
-#: Bytes before the encoded request of a stored batch: its signal and its number of records.
-HEAD: Final = 5
 #: Seconds at the end of a stop in which nothing new is sent.
 LAST_ANSWERS: Final = 2.0
 
@@ -56,80 +53,6 @@ class Retry(Exception):
 
 class Rejected(Exception):
     """It did not work, and never will."""
-
-
-class QueueBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        flush_timeout: how long records wait for more.
-        min_size: so many records are sent at once.
-        max_size: more than this are cut into several; 0 for never.
-        sizer: what the sizes count: records.
-    """
-
-    flush_timeout: Duration = SECOND // 5
-    min_size: Count = 8192
-    max_size: Count = 0
-    sizer: Literal["items"] = "items"
-
-    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if self.max_size and self.max_size < self.min_size:
-            yield ("max_size",), "may not be less than min_size"
-        if not self.flush_timeout:
-            yield ("flush_timeout",), "more than nothing"
-
-
-class SendingQueue(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        enabled: without it the source waits until every batch is sent.
-        num_consumers: connections that send at once.
-        sizer: what `queue_size` counts: `requests` (batches), `items` (records) or `bytes` (of encoded requests).
-        queue_size: how much may wait; when that much waits, sources are asked to wait too. At most 64 MiB wait in
-            memory unless `sizer` is `bytes`.
-        block_on_overflow: with false a batch that finds the queue full is dropped and counted instead.
-        storage: the extension that keeps what waits over a restart.
-        batch: collect records into fewer, larger requests before they wait, as the `batch` processor does.
-        wait_for_result: accepted for the Collector's sake: sources always learn what became of their records.
-    """
-
-    enabled: bool = True
-    num_consumers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 10
-    sizer: Literal["requests", "items", "bytes"] = "requests"
-    queue_size: Positive = 1000
-    block_on_overflow: bool = True
-    storage: StorageId | None = None
-    batch: QueueBatch | None = None
-    wait_for_result: bool = False
-
-    PRESENT: ClassVar[tuple[str, ...]] = ("batch",)
-
-    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if self.storage is not None and not self.enabled:
-            yield ("storage",), "there is nothing to store without a queue"
-
-
-class RetryOnFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        enabled: without it a batch is sent once.
-        initial_interval: before the second attempt.
-        randomization_factor: how much the interval varies.
-        multiplier: how much it grows each time.
-        max_interval: the longest.
-        max_elapsed_time: after this a batch is dropped and counted; 0 never gives up.
-    """
-
-    enabled: bool = True
-    initial_interval: Duration = 5 * SECOND
-    randomization_factor: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.5
-    multiplier: Annotated[float, msgspec.Meta(ge=1.0, le=100.0)] = 1.5
-    max_interval: Duration = 30 * SECOND
-    max_elapsed_time: Duration = 300 * SECOND
-
-    def check(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        if self.max_interval < self.initial_interval:
-            yield ("max_interval",), "may not be less than initial_interval"
 
 
 class Batching:
@@ -160,85 +83,6 @@ class Batching:
     def rest(self) -> list[Batch]:
         with self._lock:
             return [made for one in self._collecting.values() for made in one.drain(self._clock())]
-
-
-class Stored(msgspec.Struct, frozen=True):
-    """A batch that waits in a storage.
-
-    Args:
-        key: where.
-        count: its records.
-        size: bytes of its encoded request.
-    """
-
-    key: str
-    count: int
-    size: int
-
-
-class Shelf:
-    """The batches of one exporter in a storage.
-
-    A value is a byte for the signal, four for the number of records, and the encoded request. The key says what a
-    batch is called, which stays the same for as long as it is there, over restarts too.
-    """
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self._last = 0
-        self._lock = threading.Lock()
-        self._done: dict[str, None] = {}
-        # Another one at every start: numbers may begin anew, and no two batches may be called the same.
-        self._name = secrets.token_hex(8)
-
-    def waiting(self) -> list[Stored]:
-        """Return what an earlier run left, oldest first."""
-        found = [
-            Stored(key, int.from_bytes(value[1:5], "big"), max(len(value) - HEAD, 0))
-            for key, value in self._store.items("batch/")
-        ]
-        self._last = max((int(entry.key[6:22], 16) for entry in found), default=0)
-        return found
-
-    def put(self, batch: Batch) -> Stored:
-        """Store a batch.
-
-        Raises:
-            StorageError: it cannot be stored now.
-        """
-        self._last += 1
-        key = f"batch/{self._last:016x}-{self._name}"
-        head = bytes((SIGNALS.index(batch.signal),)) + min(batch.count, 0xFFFFFFFF).to_bytes(4, "big")
-        encoded = batch.encoded()
-        self._store.set(key, head + encoded)
-        return Stored(key, batch.count, len(encoded))
-
-    def get(self, entry: Stored) -> Batch | None:
-        value = self._store.get(entry.key)
-        if value is None or not value or value[0] >= len(SIGNALS):
-            return None
-        return Batch(SIGNALS[value[0]], raw=value[HEAD:], count=entry.count, identity=entry.key[6:])
-
-    def remove(self, entry: Stored) -> None:
-        """A batch is not needed any more; where that cannot be noted now, it is with the next one.
-
-        Raises:
-            StorageError: it cannot be noted now.
-        """
-        with self._lock:
-            self._done[entry.key] = None
-        self.catch_up()
-
-    def catch_up(self) -> None:
-        """Notes what could not be noted before.
-
-        Raises:
-            StorageError: it still cannot.
-        """
-        if self._done:
-            with self._lock:
-                self._store.update(self._done)
-                self._done = {}
 
 
 class Sender:

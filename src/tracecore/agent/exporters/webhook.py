@@ -13,7 +13,8 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.otlp_http import credentials, wrong_headers, wrong_url
 from tracecore.agent.exporters.patience import Patience
-from tracecore.agent.exporters.sending import Rejected, Retry, RetryOnFailure, Sender, SendingQueue
+from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
+from tracecore.agent.exporters.sending import Rejected, Retry, Sender
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.printing import visible
 from tracecore.agent.processors.patterndetector.verdicts import is_told

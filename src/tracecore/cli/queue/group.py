@@ -50,8 +50,9 @@ def opened(place: str | None, *, durable: bool = True, make: bool = False) -> tu
     Args:
         make: make it where there is none. Commands that only read, or change what is there, do not.
     """
-    from tracecore.queue.database import DatabaseError, connect, default_url
+    from tracecore.queue.database import connect, default_url
     from tracecore.queue.store import Queue
+    from tracecore.store.opening import DatabaseError
 
     try:
         engine = connect(place or default_url(), durable=durable, make=make)

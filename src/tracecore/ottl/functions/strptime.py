@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from tracecore.ottl.errors import OttlRuntimeError
-from tracecore.ottl.functions import clock, gotime, locales
+from tracecore.ottl.functions import clock, gotime, locales, zones
 from tracecore.ottl.values import Time
 
 _DIRECTIVE = re.compile(r"%.")
@@ -107,10 +107,10 @@ def default_location(name: str | None, form: str) -> datetime.tzinfo:
     """The zone of texts that name none: the given one, UTC for a format that ends in Z, else this machine's."""
     if name:
         try:
-            return gotime.load_location(name)
+            return zones.load_location(name)
         except ValueError as error:
             raise ValueError(f"failed to load location {name}: {error}") from error
-    return datetime.UTC if form.endswith("Z") and not form.endswith("%Z") else gotime.local_zone()
+    return datetime.UTC if form.endswith("Z") and not form.endswith("%Z") else zones.local_zone()
 
 
 def parser(form: str, location: datetime.tzinfo, locale: str | None) -> Callable[[str], Time]:
@@ -191,23 +191,23 @@ class _Blamed(Exception):
 def _read(layout: str, text: str, location: datetime.tzinfo) -> Time:
     fields, name, offset, zone = gotime.parse(layout, text, location)
     seconds = gotime.civil_seconds(fields)
-    if offset == 0 and name != "UTC" and name != gotime.zone_at(location, seconds)[0]:
+    if offset == 0 and name != "UTC" and name != zones.zone_at(location, seconds)[0]:
         # An abbreviation Go knows nothing about has offset 0; the database may have a zone of that name.
         try:
-            other = gotime.load_location(name)
+            other = zones.load_location(name)
         except ValueError as error:
             raise OttlRuntimeError(f"failed to load location {name}: {error}") from error
         fields, name, offset, zone = gotime.parse(layout, text, other)
     if fields.year == 0:
         fields.year = _likely_year(fields, zone, offset)
-        offset = offset if fields.offset is not None else gotime.local_offset(zone, gotime.civil_seconds(fields))
+        offset = offset if fields.offset is not None else zones.local_offset(zone, gotime.civil_seconds(fields))
     return Time((gotime.civil_seconds(fields) - offset) * 1_000_000_000 + fields.nanosecond, zone)
 
 
 def _likely_year(fields: gotime.Parsed, zone: datetime.tzinfo, offset: int) -> int:
     """This year, or the last one for a date more than a week ahead: formats such as syslog's have no year."""
     now = clock.now()
-    local = datetime.datetime.fromtimestamp(now // 1_000_000_000, gotime.local_zone())
+    local = datetime.datetime.fromtimestamp(now // 1_000_000_000, zones.local_zone())
     fields.year = local.year
-    then = gotime.civil_seconds(fields) - gotime.local_offset(zone, gotime.civil_seconds(fields))
+    then = gotime.civil_seconds(fields) - zones.local_offset(zone, gotime.civil_seconds(fields))
     return local.year - 1 if then > now // 1_000_000_000 + 7 * 86400 else local.year

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracecore.ottl.context import Context
 from tracecore.ottl.errors import OttlCompileError, OttlRuntimeError
-from tracecore.ottl.functions import clock, gotime, strptime
+from tracecore.ottl.functions import clock, strptime, zones
 from tracecore.ottl.signature import (
     DurationValue,
     Getter,
@@ -26,7 +26,7 @@ def now() -> Getter:
     """The current time."""
 
     def run(ctx: Context) -> Time:
-        return Time(clock.now(), gotime.local_zone())
+        return Time(clock.now(), zones.local_zone())
 
     return run
 
@@ -80,7 +80,7 @@ def truncate_time(time: TimeValue, duration: DurationValue) -> Time:
 @value_converter("Unix")
 def unix(seconds: Int, nanoseconds: Int | None = None) -> Time:
     """The time that is so many seconds, and nanoseconds, after 1970."""
-    return Time(seconds * 1_000_000_000 + (nanoseconds if nanoseconds else 0), gotime.local_zone())
+    return Time(seconds * 1_000_000_000 + (nanoseconds if nanoseconds else 0), zones.local_zone())
 
 
 @value_converter("UnixNano")

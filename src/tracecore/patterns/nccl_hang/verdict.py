@@ -29,6 +29,8 @@ _FITTING: Final = {
     "shorter, or raise the timeout of the process group",
     "was saving": "The other ranks wait until it has saved: look at the storage it writes to, or raise the timeout of "
     "the process group",
+    "was uploading": "The other ranks wait until it has uploaded: look at the network and the service it writes to, or "
+    "upload after the last collective",
     "was downloading": "Look at the network and the storage that it reads from, and at how long it may try",
     "was loading data": "Look at its input pipeline and at the storage that it reads from",
     "was compiling": "Compiling takes longer than the timeout of the process group allows: raise it, or warm the cache",

@@ -297,13 +297,13 @@ class Scene:
         if self._complained(fact.rank, fact) or self._lost_peer(fact, fact.rank):
             return False
         heard = self._heard(fact.rank, fact)
-        if self._some_waited(fact):
-            # They were aborted for it, and this one was not; who gave up by itself ends with a status, too.
-            return heard and self._other_ends(fact) == {"aborted"}
-        # Who says nothing at all may have been first, or have lost one that aborted.
         span = fact.time - self.memory, fact.time + self.memory
         if self._ends_of_all.first(fact.rank, *span) is None:
             return False
+        if self._some_waited(fact):
+            # They were aborted for it or still wait. Who gave up by itself ends with a status, too.
+            return heard and self._other_ends(fact) <= {"aborted"}
+        # Who says nothing at all may have been first, or have lost one that aborted.
         return self._unexplained[1 if heard else 0].first(fact.rank, *span) is None
 
     def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:

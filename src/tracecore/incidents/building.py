@@ -1,0 +1,128 @@
+"""The incident of a root cause: suspects, advice, symptoms, gaps, and what the rest of the run adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tracecore.incidents import precedence
+from tracecore.incidents.footprint import Footprint
+from tracecore.incidents.gaps import gaps
+from tracecore.incidents.incident import Edge, Incident, origin
+from tracecore.patterns.contract import LastLines, Rest, Suspects, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracecore.incidents.run import JobAttempt, JobRun
+
+#: Failures in which a rank does not go on: what it wrote last is worth reading.
+HANGS: Final = frozenset({"nccl_hang", "collective_mismatch", "checkpointer_hang", "dataloader_hang"})
+
+
+def incident_of(
+    root: Footprint,
+    touches: Sequence[Footprint],
+    edges: Sequence[Edge],
+    attempt: JobAttempt | None,
+    layers: Mapping[str, int],
+    run: JobRun,
+) -> Incident:
+    """Return the incident of a root: everything that its edges reach is a symptom."""
+    by_id = {t.id: t for t in touches}
+    reached: dict[str, None] = {}
+    used: list[Edge] = []
+    following: dict[str, list[Edge]] = {}
+    for edge in edges:
+        following.setdefault(edge.cause, []).append(edge)
+    stack = [root.id]
+    while stack:
+        for edge in following.get(stack.pop(), ()):
+            if edge.effect != root.id:
+                used.append(edge)
+                if edge.effect not in reached:
+                    reached[edge.effect] = None
+                    stack.append(edge.effect)
+    symptoms = sorted((by_id[name] for name in reached), key=lambda t: (t.first, t.id))
+    whole = [root, *symptoms]
+    timed = [t for t in whole if t.timed] or whole
+    said = root.verdict.beside(_rest(root, symptoms, attempt, run))
+    suspects = _suspects(root, said, symptoms, attempt)
+    hangs = any(t.name in HANGS for t in whole)
+    return Incident(
+        status="diagnosed",
+        headline=said.headline(),
+        advice=said.remediation(),
+        root=root.emission,
+        symptoms=[t.emission for t in symptoms],
+        edges=sorted(used, key=lambda e: (e.effect, e.cause)),
+        alternatives=[],
+        gaps=gaps(layers, root.name, root.verdict.missing_layers()),
+        suspects=suspects,
+        last_lines=_last_lines(suspects.ranks, attempt, run) if hangs else (),
+        job=root.job,
+        attempt=root.attempt,
+        origin=origin(attempt, root.evidence),
+        slot=root.name if root.name in precedence.CONDITIONS else "0",
+        first=min(t.first for t in timed),
+        last=max(t.last for t in timed),
+        timed=any(t.timed for t in whole),
+        evidence=tuple(said.evidence()),
+        judged=said,
+    )
+
+
+def _last_lines(ranks: Sequence[int], attempt: JobAttempt | None, run: JobRun) -> tuple[LastLines, ...]:
+    return tuple(lines for rank in ranks[:3] if (lines := run.last_lines(rank, attempt)) is not None)
+
+
+def _transport(root: Footprint, run: JobRun) -> tuple[str, ...]:
+    """Return transport trouble measured before the ranks gave up: it explains the connections they lost afterwards."""
+    given_up = precedence.gave_up(root)
+    known = [fact for fact in run.transport if fact.approximate or fact.time <= given_up]
+    return tuple(dict.fromkeys(fact.describe() for fact in known[-3:]))
+
+
+def _rest(root: Footprint, symptoms: Sequence[Footprint], attempt: JobAttempt | None, run: JobRun) -> Rest:
+    """Return what the rest of the incident adds to the root: awaited ranks, ranks with a log, ends of ranks."""
+    awaited = {rank for t in symptoms if t.name == "nccl_hang" for rank in t.suspects.ranks}
+    ended = attempt.ended if attempt is not None else {}
+    return Rest(
+        ranks=frozenset(attempt.ranks if attempt is not None else ()),
+        lost=frozenset(attempt.lost if attempt is not None else ()),
+        awaited=tuple(sorted(awaited)),
+        ended={rank: status.how for rank, status in ended.items() if not status.alive},
+        stacks=attempt.stacks if attempt is not None else {},
+        reports=attempt.reports if attempt is not None else {},
+        transport=_transport(root, run),
+        last_lines=lambda rank: run.last_lines(rank, attempt),
+    )
+
+
+def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], attempt: JobAttempt | None) -> Suspects:
+    """Return the suspects of the root, or of a symptom of the same event if it has none; all ranks count as none."""
+    suspects = said.suspects()
+    ranks = suspects.ranks
+    if not ranks:
+        for t in symptoms:
+            if t.name == "worker_crash" and t.ranks and precedence.same_death(root, t):
+                ranks = t.suspects.ranks
+                break
+    if not ranks and attempt is not None:
+        # Who runs where is known from what the ranks themselves said.
+        places = suspects.pods or suspects.nodes
+        ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
+    if root.name == "planned_stop":
+        ranks = ()
+    local = said.fields().get("gen_ai.training.local_rank")
+    if not ranks and attempt is not None and not attempt.ranks and isinstance(local, int):
+        ranks = (local,)  # where no rank is known, nothing speaks of a second node
+    # A rank implies those below it, also where they left nothing to read.
+    world = set(range(max(attempt.ranks) + 1)) if attempt is not None and attempt.ranks else set()
+    # Where only rank 0 is heard of, its steps or its end say that it is the whole run; a lone line does not.
+    whole = len(world) > 1 or (attempt is not None and bool(attempt.ended or attempt.progress))
+    if ranks and world and whole and set(ranks) >= world and "told" not in root.fields:
+        # Of a checkpoint the lowest rank writes and the others wait for it, as nearly every program has it.
+        ranks = ranks[:1] if root.name == "checkpointer_hang" and len(world) > 1 else ()
+    return msgspec.structs.replace(suspects, ranks=tuple(ranks))
