@@ -28,7 +28,7 @@ from bench.ceilings import Ceiling, ceiling_of, failures, read
 #: Modules that others here are made of.
 PARTS = frozenset(
     {
-        *("ceilings", "detector_shapes", "dumps", "log_shapes", "mixed_logs", "mixture"),
+        *("ceilings", "cost_model", "detector_shapes", "dumps", "log_shapes", "mixed_logs", "mixture"),
         *("kafka_brokers", "overhead", "postgres", "training_log"),
     }
 )

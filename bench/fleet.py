@@ -1,4 +1,8 @@
-"""A process that joins the facts of a fleet: 2,048 nodes with 8 ranks each, healthy, then 150 nodes failing at once.
+"""A process that joins the facts of a fleet, and the score of a fleet that fails as often as published.
+
+First 2,048 nodes with 8 ranks each, healthy, then 150 nodes failing at once. Then days of a simulated fleet with its
+truth (`tracecore.simulation`): roots right, false and duplicate pages. `--full` plays 54 days of 16,384 GPUs, and
+100,000 health events of which none needs an action.
 
 Simulated: facts arrive as OTLP requests of about a thousand, on a clock that the benchmark moves. Counted is the
 processor time of the joining process, decoding included.
@@ -14,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench import Measurement
@@ -30,6 +35,9 @@ from tracecore.facts.host import Heartbeat
 from tracecore.facts.process import CudaError, ExceptionRaised
 from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
+from tracecore.simulation.run import Outcome
+from tracecore.simulation.score import Score
+from tracecore.simulation.simulate import simulate
 
 SECOND = 1_000_000_000
 START = 1_790_000_000 * SECOND
@@ -39,6 +47,7 @@ PROGRESS, HEARTBEAT = 10, 15
 WARM, SECONDS = 30, 60
 FAILING = 150
 SETTLE = 10
+HEALTH_EVENTS = 100_000
 
 
 class Clock:
@@ -189,7 +198,38 @@ def report() -> None:
     print(core, rate, memory, early, p90, affected, right, len(delays))
 
 
+def scored(name: str, found: Score, outcome: Outcome, note: str) -> list[Measurement]:
+    """Return the rows of a simulated fleet."""
+    total, weeks = found.total, found.days / 7
+    how = f"{note}; {total.counted} with signals, {outcome.noise} events of noise"
+    right = f"{total.node} of {total.nodes} nodes and {total.class_} of {total.counted} classes right"
+    return [
+        Measurement(f"fleet.{name}.roots", found.roots_right, "% right", "≥ 95", how),
+        Measurement(f"fleet.{name}.found", 100 * total.found / max(1, total.counted), "% found", "≥ 95", right),
+        Measurement(f"fleet.{name}.duplicates", len(found.duplicates), "pages", "≤ 0", "about what was told already"),
+        Measurement(
+            f"fleet.{name}.false", len(found.false_pages) / weeks, "pages a week", "≤ 1", "nothing behind them"
+        ),
+        Measurement(f"fleet.{name}.missed", total.missed_pages, "failures", "≤ 0", "nobody was told"),
+        Measurement(f"fleet.{name}.page", median(total.seconds or [0.0]), "s", "", "to the page, simulated, median"),
+    ]
+
+
+def measure_full(seed: int = 1) -> list[Measurement]:
+    """Play 54 days of 16,384 GPUs, and health events that need no action."""
+    found, outcome = simulate(NODES, 54, seed, jobs=2)
+    rows = scored("days", found, outcome, f"54 days of {NODES * RANKS} GPUs, seed {seed}")
+    noise, outcome = simulate(NODES, 54, seed, rate=0, quiet=HEALTH_EVENTS, jobs=2)
+    note = f"{outcome.noise} health events that need no action"
+    return [*rows, Measurement("fleet.noise.pages", len(noise.false_pages), "pages", "≤ 0", note)]
+
+
 def measure() -> list[Measurement]:
+    found, outcome = simulate(12, 2, 12, rate=60, noise=10)
+    return [*_joined(), *scored("short", found, outcome, "2 days of 96 GPUs, 60 times the published rate, seed 12")]
+
+
+def _joined() -> list[Measurement]:
     done = subprocess.run(
         [sys.executable, "-c", "from bench.fleet import report; report()"],
         check=True, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1],

@@ -20,8 +20,9 @@ from tracecore.signals.record import Source
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tracecore.signals.flight_recorder.dump import Entry, Frame
+    from tracecore.signals.flight_recorder.dump import Entry
     from tracecore.signals.flight_recorder.exchange import Misfit
+    from tracecore.signals.flight_recorder.raw_entries import Frame
     from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Member
 
 #: Frames of the framework and the interpreter are not user code.

@@ -23,6 +23,7 @@ from sqlalchemy import and_, bindparam, delete, func, insert, select, text, upda
 from sqlalchemy.exc import IntegrityError
 
 from tracecore.queue.database import attempts, tasks
+from tracecore.queue.rows import attempt_of, task_of
 from tracecore.queue.task import STATUSES, Attempt, Spec, SpecError, Status, Task, check
 from tracecore.queue.tracking import environment as check_tracking
 from tracecore.signals import private
@@ -259,13 +260,13 @@ class Queue:
             row = connection.execute(select(*_TASK).where(tasks.c.id == task)).one_or_none()
         if row is None:
             raise NoSuchTask(f"no task {task}")
-        return _task(row)
+        return task_of(row)
 
     def attempts(self, task: int) -> list[Attempt]:
         """All attempts at a task, the first first."""
         with self._reading.begin() as connection:
             rows = connection.execute(select(attempts).where(attempts.c.task == task).order_by(attempts.c.number))
-            return [_attempt(row) for row in rows]
+            return [attempt_of(row) for row in rows]
 
     def tasks(self, statuses: Sequence[Status] = (), *, name: str = "", limit: int = 1000) -> list[Task]:
         """Tasks: running ones first, then those that wait in the order they would run, then the ended, newest first."""
@@ -283,7 +284,7 @@ class Queue:
             ended = connection.execute(
                 query.where(~waiting).order_by(tasks.c.updated_at.desc(), tasks.c.id.desc()).limit(limit - len(live))
             ).all()
-        return [_task(row) for row in (*live, *ended)]
+        return [task_of(row) for row in (*live, *ended)]
 
     def counts(self) -> dict[Status, int]:
         """Return how many tasks have each status; every status is there."""
@@ -316,7 +317,7 @@ class Queue:
                  "token": token, "started_at": now, "log": where},
             )  # fmt: skip
         changes = {"status": "running", "attempts": number, "token": token, "worker": worker, "lease_until": until}
-        return Claim(task=msgspec.structs.replace(_task(row), **changes), worker=worker, lease_s=lease_s)
+        return Claim(task=msgspec.structs.replace(task_of(row), **changes), worker=worker, lease_s=lease_s)
 
     def renew(self, claim: Claim) -> bool:
         """Keep the lease up; whether the task was cancelled meanwhile.
@@ -415,7 +416,7 @@ class Queue:
             for row in connection.execute(_EXPIRED, {"now": now}).all():
                 lost = row.lost + 1
                 blamed = lost >= LOST_LIMIT and (lost >= LOST_AT_MOST or self._others_lost(connection, row) < lost)
-                outcome = _lost(_task(row), blamed=blamed)
+                outcome = _lost(task_of(row), blamed=blamed)
                 # Others have their turn first.
                 later = now + min(lost - LOST_LIMIT + 1, 60) * SECOND if lost >= LOST_LIMIT else 0
                 connection.execute(
@@ -467,41 +468,3 @@ def _lost(task: Task, *, blamed: bool) -> Outcome:
         return Outcome(status="dead", reason=reason, failure=failure)
     failure["auto_retried"] = True
     return Outcome(status="queued", reason=f"{task.worker} fell silent", failure=failure)
-
-
-def _task(row: Any) -> Task:
-    return Task(
-        id=row.id,
-        spec=msgspec.json.decode(row.spec, type=Spec),
-        status=row.status,
-        submitted_at=row.submitted_at,
-        updated_at=row.updated_at,
-        not_before=row.not_before,
-        attempts=row.attempts,
-        token=row.token,
-        lost=row.lost,
-        worker=row.worker,
-        lease_until=row.lease_until,
-        cancel_requested=bool(row.cancel_requested),
-        reason=row.reason,
-        failure_class=row.failure_class,
-        ledger=msgspec.json.decode(row.ledger),
-        excluded=msgspec.json.decode(row.excluded),
-    )
-
-
-def _attempt(row: Row[Any]) -> Attempt:
-    return Attempt(
-        number=row.number,
-        status=row.status,
-        worker=row.worker,
-        host=row.host,
-        token=row.token,
-        started_at=row.started_at,
-        ended_at=row.ended_at,
-        exit_code=row.exit_code,
-        signal=row.signal,
-        retried=bool(row.retried),
-        log=row.log,
-        failure=None if row.failure is None else msgspec.json.decode(row.failure),
-    )

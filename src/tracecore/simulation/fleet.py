@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -109,28 +110,40 @@ class Fleet(msgspec.Struct, kw_only=True):
         return next((job for job in self.slots[slot] if job.begins <= time < job.ends), self.slots[slot][-1])
 
 
-def draw(nodes: int, days: float, seed: int, *, rate: float = 1.0, noise: int = NOISE) -> Fleet:
+def draw(
+    nodes: int,
+    days: float,
+    seed: int,
+    *,
+    rate: float = 1.0,
+    noise: int = NOISE,
+    quiet: int = 0,
+    names: Sequence[str] = (),
+) -> Fleet:
     """Draw a fleet and what happens to it.
 
     Args:
         rate: how many times as often as published it fails.
         noise: health events that need no action, for each failure.
+        quiet: further ones, away from failures.
+        names: of the nodes.
     """
     dice = random.Random(f"fleet {seed}")
-    slots = _slots(dice, nodes, days)
+    names = [*names] or [f"gpu-r{number // 16:03d}-n{number % 16:02d}" for number in range(nodes)]
+    slots = _slots(dice, names, days)
     fleet = Fleet(nodes=nodes, days=days, slots=slots, spares=[f"gpu-s{number:03d}" for number in range(64)], events=[])
-    fleet.events = _events(dice, fleet, rate, noise)
+    fleet.events = _events(dice, fleet, rate, noise, quiet)
     return fleet
 
 
-def _slots(dice: random.Random, nodes: int, days: float) -> list[list[Job]]:
+def _slots(dice: random.Random, names: list[str], days: float) -> list[list[Job]]:
     """Divide the nodes among jobs, and each part among jobs that follow each other."""
+    nodes = len(names)
     sizes: list[int] = []
     for size, share in SIZES:
         each = max(1, int(nodes * size))
         sizes += [each] * int(nodes * share / each)
     sizes += [1] * (nodes - sum(sizes))
-    names = [f"gpu-r{number // 16:03d}-n{number % 16:02d}" for number in range(nodes)]
     slots: list[list[Job]] = []
     numbered = 0
     end = START + int(days * DAY)
@@ -158,7 +171,7 @@ def _slots(dice: random.Random, nodes: int, days: float) -> list[list[Job]]:
     return slots
 
 
-def _events(dice: random.Random, fleet: Fleet, rate: float, noise: int) -> list[Event]:
+def _events(dice: random.Random, fleet: Fleet, rate: float, noise: int, quiet: int) -> list[Event]:
     """Draw when something happens, and to whom: a job fails in proportion to its GPUs."""
     weights = [len(jobs[0].nodes) for jobs in fleet.slots]
     scale = rate * fleet.days / TABLE_DAYS * fleet.nodes * GPUS / TABLE_GPUS
@@ -187,11 +200,12 @@ def _events(dice: random.Random, fleet: Fleet, rate: float, noise: int) -> list[
     failures = [one for one in drawn if not one.planned]
     _apart(drawn)
     plays = catalogue().noise
-    for _ in range(noise * len(failures)):
+    around = noise * len(failures)
+    for number in range(around + quiet):
         (play,) = dice.choices(plays, [one.weight for one in plays])
         (slot,) = dice.choices(range(len(weights)), weights)
         # Half of the noise falls into the minutes around failures, where it is the most misleading.
-        near = dice.choice(failures) if dice.random() < 0.5 else None
+        near = dice.choice(failures) if number < around and dice.random() < 0.5 else None
         within = dice.randrange(-40, 120) if near else dice.randrange(100)
         at = (near.at if near else _quiet_window(dice, length)) + within * SECOND
         if near and weights[near.slot] >= 8 and dice.random() < 0.5:

@@ -20,16 +20,17 @@ from tracecore.simulation.score import Row, Score, score
 
 
 def simulate(
-    nodes: int, days: float, seed: int, *, rate: float = 1.0, noise: int = NOISE, jobs: int = 1
+    nodes: int, days: float, seed: int, *, rate: float = 1.0, noise: int = NOISE, quiet: int = 0, jobs: int = 1
 ) -> tuple[Score, Outcome]:
     """Play a fleet and score it; the outcome has the updates of all partitions, by time.
 
     Args:
         rate: how many times as often as published it fails.
         noise: health events that need no action, for each failure.
+        quiet: further ones, away from failures.
         jobs: processes.
     """
-    work = partial(_partition, nodes, days, seed, rate, noise)
+    work = partial(_partition, nodes, days, seed, rate, noise, quiet)
     if jobs == 1:
         parts = [*map(work, range(PARTITIONS))]
     else:
@@ -46,8 +47,8 @@ def simulate(
     return score(found.truths, found.told, pages(found.told), days), found
 
 
-def _partition(nodes: int, days: float, seed: int, rate: float, noise: int, number: int) -> Outcome:
-    return play(draw(nodes, days, seed, rate=rate, noise=noise), number)
+def _partition(nodes: int, days: float, seed: int, rate: float, noise: int, quiet: int, number: int) -> Outcome:
+    return play(draw(nodes, days, seed, rate=rate, noise=noise, quiet=quiet), number)
 
 
 def table(found: Score) -> str:
@@ -81,12 +82,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=1.0, help="times the published rate")
     parser.add_argument("--noise", type=int, default=NOISE, help="events without need of action for each failure")
+    parser.add_argument("--quiet", type=int, default=0, help="further such events, away from failures")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     begin, spent = time.monotonic(), time.process_time()
     found, outcome = simulate(
-        options.nodes, options.days, options.seed, rate=options.rate, noise=options.noise, jobs=options.jobs
-    )
+        options.nodes, options.days, options.seed, rate=options.rate, noise=options.noise, quiet=options.quiet,
+        jobs=options.jobs,
+    )  # fmt: skip
     print(table(found))
     print(
         f"{options.nodes * GPUS} GPUs, {options.days:g} days, seed {options.seed}: {outcome.facts} facts, "

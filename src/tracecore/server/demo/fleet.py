@@ -1,5 +1,6 @@
-"""Fill a store with two weeks of a fleet: nodes, jobs, attempts, incidents, and what people did about them.
+"""Fill a store with two weeks of the simulated fleet: nodes, jobs, attempts, incidents, and what people did about them.
 
+Jobs, attempts and failures are those that `tracecore.simulation` draws; an incident is told as its play was told.
 Everything follows from the seed and the time, so that the same seed shows the same fleet.
 """
 
@@ -12,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from tracecore.server.demo.recordings import Recording, lasted, recordings, restamped
+from tracecore.simulation.fleet import Event, Fleet, draw
 from tracecore.store.jobs import JobReport
 from tracecore.store.nodes import NodeReport
 from tracecore.store.records import Matcher
@@ -33,13 +35,10 @@ DEGRADED: Final = {"gpu-a11": "GPU 5 throttles: 91 °C", "gpu-c04": "port mlx5_1
 SILENT: Final = "gpu-c16"
 BUSES: Final = ("1b", "43", "52", "61", "9d", "c3", "d1", "df")
 PEOPLE: Final = ("maria", "tomasz", "ines", "wei")
-NAMES: Final = (
-    "llama-70b-pretrain", "moe-8x22b-sft", "vision-encoder-abl", "whisper-large-ft", "code-34b-dpo",
-    "reward-model-13b", "diffusion-xl-v3", "longctx-13b-128k", "speech-tts-2b", "embed-3b-multilingual",
-    "eval-harness-nightly", "protein-fold-6b",
-)  # fmt: skip
-#: Faults of machines, and everything else.
-HARDWARE: Final = ("lost_gpu", "memory_error", "port_flap", "host_gone", "evicted", "pcie", "nvlink")
+#: The failures of the node that fails again and again, as the simulated fleet plays them.
+FLAPS: Final = ("fallen off the bus/watchdog", "double-bit error/closed", "port flaps/watchdog")
+#: The simulated fleet fails so many times as often as published: a small one would show next to nothing in two weeks.
+RATE: Final = 20.0
 NOTES: Final = (
     "Drained the node and opened a ticket with the vendor.",
     "Same GPU as last week. Asked for a replacement.",
@@ -57,6 +56,7 @@ class Job(msgspec.Struct):
         ends: of its attempts; None for one that runs.
         state: now.
         step_s: how long a step takes.
+        failures: what ended its attempts, in the simulated fleet.
     """
 
     name: str
@@ -69,12 +69,13 @@ class Job(msgspec.Struct):
     step_s: float
     total_steps: int
     incidents: list[tuple[int, int]] = []
+    failures: list[Event] = []
 
 
 def fill(store: Store, now: int, seed: int = SEED) -> None:
     """Put the fleet into an empty store."""
     dice = random.Random(seed)
-    jobs = _jobs(dice, now)
+    jobs = _jobs(draw(len(NODES), DAYS, seed, rate=RATE, noise=0, names=NODES), dice, now)
     updates = _incidents(dice, jobs, now)
     store.nodes.report([NodeReport(name=node, at=now - DAYS * DAY) for node in NODES])
     for begin in range(0, len(updates), 100):
@@ -84,71 +85,62 @@ def fill(store: Store, now: int, seed: int = SEED) -> None:
     _people(store, dice, now)
 
 
-def _jobs(dice: random.Random, now: int) -> list[Job]:
+def _jobs(fleet: Fleet, dice: random.Random, now: int) -> list[Job]:
+    """Return the jobs of the simulated fleet with their attempts: each failure or stop ends one."""
+    shift = now - fleet.end
     jobs: list[Job] = []
-    for number in range(48):
-        big = number < 7
-        count = dice.choice((4, 8)) if big else dice.choice((1, 1, 1, 2, 4))
-        place = dice.randrange(len(NODES))
-        nodes = [NODES[(place + n) % len(NODES)] for n in range(count)]
-        if number in (1, 6, 9, 14, 20) and FLAPPING not in nodes:
-            nodes[0] = FLAPPING
-        days = dice.uniform(6, 13) if big else dice.uniform(0.1, 1.2) if number < 14 else dice.uniform(0.5, DAYS - 0.5)
-        begin = now - int(days * DAY)
-        name = f"{NAMES[number % len(NAMES)]}-{chr(97 + number // len(NAMES))}{dice.randrange(100, 1000)}"
-        tries = dice.choice((2, 3, 4)) if big else dice.choice((1, 1, 1, 2, 3))
-        job = Job(
-            name, nodes, count * 8, [], [], [], "finished", dice.uniform(0.6, 3.5), dice.choice((5, 20, 60)) * 1000
-        )
-        at = begin
-        for n in range(tries):
-            long = int(dice.uniform(1.5, 40 if big else 20) * HOUR)
-            job.starts.append(at)
-            over = at + long >= now
-            job.ends.append(None if over else at + long)
+    for slot, runs in enumerate(fleet.slots):
+        for run in runs:
+            begin, over = run.begins + shift, run.ends + shift
+            job = Job(
+                run.name, run.nodes, run.ranks, [begin], [], [], "running" if over > now else "finished",
+                dice.uniform(0.6, 3.5), dice.choice((5, 20, 60)) * 1000,
+            )  # fmt: skip
+            for event in fleet.events:
+                at = event.at + shift
+                if event.noise or event.slot != slot or not begin < at < over:
+                    continue
+                job.ends.append(at)
+                job.reasons.append("stopped by an operator" if event.planned else "")
+                job.failures.append(event)
+                job.starts.append(at + int(dice.uniform(2, 18) * MINUTE))
+            job.ends.append(None if over > now else over)
             job.reasons.append("")
-            if over:
-                job.state = "running"
-                break
-            at += long + int(dice.uniform(1, 18) * MINUTE)
-            if n == tries - 1:
-                job.state = "failed" if dice.random() < 0.3 else "finished"
-        if big and job.state != "running":
-            job.starts.append(min(at, now - 3 * HOUR))
-            job.ends.append(None)
-            job.reasons.append("")
-            job.state = "running"
-        jobs.append(job)
+            if over <= now and dice.random() < 0.1:
+                job.state = "failed"
+            jobs.append(job)
     return jobs
 
 
 def _incidents(dice: random.Random, jobs: list[Job], now: int) -> list[IncidentUpdate]:
-    """An incident at the end of every attempt that did not finish, and some on the way; a few are open now."""
+    """Return an incident for every failure of the simulated fleet, as its play was told, and a few that are open."""
     held = recordings()
-    soft = [name for name in held if name not in HARDWARE and held[name].pattern not in ("planned_stop", "")]
+    soft = [name for name in held if "/" not in name and held[name].pattern not in ("planned_stop", "")]
     updates: list[IncidentUpdate] = []
     for job in jobs:
-        for number, end in enumerate(job.ends):
-            last = number == len(job.ends) - 1
-            if end is None or (last and job.state == "finished"):
+        for number, event in enumerate(job.failures):
+            end = job.ends[number]
+            assert end is not None
+            if event.planned or end > now - HOUR:
                 continue
-            flaps = FLAPPING in job.nodes and dice.random() < 0.9
-            name = dice.choice(("lost_gpu", "lost_gpu", "memory_error", "port_flap")) if flaps else (
-                dice.choice(HARDWARE) if dice.random() < 0.3 else dice.choice(soft)
-            )  # fmt: skip
-            suspect_first = [FLAPPING, *(node for node in job.nodes if node != FLAPPING)] if flaps else job.nodes
+            flaps = FLAPPING in job.nodes and dice.random() < 0.35
+            name = dice.choice(FLAPS) if flaps else f"{event.play.play}/{event.end}"
+            if name not in held or (not flaps and event.cause == "software bug"):
+                name = dice.choice(soft)
+            node = FLAPPING if flaps else job.nodes[min(int(event.rank_share * len(job.nodes)), len(job.nodes) - 1)]
+            suspect_first = [node, *(other for other in job.nodes if other != node)]
             updates += _life(dice, held[name], job, number, end, suspect_first, now, resolved=True)
-    for number, name in enumerate(
-        ("slow_rank", "checkpoint_stuck", "exploding", "port_flap", "nan_in_one", "lost_gpu")
-    ):
-        job = jobs[(number * 5 + 2) % len(jobs)]
-        at = job.starts[0] + int(dice.uniform(0.3, 0.8) * HOUR)
-        updates += _life(dice, held[name], job, 0, at, job.nodes, now, resolved=True)
+        if job.state == "failed":
+            end = job.ends[-1]
+            assert end is not None
+            updates += _life(
+                dice, held[dice.choice(soft)], job, len(job.ends) - 1, end, job.nodes, now, resolved=True
+            )  # fmt: skip
     live = [job for job in jobs if job.state == "running"]
-    open_now = ("lost_gpu", "fsdp8_loader_stuck", "port_flap", "oom_one_rank", "late_to_the_barrier", "sharded_save")
+    open_now = (FLAPS[0], "fsdp8_loader_stuck", FLAPS[2], "oom_one_rank", "late_to_the_barrier", "sharded_save")
     for number, name in enumerate(open_now):
         job = live[number % len(live)]
-        nodes = [FLAPPING, *job.nodes[1:]] if name == "lost_gpu" else job.nodes
+        nodes = [FLAPPING, *job.nodes[1:]] if name == FLAPS[0] else job.nodes
         at = now - int((0.1 + 1.7 * number) * HOUR)
         updates += _life(dice, held[name], job, len(job.starts) - 1, at, nodes, now, resolved=False)
     return updates

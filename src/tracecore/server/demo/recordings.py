@@ -72,8 +72,10 @@ def restamped(one: Recording, *, key: str, at: int, job: str, attempt: int, node
         return f"{new[:10]}{between}{new[11:19]}{'.' + digits[: len(fraction) - 1] if fraction else ''}"
 
     text = _TIME.sub(moved, text)
-    for number, node in enumerate(nodes[:8]):
-        text = text.replace(f"demo-node-{number}", node)
+    for number in range(8):
+        text = text.replace(f"demo-node-{number}", nodes[number % len(nodes)])
+    if one.incident.get("job"):
+        text = text.replace(one.incident["job"], job)
     text = text.replace("localhost", nodes[0])
     fresh = hashlib.blake2b(key.encode(), digest_size=6).hexdigest()
     fingerprint = one.incident.get("fingerprint", "")

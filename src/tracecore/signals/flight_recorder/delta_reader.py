@@ -25,14 +25,13 @@ from tracecore.signals.flight_recorder.dump import (
     batches_of,
     columns_of,
     dump_of,
-    entry_p2p,
-    integer,
     is_document,
     make_entry,
     notable_positions,
 )
 from tracecore.signals.flight_recorder.matching import digest, operation_of
 from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+from tracecore.signals.flight_recorder.raw_entries import entry_p2p, integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

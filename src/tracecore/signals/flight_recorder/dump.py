@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import marshal
 import os
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,6 +15,19 @@ import msgspec
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.matching import COALESCED, digest, dtypes_of, operation_of, signature, sizes_of
 from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+from tracecore.signals.flight_recorder.raw_entries import (
+    Frame,
+    entry_done,
+    entry_p2p,
+    entry_seq,
+    frames_of,
+    group_name,
+    instant,
+    integer,
+    members_of,
+    raw_signature,
+    text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,21 +40,8 @@ P2P: Final = 2
 STARTED: Final = 4
 
 _MAX_GROUPS: Final = 4096
-_MAX_TEXT: Final = 512
-_INT_MAX: Final = (1 << 63) - 1
 #: The signature of the row that closes a batch.
 _BATCH: Final = digest(COALESCED)
-
-
-class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One line of a Python stack."""
-
-    name: str
-    filename: str
-    line: int
-
-    def __str__(self) -> str:
-        return f"{self.filename}:{self.line} in {self.name}"
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -131,98 +130,6 @@ class Dump(msgspec.Struct, kw_only=True):
     rank_from: str = "name"
 
 
-def text(value: Any, limit: int = _MAX_TEXT) -> str:
-    """A bounded string of a scalar; empty for anything else."""
-    if isinstance(value, str):
-        return value[:limit]
-    return str(value)[:limit] if isinstance(value, int | float) else ""
-
-
-def integer(value: Any) -> int | None:
-    """An integer, also where the writer made it a string (JSON dumps do); None for anything else."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int):
-        return value if -_INT_MAX <= value <= _INT_MAX else None
-    if isinstance(value, str) and len(value) <= 20:
-        try:
-            return integer(int(value))
-        except ValueError:
-            return None
-    return None
-
-
-def instant(value: Any) -> int | None:
-    """A time; None and 0 both mean that it did not happen."""
-    return integer(value) or None
-
-
-def members_of(value: Any) -> tuple[int, ...] | None:
-    """Ranks of `"[0, 1]"`, of `[0, 1]`; None where there are none."""
-    if isinstance(value, str):
-        return _members_in(value)
-    if not isinstance(value, list | tuple):
-        return None
-    ranks = {rank for rank in value if type(rank) is int and 0 <= rank < 1 << 24}
-    return tuple(sorted(ranks)) or None
-
-
-@lru_cache(maxsize=64)
-def _members_in(value: str) -> tuple[int, ...] | None:
-    # Every dump of a job repeats the same long list; read once it is also one object, which makes joining cheap.
-    try:
-        return members_of(msgspec.json.decode(value.encode("utf-8", "replace"), type=list[int]))
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-
-
-def group_name(entry: Mapping[str, Any]) -> tuple[str, str]:
-    """(name, desc) of an entry's group. Versions before 2.0 have the number only."""
-    value = entry.get("process_group")
-    if isinstance(value, list | tuple) and value:
-        return text(value[0]), text(value[1]) if len(value) > 1 else ""
-    if isinstance(value, str):
-        return text(value), ""
-    return text(entry.get("pg_id", 0)), ""
-
-
-def entry_seq(raw: Mapping[str, Any]) -> int:
-    """The sequence number of its group; `seq_id` before version 2.0."""
-    for key in ("collective_seq_id", "seq_id"):
-        value = integer(raw.get(key))
-        if value is not None:
-            return value
-    return -1
-
-
-def entry_done(raw: Mapping[str, Any]) -> bool:
-    """Whether the work has ended: gloo never changes `state`, it only retires."""
-    return (
-        raw.get("state") == "completed"
-        or raw.get("retired") is True
-        or instant(raw.get("time_discovered_completed_ns")) is not None
-    )
-
-
-def entry_p2p(raw: Mapping[str, Any]) -> bool:
-    """Point-to-point: said outright since 2.0, by name before."""
-    value = raw.get("is_p2p")
-    if isinstance(value, bool):
-        return value
-    return operation_of(text(raw.get("profiling_name"))).startswith(("send ", "recv "))
-
-
-def frames_of(value: Any) -> tuple[Frame, ...]:
-    """The stack, innermost first."""
-    if not isinstance(value, list | tuple):
-        return ()
-    return tuple(
-        Frame(text(item.get("name")), text(item.get("filename"), 4096), integer(item.get("line")) or 0)
-        for item in value[:128]
-        if isinstance(item, dict)
-    )
-
-
 def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bool = False) -> Entry:
     """Return the full entry of a raw one; `ended` where the batch that it belongs to has ended."""
     return Entry(
@@ -245,20 +152,6 @@ def make_entry(raw: Mapping[str, Any], group: int, offset: int = 0, *, ended: bo
         output_dtypes=dtypes_of(raw.get("output_dtypes")),
         frames=frames_of(raw.get("frames")),
         offset=offset,
-    )
-
-
-def raw_signature(raw: Mapping[str, Any]) -> str:
-    """The signature of a raw entry: what `Entry.signature` is, without making one."""
-    name = text(raw.get("profiling_name"))
-    if entry_p2p(raw):
-        return name
-    return signature(
-        operation_of(name),
-        sizes_of(raw.get("input_sizes")),
-        dtypes_of(raw.get("input_dtypes")),
-        sizes_of(raw.get("output_sizes")),
-        dtypes_of(raw.get("output_dtypes")),
     )
 
 

@@ -15,20 +15,10 @@ import msgspec
 
 from tracecore.signals import folders
 from tracecore.signals.flight_recorder import delta_reader
-from tracecore.signals.flight_recorder.dump import (
-    Dump,
-    Entry,
-    decode,
-    dump_of,
-    entry_p2p,
-    entry_seq,
-    group_name,
-    make_entry,
-    members_of,
-    rank_from_name,
-)
+from tracecore.signals.flight_recorder.dump import Dump, Entry, decode, dump_of, make_entry, rank_from_name
 from tracecore.signals.flight_recorder.matching import operation_of
 from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+from tracecore.signals.flight_recorder.raw_entries import entry_p2p, entry_seq, group_name, members_of
 from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:

@@ -131,7 +131,8 @@ def _joined(job: Job) -> list[Fact]:
 
 def _entry(data: bytes, group: str, seq: int) -> Entry | None:
     """One collective in full; the last of a coalesced group is the one that closes it."""
-    from tracecore.signals.flight_recorder.dump import decode, entry_p2p, entry_seq, group_name, make_entry
+    from tracecore.signals.flight_recorder.dump import decode, make_entry
+    from tracecore.signals.flight_recorder.raw_entries import entry_p2p, entry_seq, group_name
 
     found = None
     entries = decode(data).get("entries")
