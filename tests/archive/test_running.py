@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 
 from tracecore.archive.bundles import fingerprint, listed
 from tracecore.archive.dataset import Archive, ArchiveError, Result
+from tracecore.archive.ray_workers import RayWorkers
 from tracecore.archive.running import diagnose_all, diagnose_spread, rediagnose_all
 from tracecore.archive.tasks import Diagnose, Failed, Join, ReadPart, TaskLimits, perform
 from tracecore.archive.workers import LocalProcesses
@@ -222,3 +225,54 @@ def test_a_fingerprint_changes_with_its_files(tmp_path: Path) -> None:
     seen.add(fingerprint(str(tmp_path)))
     assert len(seen) == 5
     assert fingerprint(str(tmp_path / "gone")) == ""
+
+
+def test_names_that_are_no_text_and_secrets_in_them(tmp_path: Path, inline: Callable[..., Any]) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path) + b"/odd-\xff\n-name")
+    secret = str(tmp_path / "run?token=hf_Ab3dEf6hIj9kLm2nOp5q")
+    for path in (odd, secret):
+        shutil.copytree(INCIDENTS / NAMES[0], path)
+    archive = Archive.create(tmp_path / "archive")
+    assert diagnose_all([odd, secret, "/gone/token=hf_Ab3dEf6hIj9kLm2nOp5q"], archive, inline()).incidents == 2
+    again = diagnose_all([odd, secret], archive, inline())
+    assert (again.before, again.done) == (2, 0)
+    kept = repr([(stored.bundle, stored.error, stored.row, stored.facts) for stored in archive.results()])
+    assert "hf_Ab3d" not in kept
+
+
+def test_a_result_that_cannot_be_written_is_an_error_of_its_bundle(
+    bundles: list[str], tmp_path: Path, inline: Callable[..., Any]
+) -> None:
+    class Spoiling(inline().__class__):  # type: ignore[misc]
+        def finished(self) -> Any:
+            for key, outcome in super().finished():
+                if outcome.bundle == bundles[1]:
+                    outcome.row["files"] = 1 << 70
+                yield key, outcome
+
+    archive = Archive.create(tmp_path / "archive")
+    diagnose_all(bundles, archive, Spoiling(TaskLimits()))
+    found = documents(archive)
+    assert [bundle for bundle in bundles if found[bundle] is None] == [bundles[1]]
+
+
+def test_a_damaged_file_of_the_archive_is_one_line(
+    bundles: list[str], tmp_path: Path, inline: Callable[..., Any]
+) -> None:
+    archive = Archive.create(tmp_path / "archive")
+    diagnose_all(bundles[:1], archive, inline())
+    for path in (*archive.files("facts"), *archive.files("bundles")):
+        path.write_bytes(path.read_bytes()[:100])
+        with pytest.raises(ArchiveError, match="cannot be read"):
+            rediagnose_all(archive, inline())
+
+
+def test_ray_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        for address in (f"127.0.0.1:{free.getsockname()[1]}", f"ray://127.0.0.1:{free.getsockname()[1]}"):
+            with pytest.raises(ArchiveError, match="there is no Ray cluster at"):
+                RayWorkers(address, TaskLimits())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArchiveError, match="pip install"):
+        RayWorkers("local", TaskLimits())

@@ -10,6 +10,8 @@ from typing import Final
 
 from tracecore.signals.bundle import remote
 from tracecore.signals.bundle.opening import walk
+from tracecore.signals.naming import printable
+from tracecore.signals.redaction import redacted
 
 #: Files of one bundle whose sizes and times are looked at.
 MAX_FILES: Final = 200_000
@@ -43,6 +45,11 @@ def listed(paths: Sequence[str], *, each: bool = False) -> list[str]:
 def _absolute(path: str) -> str:
     # A second start from another directory must find the same bundle under the same name.
     return os.path.abspath(path)
+
+
+def named(bundle: str) -> str:
+    """The name of a bundle in an archive: its path or URL on one line, as text, without secrets."""
+    return redacted(printable(bundle))
 
 
 def fingerprint(bundle: str) -> str:

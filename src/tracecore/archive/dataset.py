@@ -24,7 +24,8 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.training import Progress
 from tracecore.signals import private
 from tracecore.signals.bundle.discovery import Skipped
-from tracecore.signals.redaction import redacted_document
+from tracecore.signals.naming import printable
+from tracecore.signals.redaction import redacted, redacted_document
 from tracecore.signals.stream import Clock, Counters
 
 SCHEMA: Final = "tracecore/archive/v1"
@@ -63,6 +64,11 @@ class Result(msgspec.Struct, kw_only=True):
         """The diagnosis; None where there is none."""
         text = self.row.get("document")
         return msgspec.json.decode(text) if text else None
+
+
+def error_row(bundle: str, fingerprint: str, reason: str) -> Result:
+    """The row of a bundle that has no diagnosis."""
+    return Result(bundle=bundle, fingerprint=fingerprint, status="error", error=redacted(printable(reason)))
 
 
 def result_of(record: Record, bundle: str, fingerprint: str, seconds: float = 0.0) -> Result:
@@ -162,6 +168,35 @@ def _schemas() -> tuple[Any, Any]:
     return bundles, facts
 
 
+def _tables(results: Sequence[Result], batch: int, stamp: int) -> tuple[Any, Any]:
+    """Results as the tables of a batch.
+
+    Args:
+        stamp: microseconds.
+    """
+    import pyarrow as pa
+
+    bundles, facts = _schemas()
+    rows = [
+        {
+            **{name: getattr(one, name) for name in _OWN},
+            "batch": batch,
+            "diagnosed_at": stamp,
+            "facts_version": wire.VERSION,
+            **one.row,
+        }
+        for one in results
+    ]
+    columns: dict[str, list[Any]] = {name: [] for name in facts.names}
+    for one in results:
+        count = len(one.facts.get("number", ()))
+        columns["bundle"] += [one.bundle] * count
+        columns["batch"] += [batch] * count
+        for name, values in one.facts.items():
+            columns[name] += values
+    return pa.Table.from_pylist(rows, bundles), pa.Table.from_pydict(columns, facts)
+
+
 class Known(msgspec.Struct, frozen=True):
     """The newest row of a bundle, without its contents."""
 
@@ -258,32 +293,20 @@ class Archive:
         Args:
             now: nanoseconds; the present by default.
         """
-        import pyarrow as pa
-
         if not results:
             return
-        bundles, facts = _schemas()
         batch = max(self._batches(), default=0) + 1
-        stamp = (time.time_ns() if now is None else now) // 1000
-        rows = [
-            {
-                **{name: getattr(one, name) for name in _OWN},
-                "batch": batch,
-                "diagnosed_at": stamp,
-                "facts_version": wire.VERSION,
-                **one.row,
-            }
-            for one in results
-        ]
-        columns: dict[str, list[Any]] = {name: [] for name in facts.names}
-        for one in results:
-            count = len(one.facts.get("number", ()))
-            columns["bundle"] += [one.bundle] * count
-            columns["batch"] += [batch] * count
-            for name, values in one.facts.items():
-                columns[name] += values
-        self._write(self._file("facts", batch), pa.Table.from_pydict(columns, facts))
-        self._write(self._file("bundles", batch), pa.Table.from_pylist(rows, bundles))
+        bundles, facts = _tables(results, batch, (time.time_ns() if now is None else now) // 1000)
+        self._write(self._file("facts", batch), facts)
+        self._write(self._file("bundles", batch), bundles)
+
+    def unwritable(self, result: Result) -> str:
+        """Return why a result does not fit into the tables; nothing where it does."""
+        try:
+            _tables([result], 0, 0)
+        except (ValueError, TypeError, OverflowError) as error:
+            return f"its result cannot be kept: {error}"
+        return ""
 
     def _write(self, path: Path, table: Any) -> None:
         import pyarrow.parquet as parquet

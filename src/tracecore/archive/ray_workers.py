@@ -12,12 +12,14 @@ from contextlib import ExitStack, redirect_stdout
 from typing import Any, Final
 
 from tracecore.archive.dataset import ArchiveError
-from tracecore.archive.tasks import Failed, Outcome, Task, TaskLimits, perform
+from tracecore.archive.tasks import GRACE_S, Failed, Outcome, Task, TaskLimits, perform
 
 #: Times that a task is started again after its process or its node was lost.
 RETRIES: Final = 4
 #: Seconds after which the processors of the cluster are counted again.
 RECOUNT_S: Final = 5.0
+#: Seconds after which tasks that are too old are looked for.
+LOOK_S: Final = 30.0
 #: Seconds in which a cluster has to take a connection.
 CONNECT_S: Final = 10.0
 
@@ -37,12 +39,12 @@ class RayWorkers:
 
     def __init__(self, address: str, limits: TaskLimits, *, cpus: int | None = None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        _reachable(address)  # before Ray is imported, which reads its environment then
         try:
             # By name: types of Ray would be checked only where it is installed.
             self._ray: Any = importlib.import_module("ray")
         except ImportError:
             raise ArchiveError("--ray needs Ray: pip install 'tracecore-diagnosis[ray]'") from None
-        _reachable(address)
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if address == "local":
             options |= {"num_cpus": cpus, "include_dashboard": False}
@@ -60,7 +62,7 @@ class RayWorkers:
         self._limits = limits
         remote = self._ray.remote(num_cpus=1, max_retries=RETRIES, max_calls=0)
         self._perform = remote(perform)
-        self._running: dict[Any, int] = {}
+        self._running: dict[Any, tuple[int, float]] = {}
         self._capacity, self._counted = 0, 0.0
 
     @property
@@ -72,17 +74,25 @@ class RayWorkers:
         return self._capacity
 
     def submit(self, key: int, task: Task) -> None:
-        self._running[self._perform.remote(task, self._limits)] = key
+        # Ray repeats a task that was killed for memory without end, so the command counts the time as well.
+        # A task waits for at most one other.
+        most = (RETRIES + 2) * (self._limits.seconds + 2 * GRACE_S)
+        self._running[self._perform.remote(task, self._limits)] = key, time.monotonic() + most
 
     def finished(self) -> Iterator[tuple[int, Outcome]]:
         while self._running:
-            ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=None)
+            ready, _ = self._ray.wait(list(self._running), num_returns=1, timeout=LOOK_S)
             for reference in ready:
-                key = self._running.pop(reference)
+                key, _ = self._running.pop(reference)
                 try:
                     yield key, self._ray.get(reference)
                 except self._ray.exceptions.RayError as error:
                     yield key, Failed(_reason(error))
+            for reference, (key, deadline) in list(self._running.items()):
+                if deadline <= time.monotonic():
+                    del self._running[reference]
+                    self._ray.cancel(reference, force=True)
+                    yield key, Failed("Ray did not finish it: too little memory or no node, see `ray status`")
 
     def close(self) -> None:
         """Cancel what is under way, and leave the cluster."""

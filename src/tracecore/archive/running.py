@@ -10,9 +10,9 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from tracecore.archive.bundles import fingerprint
+from tracecore.archive.bundles import fingerprint, named
 from tracecore.archive.comparison import Comparison
-from tracecore.archive.dataset import Archive, Result
+from tracecore.archive.dataset import Archive, Result, error_row
 from tracecore.archive.tasks import (
     Diagnose,
     Failed,
@@ -111,11 +111,11 @@ def diagnose_all(
 
         def missing() -> Iterator[Diagnose]:
             for bundle in bundles:
-                own, before = fingerprint(bundle), known.get(bundle)
+                own, before = fingerprint(bundle), known.get(named(bundle))
                 same = before is not None and before.fingerprint == own and before.status != "error"
                 if same and own and not again:
                     summary.before += 1
-                    unchanged.append(bundle)
+                    unchanged.append(named(bundle))
                     if progress is not None:
                         progress(summary)
                 else:
@@ -175,7 +175,7 @@ def rediagnose_all(
 def failed(task: Diagnose, outcome: Outcome) -> Result:
     """The row of a bundle that has no diagnosis."""
     error = outcome.error if isinstance(outcome, Failed) else "no result"
-    return Result(bundle=task.bundle, fingerprint=task.fingerprint, status="error", error=error)
+    return error_row(named(task.bundle), task.fingerprint, error)
 
 
 class _Batch:
@@ -198,7 +198,14 @@ class _Batch:
             self.commit()
 
     def commit(self) -> None:
-        self._archive.append(self._results)
+        """Write what has come; a result that cannot be written becomes an error of its bundle."""
+        try:
+            self._archive.append(self._results)
+        except (ValueError, TypeError, OverflowError):
+            checked = [(result, self._archive.unwritable(result)) for result in self._results]
+            if not any(reason for _, reason in checked):
+                raise
+            self._archive.append([error_row(r.bundle, r.fingerprint, reason) if reason else r for r, reason in checked])
         self._results, self._facts, self._begin = [], 0, time.monotonic()
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from tracecore import __version__
+from tracecore.archive.bundles import named
 from tracecore.archive.dataset import Result, record_of, result_of
 from tracecore.archive.record import keep, rediagnose
 from tracecore.diagnose import facts as reading
@@ -137,14 +138,14 @@ def _do(task: Task, limits: TaskLimits) -> Outcome:
             return Surveyed(found, parts, time.monotonic() - begin)
         facts, counters = join(found, reading.gather(found.bundle))
         record = keep(found.bundle, facts, counters)
-        return result_of(record, task.bundle, task.fingerprint, time.monotonic() - begin)
+        return result_of(record, named(task.bundle), task.fingerprint, time.monotonic() - begin)
     if isinstance(task, ReadPart):
         part = reading.read_chunk(task.streams, task.clock, all_lines=task.all_lines, redact=task.redact)
         return PartFacts(codec.encode(part.facts), plain(part.counters), part.skipped)
     if isinstance(task, Join):
         facts, counters = join(task.survey, joined(task.parts))
         record = keep(task.survey.bundle, facts, counters)
-        return result_of(record, task.bundle, task.fingerprint, task.seconds + time.monotonic() - begin)
+        return result_of(record, named(task.bundle), task.fingerprint, task.seconds + time.monotonic() - begin)
     record, unknown = record_of(task.stored)
     diagnosis: Diagnosis = rediagnose(record)
     record.document = diagnosis.document()
@@ -204,7 +205,8 @@ def within(limits: TaskLimits) -> Iterator[None]:
     watchdog.daemon = True
     main = threading.current_thread() is threading.main_thread()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = _held() + limits.memory
+    # What the machine does not have would be taken from others, and the kernel would choose whom to kill.
+    most = _held() + min(limits.memory, _machine() * 4 // 5)
     resource.setrlimit(resource.RLIMIT_DATA, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
     before: Any = None
     try:
@@ -228,6 +230,11 @@ def _over(*_: object) -> None:
 def _end(process: int) -> None:
     if os.getpid() == process:
         os._exit(124)
+
+
+def _machine() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _held() -> int:

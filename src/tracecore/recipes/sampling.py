@@ -228,7 +228,7 @@ class Sampler:
             if found == UNKNOWN:
                 raw = lines.raw(int(others[number]))
                 line = aside.raw(number)
-                spans = numbers(line) if raw == texts[number] else _numbers(raw, texts[number], self._mask)
+                spans = numbers(line) if raw == texts[number] else _numbers(raw, texts[number], line)
                 found = ALONE if spans is None else shapes.find(line, raw, spans)
                 if found != ALONE:
                     shapes.remember(masked[number], found, masked=True)
@@ -331,18 +331,19 @@ def _matching(database: Database, texts: Sequence[bytes]) -> Array:
     return np.unique(np.searchsorted(borders, np.array(matched, np.int64)))
 
 
-def _numbers(raw: bytes, text: bytes, mask: Mask) -> list[tuple[int, int]] | None:
-    """Where the numbers of a line are that its text has; None where that is not certain.
+def _numbers(raw: bytes, text: bytes, masked: bytes) -> list[tuple[int, int]] | None:
+    """Return where the numbers of a line are that its text has; None if that is not certain.
 
     Args:
         raw: the line as it is.
         text: the same without escapes and terminal codes.
+        masked: the text without what means nothing.
     """
-    spans = numbers(mask(_CODE.sub(_hidden, raw)))
-    said = numbers(mask(text))
+    spans, said = numbers(_CODE.sub(_hidden, raw)), numbers(text)
     if [raw[begin:end] for begin, end in spans] != [text[begin:end] for begin, end in said]:
         return None
-    return spans
+    shown = set(numbers(masked))
+    return [span for span, place in zip(spans, said, strict=True) if place in shown]
 
 
 def _hidden(match: re.Match[bytes]) -> bytes:
