@@ -39,7 +39,8 @@ def called(tmp_path: Path, inline: Any, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_diagnose_rediagnose_and_query(called: Any, tmp_path: Path) -> None:
-    bundles, out = str(tmp_path / "bundles"), str(tmp_path / "out")
+    # The archive lies among the bundles, and is none.
+    bundles, out = str(tmp_path / "bundles"), str(tmp_path / "bundles" / "out")
     done = called("diagnose", "--each", bundles, "--out", out)
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("2 bundles: 2 diagnosed now, 0 before\n2 incidents: 2 with a cause, 0 unexplained")

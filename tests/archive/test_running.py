@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 
 from tracecore.archive.bundles import fingerprint, listed
 from tracecore.archive.dataset import Archive, ArchiveError, Result
+from tracecore.archive.ray_workers import RayWorkers
 from tracecore.archive.running import diagnose_all, diagnose_spread, rediagnose_all
 from tracecore.archive.tasks import Diagnose, Failed, Join, ReadPart, TaskLimits, perform
 from tracecore.archive.workers import LocalProcesses
@@ -262,3 +265,14 @@ def test_a_damaged_file_of_the_archive_is_one_line(
         path.write_bytes(path.read_bytes()[:100])
         with pytest.raises(ArchiveError, match="cannot be read"):
             rediagnose_all(archive, inline())
+
+
+def test_ray_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        for address in (f"127.0.0.1:{free.getsockname()[1]}", f"ray://127.0.0.1:{free.getsockname()[1]}"):
+            with pytest.raises(ArchiveError, match="there is no Ray cluster at"):
+                RayWorkers(address, TaskLimits())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ArchiveError, match="pip install"):
+        RayWorkers("local", TaskLimits())

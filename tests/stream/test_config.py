@@ -33,7 +33,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("topics: a\n", 'no such setting "topics"'),
         ("session_timeout: 1s\n", "at least 6s"),
         ("metrics: nowhere\n", "write it like 127.0.0.1:8888"),
-        ("database: mysql://x/y\n", "mysql is not supported"),
+        ("database: mysql://x/y\n", "use SQLite or PostgreSQL"),
         ("patterns: {no_such: {}}\n", "there is no pattern"),
         ("clock: sun\n", "no such value"),
         ("copies: 0\n", "too little"),

@@ -7,12 +7,19 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from bench.kafka import fleet
 
 from tracecore.agent.kafka.partitions import COPIES, Groups, owner
 from tracecore.agent.telemetry import Meter
+from tracecore.facts.fact import Fact
+from tracecore.facts.gpu import Xid
+from tracecore.facts.process import CudaError
+from tracecore.facts.training import Progress
 from tracecore.incidents.jobs import LONE
+from tracecore.signals.record import Source
 from tracecore.store.store import Store
 from tracecore.stream.config import Options
 from tracecore.stream.partition import Message, Partition
@@ -40,15 +47,44 @@ def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50
 
 @pytest.mark.parametrize("count", [PARTITIONS or 3])
 def test_partitions_end_with_what_one_process_says(tmp_path: Path, count: int) -> None:
-    arrivals = story(RECORDED[SEED % 40 :: 40], END)
-    found = {}
-    for groups in (Groups(1), Groups(count)):
-        store = Store.open(str(tmp_path / f"{groups.partitions}.db"), durable=False)
-        joined(messages(arrivals, groups, END), groups, store)
-        found[groups.partitions] = stored(store)
-        store.close()
-    assert found[1]
-    assert_same(found[count], found[1])
+    arrivals = story(RECORDED[SEED % 60 :: 60], END)
+    alone = told(arrivals, Groups(1), tmp_path)
+    assert alone
+    assert_same(told(arrivals, Groups(count), tmp_path), alone)
+
+
+def told(arrivals: list[tuple[int, Fact]], groups: Groups, folder: Path) -> dict[str, Any]:
+    """What the store says when the partitions of this layout have read these facts."""
+    store = Store.open(str(folder / f"{groups.partitions}.db"), durable=False)
+    joined(messages(arrivals, groups, END), groups, store)
+    found = stored(store)
+    store.close()
+    return found
+
+
+def test_a_simulated_fleet_ends_with_what_one_process_says(tmp_path: Path) -> None:
+    seconds = 25
+    arrivals = [(now, fact) for now, facts in fleet(seconds, END - seconds * SECOND, nodes=16) for fact in facts]
+    alone = told(arrivals, Groups(1), tmp_path)
+    assert alone
+    assert_same(told(arrivals, Groups(PARTITIONS or 5), tmp_path), alone)
+
+
+def test_jobs_that_fail_on_one_gpu_after_each_other_are_counted_across_partitions(tmp_path: Path) -> None:
+    """A pattern by GPU needs the errors of all jobs, whichever partition tells of each."""
+    arrivals: list[tuple[int, Fact]] = []
+    for number in range(4):
+        at, who = END - (5 - number) * 900 * SECOND, {"node": "n1", "job": f"team/job-{number}", "rank": 0}
+        path = f"rank0-{number}.log"
+        xid = Xid(time=at, source=Source("kmsg", number), node="n1", gpu="0000:3b:00.0", code=31, pid=100 + number)
+        step = Progress(time=at - 5 * SECOND, source=Source(path, 1), step=7, **who)
+        error = CudaError(
+            time=at + SECOND, source=Source(path, 2), error="illegal_access", pid=100 + number, **who
+        )  # fmt: skip
+        arrivals += [(fact.time, fact) for fact in (step, xid, error)]
+    alone = told(arrivals, Groups(1), tmp_path)
+    assert len(alone) >= 4
+    assert_same(told(arrivals, Groups(PARTITIONS or 8), tmp_path), alone)
 
 
 @pytest.mark.parametrize("partitions", [1, 2, 7, 8, 9, 64, 100])

@@ -126,6 +126,7 @@ def diagnose_(
             raise click.BadParameter(f"there is no {error.filename or error}", param_hint="PATH") from None
         except RemoteError as error:
             raise click.ClickException(str(error)) from None
+        bundles = [bundle for bundle in bundles if bundle != os.path.abspath(out)]
         if not bundles:
             raise click.BadParameter("these paths name no bundle", param_hint="PATH")
         archive = Archive.create(Path(out))
