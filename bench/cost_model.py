@@ -45,7 +45,9 @@ class Inputs(msgspec.Struct, kw_only=True):
         start_rank: facts a second of one rank in the first minute of a run, of the mixture of logs that sends most.
         bytes_fact: of one fact in an OTLP request.
         packed_fact: the same with zstd.
-        join_us: microseconds of processor time to decode and join a fact.
+        topic_fact: bytes of one fact on the topic, copies for other partitions included, not compressed.
+        worker_facts: facts that a worker on Kafka manages in a second of processor time, its store included.
+        join_us: microseconds of processor time to decode and join a fact without Kafka and store.
         join_mib: memory of the process that joins 16,384 ranks.
         incident_bytes: of one incident in the store.
         point_bytes: of one stored report of progress.
@@ -54,6 +56,8 @@ class Inputs(msgspec.Struct, kw_only=True):
     start_rank: float
     bytes_fact: float
     packed_fact: float
+    topic_fact: float
+    worker_facts: float
     join_us: float
     join_mib: float
     incident_bytes: float
@@ -65,6 +69,8 @@ SOURCES = {
     "start_rank": ("facts a second and rank, first minute of a run", "`python -m bench.cost_model --measure`"),
     "bytes_fact": ("bytes of a fact in a request", "the same"),
     "packed_fact": ("the same with zstd", "the same"),
+    "topic_fact": ("bytes of a fact on the topic, copies included", "`python -m bench kafka`"),
+    "worker_facts": ("facts a worker manages in a second of processor time", "the same"),
     "join_us": ("µs of processor time to decode and join a fact", "bench/fleet.py, 16,384 healthy ranks"),
     "join_mib": ("MiB of the process that joins 16,384 ranks", "the same"),
     "incident_bytes": ("bytes of an incident in the store (SQLite)", "the same command, 400 recorded incidents"),
@@ -73,13 +79,14 @@ SOURCES = {
 }
 
 
-def measure() -> Inputs:
-    """Measure all inputs."""
+def measure(before: Inputs) -> Inputs:
+    """Measure all inputs but those of Kafka, which `python -m bench kafka` prints and which are kept."""
     start_rank, bytes_fact, packed_fact = _wire()
     join_us, join_mib = _join()
     incident_bytes, point_bytes = _store()
     return Inputs(
         start_rank=round(start_rank, 2), bytes_fact=round(bytes_fact), packed_fact=round(packed_fact),
+        topic_fact=before.topic_fact, worker_facts=before.worker_facts,
         join_us=round(join_us), join_mib=round(join_mib), incident_bytes=round(incident_bytes, -2),
         point_bytes=round(point_bytes), load=round(os.getloadavg()[0], 1),
     )  # fmt: skip
@@ -177,11 +184,11 @@ class Need(msgspec.Struct):
 def need(gpus: int, inputs: Inputs) -> Need:
     """Work out what a fleet needs."""
     facts = gpus * STEADY
-    mb = facts * inputs.bytes_fact / 1e6
+    mb = facts * inputs.topic_fact / 1e6
     # The largest job starts anew while the others run.
     largest = SIZES[0][0] * gpus
     peak = largest * inputs.start_rank + (gpus - largest) * STEADY
-    cores = max(facts * inputs.join_us / 1e6 / BUSY, peak * inputs.join_us / 1e6)
+    cores = max(facts / inputs.worker_facts / BUSY, peak / inputs.worker_facts)
     failures = sum(cause.count for cause in catalogue().causes) * DAYS / TABLE_DAYS * gpus / TABLE_GPUS
     sizes = jobs(gpus)
     points = sum(min(STORED_RANKS, size) for size in sizes) * DAYS * 86_400 / STORED_EVERY_S
@@ -192,7 +199,7 @@ def need(gpus: int, inputs: Inputs) -> Need:
         mb_s=mb,
         workers=max(1, math.ceil(cores)),
         memory_gib=inputs.join_mib * gpus / TABLE_GPUS / 1024,
-        topic_gb=facts * inputs.bytes_fact * RETENTION_H * 3600 * REPLICAS / 1e9,
+        topic_gb=facts * inputs.topic_fact * RETENTION_H * 3600 * REPLICAS / 1e9,
         incidents=failures,
         incidents_gb=failures * inputs.incident_bytes / 1e9,
         jobs=len(sizes),
@@ -231,17 +238,17 @@ def tables(inputs: Inputs) -> str:
         f"half of the GPUs × {inputs.start_rank:g}, half × {STEADY:.3f}",
         *(f"{one.peak_s:,.0f}" for one in needs),
     )
-    row("MB/s into the topic", f"facts/s × {inputs.bytes_fact:g} B", *(f"{one.mb_s:.2f}" for one in needs))
+    row("MB/s into the topic", f"facts/s × {inputs.topic_fact:g} B", *(f"{one.mb_s:.2f}" for one in needs))
     row(
         "cores busy, healthy",
-        f"facts/s × {inputs.join_us:g} µs",
-        *(f"{one.facts_s * inputs.join_us / 1e6:.2f}" for one in needs),
+        f"facts/s ÷ {inputs.worker_facts:,g}",
+        *(f"{one.facts_s / inputs.worker_facts:.2f}" for one in needs),
     )
-    row("cores busy, largest job starts", "the same", *(f"{one.peak_s * inputs.join_us / 1e6:.2f}" for one in needs))
+    row("cores busy, largest job starts", "the same", *(f"{one.peak_s / inputs.worker_facts:.2f}" for one in needs))
     row(
         "of these, the largest job alone",
         "half of the GPUs; above 1, its worker lags for the minute",
-        *(f"{SIZES[0][0] * one.gpus * inputs.start_rank * inputs.join_us / 1e6:.2f}" for one in needs),
+        *(f"{SIZES[0][0] * one.gpus * inputs.start_rank / inputs.worker_facts:.2f}" for one in needs),
     )
     row(
         "workers (`tracecore detect`)",
@@ -287,7 +294,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a fleet of a size needs.")
     parser.add_argument("--measure", action="store_true", help="measure the inputs again")
     if parser.parse_args().measure:
-        INPUTS.write_bytes(msgspec.json.format(msgspec.json.encode(measure()), indent=2) + b"\n")
+        found = measure(msgspec.json.decode(INPUTS.read_bytes(), type=Inputs))
+        INPUTS.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
     print(tables(msgspec.json.decode(INPUTS.read_bytes(), type=Inputs)))
 
 

@@ -23,7 +23,7 @@ def test_the_page_quotes_what_the_command_prints() -> None:
 
 def test_twice_the_cost_of_a_fact_is_twice_the_work() -> None:
     one = need(16_384, MEASURED)
-    costs = {"bytes_fact": 2 * MEASURED.bytes_fact, "join_us": 2 * MEASURED.join_us}
+    costs = {"topic_fact": 2 * MEASURED.topic_fact, "worker_facts": MEASURED.worker_facts / 2}
     twice = need(16_384, msgspec.structs.replace(MEASURED, **costs))
     assert twice.mb_s == pytest.approx(2 * one.mb_s)
     assert 2 * one.workers - 1 <= twice.workers <= 2 * one.workers

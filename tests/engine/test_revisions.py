@@ -95,3 +95,21 @@ def test_new_episodes_leave_those_before_them_alone() -> None:
         (emission,) = engine.advance(at(100 * number + 2))
         assert (emission.revision, emission.verdict.episode) == (1, facts[0].uid)
     assert (engine.stats.emitted, engine.stats.cleared) == (4, 0)
+
+
+class Impatient(FirePattern):
+    """Joins over a minute and says that a second is enough."""
+
+    @property
+    def horizon(self) -> int:
+        return 1_000_000_000
+
+
+def test_a_verdict_beyond_the_horizon_is_counted_and_does_not_hide_the_next() -> None:
+    engine = Engine([Impatient()], lateness=0)
+    engine.add([spark(0, uid="old")])
+    engine.advance(at(1))
+    engine.add([spark(11.5, uid="new"), smoke(12)])
+    (emission,) = engine.advance(at(12))
+    assert emission.verdict.evidence()[0].uid == spark(11.5, uid="new").uid
+    assert engine.stats.beyond_horizon == 1

@@ -394,3 +394,10 @@ def test_a_storm_of_verdicts_is_bounded_and_says_so() -> None:
     finding = judge([*storm, first], FAILED)
     assert roots(finding) == ["gpu_fault"]
     assert "201 of 1201 verdicts came too late to be weighed with the others" in finding.notes
+
+
+def test_a_verdict_that_names_all_ranks_suspects_nobody() -> None:
+    for ranks, suspects in (((0, 1, 2, 3), ()), ((1, 2, 3), (1, 2, 3)), ((0, 1, 2), (0, 1, 2))):
+        crash = verdict("worker_crash", 10, *(seen(10, path=f"r{r}", rank=r) for r in ranks), ranks=ranks)
+        (incident,) = judge([crash], FAILED).incidents
+        assert incident.suspects.ranks == suspects

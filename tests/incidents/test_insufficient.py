@@ -141,6 +141,8 @@ def test_the_rank_that_says_what_it_does_is_named() -> None:
     assert "after step 7 rank 1 was reading data (“busy 1”), and the others said nothing" in headline
     assert told(facts, {**said, 2: lines(2, "was reading data")})[1] == ()
     assert told([*facts, step(0, at=5, number=8)], said)[1] == ()
+    assert told(facts, {rank: lines(rank, None) for rank in range(3)})[1] == ()
+    assert told(facts, {1: said[1], 2: said[2]})[1] == ()
 
 
 def test_the_longest_stall_is_told() -> None:
