@@ -180,3 +180,11 @@ def test_the_documentation_names_every_attribute() -> None:
     record = wire.to_record(document())
     for name in (*record["log"]["attributes"], *record["resource"]["attributes"], wire.EVENT, wire.SCOPE, *wire.STATES):
         assert f"`{name}`" in text, name
+
+
+def test_a_document_of_the_greatest_size_is_read_and_a_larger_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    attributes = {wire._VERSION: wire.VERSION, wire._JSON: "{}" + " " * 98}
+    monkeypatch.setattr(wire, "MAX_READ", 100)
+    assert wire.decoded({"attributes": attributes}, {}) == "malformed"
+    monkeypatch.setattr(wire, "MAX_READ", 99)
+    assert wire.decoded({"attributes": attributes}, {}) == "too_large"

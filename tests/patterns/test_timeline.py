@@ -100,3 +100,14 @@ def test_of_very_many_collectives_that_hang_the_first_says_how_many_more() -> No
 
 def _agree(one: object, other: object) -> bool:
     return one is None or other is None or one == other
+
+
+def test_the_last_that_still_goes_on_is_preferred_to_one_that_lasts_longer() -> None:
+    def status(begin: int, end: int) -> ExitStatus:
+        return ExitStatus(time=begin, last_time=end, source=Source("a", begin), exit_code=1)
+
+    facts = [status(0, 100), status(10, 50)]
+    assert Timeline(facts).latest(40, 60) is facts[1]
+    assert Timeline(facts).latest(50, 60) is facts[1]
+    assert Timeline(facts).latest(51, 60) is facts[0]
+    assert Timeline(facts).latest(101, 120) is None

@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from tracecore.diagnose.offline import judge
-from tracecore.facts import codec
 from tracecore.facts.fact import Fact
 from tracecore.facts.training import Progress
 from tracecore.incidents.diagnosis import Diagnosis
@@ -150,20 +149,3 @@ def restore(record: Record) -> Bundle:
 def rediagnose(record: Record) -> Diagnosis:
     """Diagnose a bundle again from what was kept of it."""
     return judge(restore(record), record.facts, record.counters)
-
-
-def encode(record: Record) -> bytes:
-    """The record as bytes, for another process."""
-    facts, record.facts = record.facts, []
-    try:
-        return msgspec.msgpack.encode((msgspec.to_builtins(record), codec.encode(facts)))
-    finally:
-        record.facts = facts
-
-
-def decode(data: bytes) -> Record:
-    """The record that `encode` was given."""
-    plain, facts = msgspec.msgpack.decode(data)
-    record = msgspec.convert(plain, Record)
-    record.facts = codec.decode(facts)
-    return record
