@@ -107,7 +107,7 @@ def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], 
 def _behind(life: Sequence[Told], by_job: dict[str, list[Truth]]) -> Truth | None:
     """Return what an incident is about; None where nothing happened."""
     first = life[0]
-    found = [t for t in by_job.get(first.document["job"], ()) if t.at - EARLY <= first.at <= t.until]
+    found = [t for t in by_job.get(first.document.get("job", ""), ()) if t.at - EARLY <= first.at <= t.until]
     return found[-1] if found else None
 
 
