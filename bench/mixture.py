@@ -44,7 +44,7 @@ ROUTINE: tuple[tuple[str, int, Make], ...] = (
         40,
         lambda n: {"link": n % 18, "bytes_per_second": 1e9 if n % 50 == 0 else 2e10, "peer_median": 2e10},
     ),
-    ("CollectiveEntry", 40, lambda n: {"pg": "0", "seq": n // NODES, "op": "all_reduce", "state": "completed"}),
+    ("CollectiveEntry", 39, lambda n: {"pg": "0", "seq": n // NODES, "op": "all_reduce", "state": "completed"}),
     ("GroupProgress", 20, lambda n: {"pg": "0", "last_enqueued": n // NODES + 1, "last_completed": n // NODES}),
     ("Arrival", 20, lambda n: {"pg": "0", "seq": n // JOBS, "lateness": 1_000_000, "ranks": 64}),
     (
@@ -94,6 +94,7 @@ TROUBLE: tuple[tuple[str, int, Make], ...] = (
     ("PlannedStop", 1, lambda _: {"reason": "preempted"}),
     ("NonFinite", 1, lambda n: {"what": "loss", "step": 100 + n}),
     ("RunFinished", 1, lambda n: {"step": n}),
+    ("GroupCrossed", 1, lambda n: {"pg": "5", "members": (0, n % 8), "odd": n % 2 == 1}),
     ("XidGauge", 1, lambda n: {"code": XIDS[n % 8]}),
 )
 Share = tuple[type[Fact], int, Make]

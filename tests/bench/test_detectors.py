@@ -47,7 +47,9 @@ def test_nobody_is_exempt_without_need() -> None:
 def test_detectors_stay_under_both_ceilings(name: str, pattern: str, window: Shape, verdicts: int) -> None:
     facts = window(EVENTS)
     assert len(facts) == EVENTS
-    counted = dict(zip(("allocations", "bytes"), allocations(KINDS[pattern](), facts, verdicts), strict=True))
+    # Twice, and the smaller one: what is made once for a process is not the detector's.
+    both = [allocations(KINDS[pattern](), facts, verdicts) for _ in range(2)]
+    counted = dict(zip(("allocations", "bytes"), map(min, *both), strict=True))
     committed = ceilings.read()
     for what, value in counted.items():
         ceiling = committed[f"detectors.{name}.{what}"]

@@ -49,7 +49,8 @@ def test_every_package_that_is_imported_is_in_the_image(requirements: Any) -> No
     }
     #: Behind an option or a command that says what to install when it is missing.
     optional = {"fastapi", "uvicorn", "starlette", "jinja2", "psycopg", "ua-parser", "confluent-kafka",
-                "apprise", "nvidia-ml-py", "uvloop", "httptools", "ray", "anyio"}  # fmt: skip
+                "apprise", "nvidia-ml-py", "uvloop", "httptools", "ray", "anyio", "fsspec",
+                "pyarrow", "duckdb"}  # fmt: skip
     for path in (ROOT / "src" / "tracecore").rglob("*.py"):
         for module in re.findall(r"^\s*(?:import|from) ([a-zA-Z_0-9]+)", path.read_text(), re.MULTILINE):
             if module in owners and module != "tracecore":

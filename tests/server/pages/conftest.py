@@ -94,6 +94,8 @@ def pages(fleet: Store) -> dict[str, str]:
     rows = fleet.incidents.find(limit=200).incidents
     hang = next(row for row in rows if row.pattern == "nccl_hang" and row.state != "resolved")
     fault = next(row for row in rows if row.pattern == "gpu_fault")
+    quoted = next(row for row in rows if (detail := fleet.incidents.get(row.id)) and detail.document.get("last_lines"))
+    wide = max(rows, key=lambda row: len((fleet.incidents.get(row.id) or detail).document.get("timeline") or ()))
     job = next(row for row in fleet.jobs.find(state="running").jobs if row.incidents)
     upload = fleet.uploads.find().diagnoses[0]
     return {
@@ -102,6 +104,8 @@ def pages(fleet: Store) -> dict[str, str]:
         "search": "/incidents?q=rank+nccl&state=resolved",
         "incident": f"/incidents/{hang.id}",
         "gpu_incident": f"/incidents/{fault.id}",
+        "quoted_incident": f"/incidents/{quoted.id}",
+        "wide_incident": f"/incidents/{wide.id}",
         "jobs": "/jobs",
         "job": f"/jobs/{job.name}",
         "nodes": "/nodes",
