@@ -172,6 +172,23 @@ def test_lines_do_not_travel() -> None:
     assert not received.others
 
 
+def test_the_lines_that_a_fact_rests_on_travel_with_it_without_secrets() -> None:
+    clock = Clock(START)
+    node = detector(clock, forward="facts")
+    resource = {"host.name": "n1", "gen_ai.training.job_id": "job-7", "log.file.path": "/logs/rank3.log"}
+    error = "[rank3]: ValueError: no access with hf_abcdefghijklmnopqrstuvwxyz0123456789 to row 600"
+    told = ["[rank3]: Traceback (most recent call last):", '[rank3]:   File "train.py", line 9, in <module>', error]
+    sent = [*node.process(batch([(START + number, text) for number, text in enumerate(told)], resource))]
+    for _ in range(10):
+        clock.now += 5 * SECOND
+        sent += node.tick(clock.now)
+    received = [wire.read(one.payload) for one in over_the_wire(sent)]
+    (lines,) = [tuple(found) for one in received for found in one.lines.values()][:1]
+    assert "Traceback" in lines[0]
+    assert "ValueError: no access with" in lines[-1]
+    assert "hf_abc" not in str(lines)
+
+
 def test_a_source_waits_until_the_facts_of_its_lines_have_arrived() -> None:
     clock = Clock(START)
     node = detector(clock, forward="facts")

@@ -27,6 +27,7 @@ from tracecore.signals.otlp.services import METHODS
 from tracecore.signals.record import Source
 from tracecore.store.inbox import Inbox
 from tracecore.store.store import Store
+from tracecore.store.update import read_update
 
 
 class Clock:
@@ -124,6 +125,33 @@ def test_a_node_that_stops_sending_is_silent_until_it_sends_again(store: Store) 
     assert states(2, "gpu-node-1", "gpu-node-2") == both
     said = [(row.name, row.detail) for row in store.changes.after(0) if row.kind == "node"]
     assert said == [("gpu-node-2", "silent"), ("gpu-node-2", "healthy")]
+
+
+def test_quoted_lines_stand_beside_the_evidence_also_after_a_restart(store: Store) -> None:
+    clock = Clock()
+    found = lost_gpu(T0)
+    line = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=python3, GPU has fallen off the bus."
+    payload = wire.payload(found, T0, lines=lambda fact: [line, "token hf_abcdefghijklmnopqrstuvwxyz0123456789"])
+    Ingest(store, clock).take("logs", encoding.encode("logs", payload))
+    detector = Detector(store, clock)
+    play(detector, clock, 30)
+
+    def lines() -> list[list[str]]:
+        (row,) = store.incidents.find().incidents
+        detail = store.incidents.get(row.id)
+        assert detail is not None
+        return [piece.lines for piece in detail.evidence if piece.kind == "kernel_event"]
+
+    assert lines()[0][0] == line
+    assert "hf_abc" not in str(lines())
+    # Another process, which never saw the lines, tells a later revision.
+    (row,) = store.incidents.find().incidents
+    assert row.state != "resolved"
+    detail = store.incidents.get(row.id)
+    assert detail is not None
+    told = dict(detail.document) | {"state": "resolved", "verdicts": detail.verdicts}
+    store.put([read_update(told, now=clock.now)], clock.now)
+    assert lines()[0][0] == line
 
 
 def test_facts_that_arrive_twice_change_nothing(store: Store) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from tracecore.facts.catalog import BY_NAME, snake
 from tracecore.facts.fact import Fact
 from tracecore.facts.host import Heartbeat
+from tracecore.facts.quotes import MAX_LINE, MAX_LINES
 from tracecore.facts.tenants import owned
 from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
@@ -29,8 +30,6 @@ EVENT: Final = "tracecore.fact"
 SCOPE: Final = "tracecore.facts"
 #: Bounds of one fact on the wire.
 MAX_FACT: Final = 64 << 10
-MAX_LINES: Final = 8
-MAX_LINE: Final = 1 << 10
 
 _KIND, _UID = "tracecore.fact.kind", "tracecore.fact.uid"
 _JSON, _LINES = "tracecore.fact.json", "tracecore.fact.lines"
@@ -42,7 +41,8 @@ _ELSEWHERE: Final = frozenset({"fact", "time", "node", "pod", "job", "rank", "gp
 _UNSENT: Final = frozenset({"learning_rate", "total_steps"})
 #: The path of a source that is no file.
 _NO_FILE: Final = "otlp"
-_FREQUENT: Final = frozenset({Progress, Heartbeat})
+#: Kinds that come all the time; they travel without their sentence, uid and lines.
+FREQUENT: Final = frozenset({Progress, Heartbeat})
 _I31, _I53, _I63 = 1 << 31, 1 << 53, 1 << 63
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
@@ -113,7 +113,7 @@ def _resource(fact: Fact) -> dict[str, Any]:
 
 def _record(fact: Fact, now: int, lines: Sequence[str], redact: Callable[[str], str] | None) -> dict[str, Any]:
     # Reports of progress are most of what is sent, and nobody reads them one by one: they carry only what is needed.
-    frequent = type(fact) in _FREQUENT
+    frequent = type(fact) in FREQUENT
     unsent = _ELSEWHERE | _UNSENT if frequent else _ELSEWHERE
     own = {name: value for name, value in msgspec.to_builtins(fact).items() if name not in unsent}
     said = "" if frequent else fact.describe()

@@ -33,7 +33,7 @@ from tracecore.store import inbox, writing
 from tracecore.store.inbox import DetectorState, Inbox, Leases, is_held
 from tracecore.store.nodes import SILENT_NS, judge_silence
 from tracecore.store.store import Store
-from tracecore.store.update import IncidentUpdate, read_update
+from tracecore.store.update import IncidentUpdate, quoted_lines, read_update
 
 log = logging.getLogger("tracecore.server")
 
@@ -217,4 +217,6 @@ class Detector:
         job = document.get("job", "")
         # The store numbers the revisions: after a restart the detector counts from the beginning again.
         document.pop("revision", None)
-        return read_update(document, now=now, tenant=self._observer.tenant(job), gpus=self._observer.gpus(job))
+        lines = quoted_lines(document, self._detection.quoted) if self._detection is not None else {}
+        tenant, gpus = self._observer.tenant(job), self._observer.gpus(job)
+        return read_update(document, now=now, lines=lines, tenant=tenant, gpus=gpus)

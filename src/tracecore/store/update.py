@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, get_args
 
 import msgspec
@@ -192,6 +192,20 @@ def clean(value: str, most: int = MAX_TEXT) -> str:
     if not value.isascii():
         value = value.encode("utf-8", "replace").decode()
     return value[:most]
+
+
+def quoted_lines(document: Mapping[str, Any], quoted: Callable[[str], Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Find the lines that the evidence of an incident rests on.
+
+    Args:
+        quoted: the lines of the fact with this uid; none where they are not known.
+    """
+    found: dict[str, Sequence[str]] = {}
+    for verdict in document.get("verdicts") or ():
+        for piece in (verdict.get("evidence_trail") or ())[:MAX_EVIDENCE]:
+            if lines := quoted(str(piece.get("uid", ""))):
+                found[piece["uid"]] = lines
+    return found
 
 
 def excerpts(update: IncidentUpdate) -> Iterator[tuple[str, str, str, int, str, list[str]]]:

@@ -220,6 +220,7 @@ def _insert_parts(
 ) -> None:
     """Suspects, verdicts, evidence and words of the latest revision of each incident."""
     old = [{"which": known[one.id].number} for one in latest.values() if not known[one.id].fresh]
+    kept = _kept_lines(connection, [row["which"] for row in old])
     if old:
         for table in (incident_entities, incident_verdicts, evidence):
             connection.execute(delete(table).where(table.c.incident == bindparam("which")), old)
@@ -239,7 +240,8 @@ def _insert_parts(
         heard = [one.headline, one.job, one.id, one.fingerprint, one.pattern, *(name for _, name in one.entities)]
         for position, (whose, kind, uid, time, told, lines) in enumerate(excerpts(one)):
             piece = {"incident": number, "position": position, "verdict": whose, "kind": kind, "uid": uid}
-            pieces.append(piece | {"time": time, "text": told, "lines": encode(lines).decode()})
+            said_lines = encode(lines).decode() if lines else kept.get((number, uid), "[]")
+            pieces.append(piece | {"time": time, "text": told, "lines": said_lines})
             heard += [told, *lines]
         texts.append((number, search.words(*heard)))
     if entities:
@@ -250,6 +252,17 @@ def _insert_parts(
     if pieces:
         connection.execute(evidence.insert(), pieces)
     search.index(connection, texts, [row["which"] for row in old])
+
+
+def _kept_lines(connection: Connection, numbers: list[int]) -> dict[tuple[int, str], str]:
+    """Lines that were stored before: a later revision can come from a process that never saw them."""
+    found: dict[tuple[int, str], str] = {}
+    for begin in range(0, len(numbers), CHUNK):
+        query = select(evidence.c.incident, evidence.c.uid, evidence.c.lines).where(
+            evidence.c.incident.in_(numbers[begin : begin + CHUNK]), evidence.c.lines != "[]"
+        )
+        found |= {(row.incident, row.uid): row.lines for row in connection.execute(query)}
+    return found
 
 
 def put_verdicts(database: Database, connection: Connection, rows: Iterable[dict[str, Any]]) -> int:

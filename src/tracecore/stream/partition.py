@@ -33,7 +33,7 @@ from tracecore.signals.otlp.messages import OtlpError
 from tracecore.store import writing
 from tracecore.store.inbox import DetectorState, Leases, is_held
 from tracecore.store.store import Store
-from tracecore.store.update import IncidentUpdate, read_update
+from tracecore.store.update import IncidentUpdate, quoted_lines, read_update
 from tracecore.stream.config import Options
 
 log = logging.getLogger("tracecore.stream")
@@ -232,7 +232,8 @@ class Partition:
         document: dict[str, Any] = update.document()
         # The store numbers the revisions, as it does for the server's detector.
         document.pop("revision", None)
-        return read_update(document, now=self.clock, gpus=self._observer.gpus(document.get("job", "")))
+        lines = quoted_lines(document, self._detection.quoted)
+        return read_update(document, now=self.clock, lines=lines, gpus=self._observer.gpus(document.get("job", "")))
 
     # -- the store -----------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,9 @@ facts leave, and a detector that receives those of many nodes joins them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Factory, Setting
@@ -16,6 +17,7 @@ from tracecore.agent.processors.patterndetector import verdicts
 from tracecore.agent.processors.patterndetector.detection import TOLD_REFUSED, Detection
 from tracecore.agent.processors.patterndetector.options import Options, check
 from tracecore.facts import wire
+from tracecore.facts.fact import Fact
 from tracecore.signals.redaction import redacted
 
 __all__ = ["FACTORY", "Options", "PatternDetector"]
@@ -85,7 +87,7 @@ class PatternDetector:
         with self.detection.lock:
             if self._sends_facts:
                 facts, acks = self.detection.collected(now, last=last)
-                made = Batch("logs", wire.payload(facts, now, redact=self._redact), count=len(facts), acks=acks)
+                made = Batch("logs", self._payload(facts, now), count=len(facts), acks=acks)
             else:
                 said, updates, acks = self.detection.evaluate(now, last=last)
                 made = verdicts.batch(said, updates, now, self.detection.held_back)
@@ -94,6 +96,9 @@ class PatternDetector:
             return [made]
         made.done()
         return []
+
+    def _payload(self, facts: Sequence[Fact], now: int) -> dict[str, Any]:
+        return wire.payload(facts, now, lines=lambda fact: self.detection.quoted(fact.uid), redact=self._redact)
 
 
 FACTORY = Factory(

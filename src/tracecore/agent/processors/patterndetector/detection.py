@@ -174,6 +174,10 @@ class Detection:
 
     # -- evidence ------------------------------------------------------------------------------------------------------
 
+    def quoted(self, uid: str) -> tuple[str, ...]:
+        """Return the lines that a fact rests on, read here or sent with it."""
+        return self._records.quotes.of(uid) or self._senders.quotes.of(uid)
+
     def logs(
         self, payload: Mapping[str, Any], now: int, pause: int = 0, peer: str = "", *, selected: bool = False
     ) -> list[Fact]:

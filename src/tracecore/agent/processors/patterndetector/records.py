@@ -20,6 +20,8 @@ from tracecore.agent.processors.patterndetector.options import Options
 from tracecore.agent.telemetry import Meter
 from tracecore.facts.fold import Fold
 from tracecore.facts.projection import TRIGGERS, project
+from tracecore.facts.quotes import Quotes, lines_of
+from tracecore.facts.wire import FREQUENT
 from tracecore.signals.kubernetes.live import Live, likeness, unwrapped
 from tracecore.signals.record import LogSignal, Resource, Source
 
@@ -49,6 +51,7 @@ class Records:
 
     def __init__(self, options: Options, clock: Clock, hints: Hints, meter: Meter) -> None:
         self.fold = Fold()
+        self.quotes = Quotes()
         self.blocks = Blocks(options.block_timeout or REMOTE)
         #: Whether numbers of records are kept over a restart; the new ones are in `numbered`.
         self.numbers_kept = False
@@ -217,6 +220,8 @@ class Records:
         facts = project(signal, redact=self._redact)
         for fact in facts:
             self.fold.add(fact)
+            if type(fact) not in FREQUENT and type(body := signal["log"].get("body")) is str:
+                self.quotes.keep(fact.uid, lines_of(body))
             self._clock.news = True
         if not facts:
             stamped = {**signal["resource"]["attributes"], **signal["log"]["attributes"]}

@@ -15,6 +15,7 @@ import msgspec
 from tracecore.agent.options import SECOND, Count
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
+from tracecore.facts.quotes import Quotes
 
 #: Senders that are followed; the one quiet for longest is forgotten.
 SENDERS: Final = 65_536
@@ -65,6 +66,8 @@ class Senders:
         self._accept = accept
         self._note = note
         self._senders: OrderedDict[str, _Sender] = OrderedDict()
+        #: Lines that came with facts.
+        self.quotes = Quotes()
 
     def take(self, entry: Mapping[str, Any], held: Mapping[str, Any], peer: str, now: int) -> list[Fact]:
         """Return the facts of one scope of a resource.
@@ -86,6 +89,8 @@ class Senders:
                 self._note(reason, 1)
             else:
                 kept.append(fact)
+                if fact.uid in received.lines:
+                    self.quotes.keep(fact.uid, received.lines[fact.uid])
         return kept
 
     def _refuses(self, fact: Fact, peer: str, now: int) -> str:

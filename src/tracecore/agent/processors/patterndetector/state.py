@@ -20,8 +20,7 @@ from tracecore.agent.options import SECOND
 from tracecore.engine.emission import Emission
 from tracecore.facts.catalog import TYPES
 from tracecore.facts.fact import Fact
-from tracecore.facts.host import Heartbeat
-from tracecore.facts.training import Progress
+from tracecore.facts.wire import FREQUENT
 from tracecore.incidents.lifecycle import Memory
 from tracecore.signals.storage.journal import StorageError
 
@@ -39,7 +38,6 @@ MAX_TOLD: Final = 8_192
 SWEEP: Final = 60 * SECOND
 
 _KINDS: Final = frozenset(TYPES)
-_FREQUENT: Final = frozenset({Progress, Heartbeat})
 _FACTS: Final = "facts/"
 _PROGRESS: Final = "progress/"
 _NEEDED: Final = "needed/"
@@ -213,8 +211,8 @@ class Kept:
             needed: gives the facts that stay, however old they are.
         """
         changes: dict[str, bytes | None] = {}
-        frequent = [fact for fact in facts if type(fact) in _FREQUENT]
-        others = [fact for fact in facts if type(fact) not in _FREQUENT and type(fact) in _KINDS]
+        frequent = [fact for fact in facts if type(fact) in FREQUENT]
+        others = [fact for fact in facts if type(fact) not in FREQUENT and type(fact) in _KINDS]
         if others or known:
             self._write_down(self._facts, others, clock, count, known, changes)
         if frequent:
