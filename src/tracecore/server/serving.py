@@ -17,6 +17,7 @@ import msgspec
 import uvicorn
 from fastapi import FastAPI
 
+from tracecore.agent.memory import tune
 from tracecore.agent.receivers.otlp import address
 from tracecore.agent.tls import ServerTls
 from tracecore.notify.config import Config, FileError, read
@@ -122,6 +123,8 @@ def serve(options: ServeOptions) -> int:
         StoreError: the database cannot be used.
     """
     settings = settings_of(options)
+    # Requests are read by many threads; with a heap for each of them memory grows by half.
+    tune()
     with ExitStack() as stack:
         place = options.database or default_url()
         folder = Path(options.data) if options.data else Path(default_url()).parent / "uploads"
