@@ -1,4 +1,4 @@
-"""What is written down and said about the attempts of a supervised command."""
+"""Records of attempts: the files about each one, and the sentences that tell an operator how it went."""
 
 from __future__ import annotations
 
