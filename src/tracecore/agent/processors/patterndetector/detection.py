@@ -216,7 +216,7 @@ class Detection:
         for fact in facts:
             self._clock.see(fact.end, now)
         if facts and self._kept is not None:
-            # The sender takes them for delivered as soon as this returns.
+            # Whoever sent them takes them for delivered as soon as this returns.
             self._keep(facts, max(fact.end for fact in facts), {})
         self._sent += facts
         self._clock.news = self._clock.news or bool(facts)
