@@ -268,7 +268,7 @@ class JobTable:
             job.heard = max(job.heard, heard)
             if isinstance(fact, RunFinished):
                 job.finished = max(job.finished, fact.end)
-        # Whose a pod is that a fact without a job names is not known, wherever the pod runs.
+        # A fact without a job names a pod: the job of that pod is not known.
         own = fact.job is not None or fact.layer in ("stdout", "flight_recorder")
         for place in (fact.node, fact.pod if own else None):
             if place and place not in job.places:

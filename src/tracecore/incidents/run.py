@@ -109,10 +109,6 @@ class JobAttempt(msgspec.Struct, kw_only=True):
         return sorted(rank for rank, status in self.ended.items() if status.alive)
 
     @property
-    def failed_ranks(self) -> list[int]:
-        return sorted(rank for rank, status in self.ended.items() if status.exit_code)
-
-    @property
     def state(self) -> State:
         codes = [status.exit_code for status in self.ended.values()]
         if any(codes):
@@ -186,7 +182,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     for fact in endings:
         job = fact.job or default
         mine = [number for name, number in attempts if name == job]
-        # Who watches from outside sees the end of the last attempt.
+        # An observer outside the job sees the end of the last attempt.
         number = max(mine, default=0) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
     for attempt in attempts.values():
@@ -315,7 +311,7 @@ def _settle(attempt: JobAttempt) -> None:
         # A gap in the numbering is a rank, where the set is nearly whole.
         attempt.unseen |= numbered
     attempt.unseen -= attempt.ranks
-    # Who made a step after it has left the place.
+    # A rank that made a step after it printed its stack has moved on.
     attempt.stacks = {rank: stack for rank, stack in attempt.stacks.items() if not _left(attempt, rank, stack)}
     # A stall that a later step ended was only slow.
     attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact)]

@@ -132,7 +132,7 @@ class Notifier:
                 # The database may be away for a while.
                 log.exception("notifications wait: the store could not be read")
                 self._stop.wait(5 * POLL_S)
-            # Whoever waits for a free worker goes on when one is.
+            # A thread that waits for a free worker goes on when there is one.
             self._free.wait(POLL_S)
             self._free.clear()
 
