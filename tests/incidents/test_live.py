@@ -627,6 +627,42 @@ def test_a_restart_does_not_make_an_incident_wait_again() -> None:
     assert states(again.at(50)) == [(1, "diagnosed", "nccl_hang")]
 
 
+def test_what_waited_before_a_restart_goes_on_waiting_from_then() -> None:
+    before = Story()
+    before.at(47, *steps(1, 2), said=[hang(40)])
+    (since,) = before.live.waiting().values()
+    assert since == T0 + 47 * SECOND
+    again = Story()
+    again.live.restore([], T0 + 48 * SECOND, before.live.waiting())
+    assert again.at(48, *steps(1, 2), said=[hang(40)]) == []
+    assert again.at(56) == []
+    assert states(again.at(57)) == [(1, "diagnosed", "nccl_hang")]
+
+
+def test_a_layer_that_is_measured_later_is_no_longer_missing() -> None:
+    story = Story()
+    story.at(40, *of_job("a", "n1", steps(1, 2)), *of_job("b", "n9", steps(1, 2)), said=[hang(40, job="a")])
+    (first,) = story.at(50)
+    assert "kernel" in first.said["not_measured"]
+    story.at(55, hung_task(54, "n9"))
+    (second,) = story.at(111)
+    assert (second.id, second.revision) == (first.id, 2)
+    assert "kernel" not in second.said["not_measured"]
+
+
+def test_more_evidence_of_a_verdict_is_told_where_the_incident_says_the_same() -> None:
+    story = Story()
+    story.at(40, *steps(1, 2), said=[crash(30)])
+    story.at(50)
+    one = crash(30)
+    more = verdict("worker_crash", 30, seen(30, rank=3), seen(30.5, rank=3), ranks=[3])
+    assert one.id == more.id
+    story.at(55, said=[msgspec.structs.replace(more, revision=2)])
+    story.at(115)
+    (_, second) = story.told
+    assert len(second.verdicts[0].verdict.evidence()) == 2
+
+
 def of_job(job: str, node: str, facts: Iterable[Fact]) -> list[Fact]:
     return [msgspec.structs.replace(fact, job=job, node=node) for fact in facts]
 

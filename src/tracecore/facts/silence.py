@@ -20,7 +20,7 @@ from tracecore.facts.fact import Fact, order
 from tracecore.facts.host import Heartbeat, NodeSilence, SlurmState
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.stop import PlannedStop
-from tracecore.facts.training import Progress, RunFinished
+from tracecore.facts.training import Progress, RunFinished, StepStalled
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -141,8 +141,8 @@ class SilenceBridge:
 
     def observe(self, fact: Fact) -> None:
         """Take a fact in: a sign of life of its node, a step of its job, or the end of either."""
-        if fact.approximate or (isinstance(fact, Heartbeat) and fact.job is None):
-            # Of a node where no job runs, which can be switched off.
+        if fact.approximate or isinstance(fact, StepStalled) or (isinstance(fact, Heartbeat) and fact.job is None):
+            # A stall is told about a node, not by it. A node where no job runs can be switched off.
             return
         cohort = self._cohort(fact.job)
         if isinstance(fact, RunFinished):
