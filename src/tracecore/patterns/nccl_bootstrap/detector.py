@@ -48,8 +48,6 @@ WORDS: dict[Discriminator, str] = {
 MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
-#: What a look leaves to the next where no cohort is left that could fail to join.
-ALL_STEPPED = "all stepped"
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
 
 

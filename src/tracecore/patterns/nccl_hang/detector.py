@@ -61,7 +61,7 @@ class NcclHang(Pattern[Config]):
         job = fact.job or ""
         job = f"{job}#{fact.attempt}" if fact.attempt else job
         if fact.rank is None:
-            # Who speaks is known by its number in the group: the group's members tell which rank that is.
+            # The line gives the number within the group; the group's members tell which rank that is.
             if not isinstance(fact, WatchdogReport):
                 return ()
             if fact.reporter is not None and fact.missing:
@@ -113,7 +113,7 @@ class NcclHang(Pattern[Config]):
                 found.append(_verdict(window, min(seq_of(f) for f in pairwise.values()), pairwise, known, True))
         else:
             if known.stalled is not None:
-                # Who waits further on waits for those that are still inside: one hang.
+                # Ranks that wait in a later collective wait for the ranks still in this one: it is one hang.
                 behind = [seq for seq in sorted(cohorts) if seq >= known.stalled]
                 whole = {rank: fact for seq in reversed(behind) for rank, fact in cohorts.pop(seq).items()}
                 verdict = _verdict(window, known.stalled, whole, known, False) if whole else None

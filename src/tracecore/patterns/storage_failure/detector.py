@@ -32,8 +32,6 @@ LASTING = frozenset(
         "lock_lost", "write_failed", "denied",
     }
 )  # fmt: skip
-#: Errors that clients retry: they count when somebody suffers from them, or when they last.
-PASSING = frozenset({"throttle", "server_error", "not_responding", "timeout"})
 #: Mounts that Kubernetes tries again and again.
 MOUNT_REASONS = frozenset({"FailedMount", "VolumeMountFailure", "FailedAttachVolume", "FailedMapVolume"})
 

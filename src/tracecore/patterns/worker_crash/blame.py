@@ -115,7 +115,7 @@ class Scene:
 
     @cached_property
     def _unexplained(self) -> tuple[Others[ExitStatus], Others[ExitStatus]]:
-        """Ends of which nothing says why: those that nobody asked for; and of these those that are no aborts."""
+        """Unexplained ends that were not requested; and those of them that are not aborts."""
         statuses = [
             status
             for status in self.statuses
@@ -133,7 +133,7 @@ class Scene:
 
     @cached_property
     def _waited(self) -> Timeline[Fact]:
-        """Words of those that waited in vain, or could not join."""
+        """Reports of ranks that timed out in a collective or could not join."""
         return Timeline([f for f in self.facts.peers if isinstance(f, RendezvousFailure) or _is_timeout(f)])
 
     @cached_property
@@ -284,7 +284,7 @@ class Scene:
         return self._unexplained[0].first(fact.rank, fact.time - self.memory, fact.time + self.memory) is None
 
     def _some_waited(self, fact: Fact) -> bool:
-        """Whether others say that they waited in vain, or could not join: who says nothing may have done the same."""
+        """Whether other ranks report a timeout or a failed join: a silent rank may have had the same."""
         return self._waited.first(fact.time - self.memory, fact.time + self.memory) is not None
 
     def _terminated_alone(self, fact: Fact) -> bool:
@@ -312,7 +312,7 @@ class Scene:
         if self._some_waited(fact):
             # They were aborted for it or still wait. Who gave up by itself ends with a status, too.
             return heard and self._other_ends(fact) <= {"aborted"}
-        # Who says nothing at all may have been first, or have lost one that aborted.
+        # A rank that says nothing may have been the first, or may have lost a peer that aborted.
         return self._unexplained[1 if heard else 0].first(fact.rank, *span) is None
 
     def _told_first(self, fact: LauncherFailure, rank: int | None) -> bool:
@@ -345,7 +345,7 @@ class Scene:
     def _reported(self, fact: LauncherFailure) -> bool:
         if fact.signal is not None:
             return self._died(fact, fact.signal)
-        # Whoever only notices that a process is gone does not know its exit status.
+        # A reporter that only sees a process disappear does not know its exit status.
         if fact.exit_code == 0 or (fact.exit_code is None and not fact.root) or self._ended(fact):
             return False
         if fact.exception_type is not None and last_name(fact.exception_type) in MESSENGERS | COLLECTIVE:
@@ -369,7 +369,7 @@ class Scene:
     def survived(self, fact: Fact) -> bool:
         """The same process went on: its step advanced, it finished, or it exited with 0."""
         for done in self.facts.done.get(fact.rank, ())[-LOOKED_AT:]:
-            # Who says in one file that it is complete did not die of what is in the other.
+            # A rank that says in one file that it is complete did not die of an error in another file.
             elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
             if (after(done, fact) or elsewhere) and self.near(done, fact):
                 return True
@@ -431,7 +431,7 @@ class Scene:
         return in_order(*own)
 
     def _blames(self, report: LauncherFailure, fact: Fact) -> bool:
-        """A launcher's report that may be of this failure: of an end that nobody asked for, and not long before it."""
+        """A launcher's report that may be about this failure: an end that was not requested, and not long before it."""
         if report is fact or not report.exit_code or report.signal == "SIGTERM" or report.attempt != fact.attempt:
             return False
         return report.end >= fact.time - self.grace and self.near(report, fact)
