@@ -120,6 +120,13 @@ def start(
             out, err = (place / f"rank{rank}.out").open("wb"), (place / f"rank{rank}.err").open("wb")
         elif layout == "slurm out and err":
             out, err = (place / "slurm-70213.out").open("wb"), (place / "slurm-70213.err").open("wb")
+        elif layout == "slurm task files":
+            task = place / f"pretrain-70214_{rank}"
+            out, err = task.with_suffix(".out").open("wb"), task.with_suffix(".err").open("wb")
+        elif layout == "two jobs":
+            folder = place / f"exp-{int(env['JOB']) + 41:03d}"
+            folder.mkdir(exist_ok=True)
+            out = (folder / f"rank{rank}.log").open("wb")
         child = subprocess.Popen(
             [sys.executable, str(script), name, scenario.style],
             stdout=out,
@@ -148,6 +155,19 @@ def wait(children: dict[str, subprocess.Popen[bytes]], seconds: float) -> None:
         time.sleep(0.5)
 
 
+def keep_only(place: Path, layout: str) -> None:
+    """Drop what the layout says was lost: the logs, the dumps, or all dumps but the first."""
+    dumps = sorted((place / "fr").iterdir())
+    if layout.endswith("dumps only"):
+        lost = [*place.glob("*.log"), place / "exit_codes.json"]
+    elif layout.endswith("first dump only"):
+        lost = dumps[1:]
+    else:
+        lost = dumps if layout.endswith("logs only") else []
+    for file in lost:
+        file.unlink()
+
+
 def record(
     name: str, scenario: Scenario, script: Path, out: Path, port: int, changes: dict[str, str | None], small: bool
 ) -> str:
@@ -158,7 +178,9 @@ def record(
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place / "scratch/small"], check=True)
     env = {**environment(place, port), "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": "50"}
     before = kernel_log()
-    children = start(name, scenario, script, place, env, changes)
+    if scenario.layout == "two jobs":
+        wait(start(name, scenario, script, place, {**env, "JOB": "0", "MASTER_PORT": str(port + 11)}, {}), LIMIT)
+    children = start(name, scenario, script, place, {**env, "JOB": "1"}, changes)
     wait(children, LIMIT)
     if scenario.layout.endswith("twice"):
         children = start(name, scenario, script, place, {**env, "MASTER_PORT": str(port + 11)}, changes)
@@ -178,6 +200,7 @@ def record(
     if small:
         subprocess.run(["umount", place / "scratch/small"], check=False)
     subprocess.run(["rm", "-rf", place / "scratch"], check=False)
+    keep_only(place, scenario.layout)
     if not any((place / "fr").iterdir()):
         (place / "fr").rmdir()
     truth = {

@@ -17,9 +17,9 @@ from tracecore.agent.component import Setting
 from tracecore.agent.configuration import ConfigurationError, read
 from tracecore.agent.exporters.kafka import KafkaExporter, Options
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
-from tracecore.agent.kafka.client import Connection, KafkaAuth, ProducerOptions, Sasl
+from tracecore.agent.kafka.client import Connection, KafkaAuth, LogsTopic, ProducerOptions, Sasl
 from tracecore.agent.options import SECOND
-from tracecore.agent.receivers.kafka import KafkaReceiver, LogsTopics
+from tracecore.agent.receivers.kafka import KafkaReceiver
 from tracecore.agent.receivers.kafka import Options as ReceiverOptions
 from tracecore.agent.telemetry import Meter
 from tracecore.agent.tls import ClientTls
@@ -134,7 +134,7 @@ def broker() -> Iterator[Brokers]:
 
 def received(brokers: Brokers, topic: str, count: int) -> list[Batch]:
     """What the receiver hands on of a topic, until so many records came."""
-    options = ReceiverOptions(brokers=brokers.addresses, logs=LogsTopics(topic=topic), initial_offset="earliest")
+    options = ReceiverOptions(brokers=brokers.addresses, logs=LogsTopic(topic=topic), initial_offset="earliest")
     taken: list[Batch] = []
     stop = threading.Event()
 

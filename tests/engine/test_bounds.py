@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 from tracecore.engine.engine import Engine, EngineLimits, EngineStats
-from tracecore.engine.keyed_windows import _level
 from tracecore.facts.fact import Fact
 from tracecore.patterns.config import SECOND
 from tracecore.patterns.contract import Key
@@ -33,12 +30,25 @@ def test_as_many_windows_as_allowed_are_kept() -> None:
         assert (engine.stats.windows, engine.stats.evicted_windows) == (count - dropped, dropped)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "total", "most"), [([9, 1, 5], 12, 6), ([4, 4, 4], 12, 4), ([4, 4, 5], 12, 4), ([100, 100], 30, 15)]
-)
-def test_the_largest_give_way_first(sizes: list[int], total: int, most: int) -> None:
-    assert _level(sizes, total) == most
-    assert sum(min(size, most) for size in sizes) <= total
+class FireByPod(FirePattern):
+    """Joins by pod, so that it has windows of its own."""
+
+    name = "fire_by_pod"
+
+    def keys(self, fact: Fact) -> tuple[Key, ...]:
+        return ((fact.pod,),) if fact.pod else ()
+
+
+def test_the_pattern_with_most_windows_gives_way() -> None:
+    engine = Engine([FirePattern(), FireByPod()], limits=EngineLimits(windows=64))
+    engine.add([smoke(i / 100, f"n{i}") for i in range(20)])
+    engine.add([smoke(1 + i / 100, "n0", pod=f"p{i:03d}") for i in range(200)])
+    engine.advance(at(4))
+    nodes, pods = (owner.windows for owner in engine._windows.patterns)
+    assert len(nodes) == 20
+    assert 64 - 64 // 16 <= len(nodes) + len(pods) <= 64
+    assert sorted(pods) == [(f"p{i:03d}",) for i in range(200 - len(pods), 200)]
+    assert engine.stats.evicted_windows == engine.stats.evicted_total == 200 - len(pods)
 
 
 def test_a_fact_at_the_watermark_is_not_late() -> None:

@@ -1,12 +1,12 @@
 """Sample mutations with a seed and count those that a test notices.
 
-    python -m tests.mutants --number 100 --seed 1        # or: make mutants
+    python -m tests.mutants --seed 1        # or: make mutants
 
-Running the whole suite for each of some 20,000 mutations takes days. This samples instead, and runs for each mutation
-only the tests that execute the changed line (`tests.mutants.covering`), the quickest first, in a forked process
-(`tests.mutants.trial`). Results are kept in `.cache/mutants` by seed: a run that was interrupted goes on where it
-stopped. It prints the survivors and fails below the committed floor. Mutations that change no behaviour are listed with
-the reason in `equivalent.txt` and do not count.
+Running the whole suite for each of some 8,500 mutations takes days. This samples instead, from each folder as many as
+it has a share of all (and at least some), and runs for each mutation only the tests that execute the changed line
+(`tests.mutants.covering`), the quickest first, in a forked process (`tests.mutants.trial`). Results are kept in
+`.cache/mutants` by seed: a run that was interrupted goes on where it stopped. It prints the survivors and fails below
+the committed floor. Mutations that change no behaviour are listed with the reason in `equivalent.txt` and do not count.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import gc
 import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -26,7 +27,7 @@ from typing import NamedTuple
 from tests.mutants.covering import FOLDERS as TESTED
 from tests.mutants.covering import Covering, record
 from tests.mutants.mutations import Mutation, Places
-from tests.mutants.trial import PASSED, module_of, preload, trial
+from tests.mutants.trial import PASSED, copy_of, module_of, preload, trial
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "src/tracecore"
@@ -34,8 +35,10 @@ FOLDERS = ("incidents", "patterns", "engine", "actions")
 CACHE = ROOT / ".cache" / "mutants"
 #: The share of mutations that tests must notice.
 FLOOR = 0.90
+#: The size of a sample, and how many of it are at least of one folder.
+NUMBER, LEAST = 120, 12
 #: Seconds of tests for one mutation, as recorded, and seconds until it is given up.
-MOST, LIMIT = 10.0, 400.0
+MOST, LIMIT = 30.0, 240.0
 KILLED, SURVIVED, UNDECIDED, EQUIVALENT = "killed", "SURVIVED", "undecided", "equivalent"
 
 
@@ -92,10 +95,12 @@ class Sample:
         for pid, entry in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
+                shutil.rmtree(copy_of(pid), ignore_errors=True)
                 yield pid, SURVIVED if status == PASSED else KILLED
             elif time.monotonic() - entry.begin > LIMIT:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
+                shutil.rmtree(copy_of(pid), ignore_errors=True)
                 yield pid, UNDECIDED
 
     def _note(self, entry: Running, found: str) -> None:
@@ -117,10 +122,22 @@ def equivalents() -> set[str]:
     return {paragraph.partition("\n")[2].strip() for paragraph in text.split("\n\n")}
 
 
+def sample_of(possible: list[Mutation], number: int, seed: int) -> list[Mutation]:
+    """Choose mutations of each folder: its share of all, and at least some."""
+    rng = random.Random(seed)
+    chosen: list[Mutation] = []
+    for folder in FOLDERS:
+        those = [mutation for mutation in possible if mutation.path.startswith(f"{SOURCE}/{folder}/")]
+        wanted = max(LEAST, round(number * len(those) / max(1, len(possible))))
+        chosen += rng.sample(those, min(wanted, len(those)))
+    rng.shuffle(chosen)
+    return chosen
+
+
 def main() -> int:
     """Run so many mutations and print the survivors."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--number", type=int, default=int(os.environ.get("MUTANTS", "100")))
+    parser.add_argument("--number", type=int, default=int(os.environ.get("MUTANTS", str(NUMBER))))
     parser.add_argument("--seed", type=int, default=int(os.environ.get("MUTANTS_SEED", "1")))
     parser.add_argument("--only", default="", help="only files whose path contains this")
     parser.add_argument("--jobs", type=int, default=2, help="mutations tried at the same time")
@@ -131,7 +148,7 @@ def main() -> int:
     files = [file for folder in FOLDERS for file in sorted((ROOT / SOURCE / folder).rglob("*.py"))]
     sources = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in files}
     possible = [m for path, text in sources.items() if options.only in path for m in Places(path, text).mutations()]
-    chosen = random.Random(options.seed).sample(possible, min(options.number, len(possible)))
+    chosen = sample_of(possible, options.number, options.seed)
     covering = record(ROOT, SOURCE, CACHE, again=options.record)
     results = CACHE / f"results-{options.seed}-{options.number}-{options.only.replace('/', '_')}.jsonl"
     if options.again and results.exists():
@@ -144,6 +161,10 @@ def main() -> int:
     killed, survivors = len(sample.with_result(KILLED)), sample.with_result(SURVIVED)
     decided = killed + len(survivors)
     share = killed / max(1, decided)
+    for folder in FOLDERS:
+        own = [f"{SOURCE}/{folder}/" in text for text in survivors]
+        those = [text for text in sample.with_result(KILLED) if text.startswith(f"{SOURCE}/{folder}/")]
+        print(f"{folder}: {len(those)} of {len(those) + sum(own)}")
     print(f"\n{killed} of {decided} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(possible):,} are possible")
     print(f"{len(sample.with_result(EQUIVALENT))} are equivalent, {len(sample.with_result(UNDECIDED))} undecided")
     print("\n".join(["survivors:", *survivors]) if survivors else "no survivors")

@@ -22,6 +22,8 @@ LONGEST = 8.0
 MOST = 40
 #: Folders of tests that are recorded, each by a process of its own.
 FOLDERS = ("engine", "incidents", "patterns", "actions", "diagnose")
+#: Code that tests start as a program of its own, where coverage.py does not see it, and the folder of these tests.
+STARTED = {"src/tracecore/actions/supervisor/": "tests/actions/supervisor/"}
 DURATIONS = "TRACECORE_TEST_DURATIONS"
 _durations: dict[str, float] = defaultdict(float)
 
@@ -89,6 +91,9 @@ class Covering:
         """Return the tests that execute one of these lines; of lines that run at import, those of the whole folder."""
         known = self._tests(path)
         found = self._known(test for line in lines for test in known.get(line, ()))
+        for code, tests in STARTED.items():
+            if path.startswith(code):
+                found += [t for t in self._known(self._durations) if t.startswith(tests) and t not in found]
         if found:
             return found
         beside = {name for record in self._records for name in record.measured_files()}
@@ -142,6 +147,6 @@ def _record(root: Path, source: str, cache: Path, folder: str) -> None:
     )
     options = ["-q", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.mutants.covering"]
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", *options]
-    chosen = ["-m", "not interop and not integration", f"tests/{folder}"]
+    chosen = ["-m", "not interop and not integration and not heavy", f"tests/{folder}"]
     durations = {DURATIONS: str(_file(cache, "durations", folder)), "PYTHONPATH": f"{root}/src:{root}"}
     subprocess.run([*command, *chosen], cwd=root, env={**os.environ, **durations}, check=False, stdout=sys.stderr)

@@ -8,7 +8,9 @@ import importlib.abc
 import importlib.util
 import os
 import resource
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -26,15 +28,19 @@ PASSED, NOTICED = 0, 1
 
 def preload(folders: Sequence[str]) -> None:
     """Import the program and all tests of these folders."""
-    # Cases are read here once, and not again in each trial.
-    cases.cases_of = functools.cache(cases.cases_of)
-    for kind in PATTERNS:
-        cases.cases_of(kind)
+    read_cases()
     quiet = os.open(os.devnull, os.O_WRONLY)
     kept = os.dup(1)
     os.dup2(quiet, 1)
     pytest.main([*PYTEST, "--collect-only", *folders])
     os.dup2(kept, 1)
+
+
+def read_cases() -> None:
+    """Read the cases of patterns once, and not again in each trial."""
+    cases.cases_of = functools.cache(cases.cases_of)
+    for kind in PATTERNS:
+        cases.cases_of(kind)
 
 
 def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[str], seconds: float) -> int:
@@ -59,8 +65,9 @@ def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[st
         os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
         # The process is ended by SIGXCPU, which the parent takes for a test that failed.
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
+        _make_copy(module, after)
         change(module, before, after)
-        if pattern and _cases_fail(pattern):
+        if pattern and fails_cases(pattern):
             os._exit(NOTICED)
         status = PASSED if not tests or pytest.main([*PYTEST, *tests]) in (0, 5) else NOTICED
     except BaseException:
@@ -69,7 +76,26 @@ def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[st
         os._exit(status)
 
 
-def _cases_fail(name: str) -> bool:
+def copy_of(pid: int) -> Path:
+    """Return the folder of the changed program of a trial; it is deleted when the trial has ended."""
+    return Path(tempfile.gettempdir(), f"tracecore-mutant-{pid}")
+
+
+def _make_copy(module: str, after: str) -> None:
+    """Let programs that tests start run the changed source: a folder of links to all files but the changed one."""
+    folder = copy_of(os.getpid())
+    path = Path(str(importlib.import_module(module).__file__))
+    source = next(parent for parent in path.parents if parent.name == "src")
+    subprocess.run(["cp", "-rs", str(source), str(folder)], check=True)
+    changed = folder / path.relative_to(source)
+    changed.unlink()
+    changed.write_text(after, encoding="utf-8")
+    os.environ["PYTHONPATH"] = f"{folder}:{os.environ.get('PYTHONPATH', '')}"
+    importlib.import_module(module).__file__ = str(changed)
+
+
+def fails_cases(name: str) -> bool:
+    """Return whether a case of this pattern fails."""
     from tracecore.diagnose.case_runner import run_case
     from tracecore.patterns import PATTERNS
     from tracecore.patterns.cases import cases_of
@@ -82,17 +108,25 @@ def change(module: str, before: str, after: str) -> None:
     """Let the running program use the changed source of a module."""
     if module == cases.__name__:
         cases.cases_of.cache_clear()  # type: ignore[attr-defined]
-    path = str(importlib.util.find_spec(module).origin)  # type: ignore[union-attr]
-    differing = _differing(compile(before, path, "exec"), compile(after, path, "exec"))
-    function = _function(importlib.import_module(module), differing.co_qualname) if differing else None
-    if differing is not None and function is not None:
-        function.__code__ = differing
+    if change_function(module, before, after):
         return
+    path = str(importlib.util.find_spec(module).origin)  # type: ignore[union-attr]
     # The change is outside of functions: import everything again, with the changed source.
     for name in list(sys.modules):
         if name.partition(".")[0] in ("tracecore", "tests"):
             del sys.modules[name]
     sys.meta_path.insert(0, _Changed(module, after, path))
+
+
+def change_function(module: str, before: str, after: str) -> bool:
+    """Give the one function that differs its changed code; return False where the change is outside of functions."""
+    path = str(importlib.util.find_spec(module).origin)  # type: ignore[union-attr]
+    differing = _differing(compile(before, path, "exec"), compile(after, path, "exec"))
+    function = _function(importlib.import_module(module), differing.co_qualname) if differing else None
+    if differing is None or function is None:
+        return False
+    function.__code__ = differing
+    return True
 
 
 def _differing(before: CodeType, after: CodeType) -> CodeType | None:

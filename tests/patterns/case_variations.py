@@ -7,14 +7,17 @@ recorded, so that a change of a detector shows every judgement that changes with
 
     python tests/patterns/case_variations.py            # record them anew, after a change that is meant
 
-A line is the case, the number of the variation, a digest of the verdicts' documents, and their headlines.
+A line is the case, the number of the variation, a digest of the verdicts' documents, and their headlines. Each case has
+the first variations; those from number 100 on change more, and are recorded where one of them notices a mutation of the
+detector that nothing else does (`tests.mutants.choosing`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,8 @@ from tracecore.signals.record import Source
 FOLDER = Path(__file__).resolve().parent / "variations"
 #: Variations of one case; from this number on the story happens twice; and the most facts of a case that is varied.
 NUMBER, EDITED, MOST = 8, 6, 60
+#: From this number on more is changed.
+CHANGED_MORE = 100
 IDENTITIES = ("node", "pod", "job", "rank", "gpu", "attempt")
 OTHERS: dict[str, tuple[Any, ...]] = {
     "node": ("n1", "n2", None),
@@ -45,12 +50,43 @@ OTHERS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def variations(kind: type[Pattern[Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the name of each variation and the verdicts on it, as they are recorded."""
-    for case in cases_of(kind):
-        if 0 < len(case.arrivals) <= MOST:
-            for number in range(NUMBER):
-                yield f"{case.name} {number}", _verdicts(settings_for(kind, case), case, number)
+def names(kind: type[Pattern[Any]]) -> list[str]:
+    """Return the variations that are recorded or belong to every case."""
+    first = [f"{name} {number}" for name in _cases(kind) for number in range(NUMBER)]
+    chosen = [name for name in recorded(kind) if name.rpartition(" ")[0] in _cases(kind)]
+    return list(dict.fromkeys([*first, *chosen]))
+
+
+def candidates(kind: type[Pattern[Any]], number: int) -> list[str]:
+    """Return the names of so many further variations of each case."""
+    return [f"{name} {CHANGED_MORE + n}" for n in range(number) for name in _cases(kind)]
+
+
+def verdicts(kind: type[Pattern[Any]], name: str) -> str:
+    """Return the verdicts on a variation as they are recorded."""
+    case, _, number = name.rpartition(" ")
+    return _verdicts(settings_for(kind, _cases(kind)[case]), _cases(kind)[case], int(number))
+
+
+@cache
+def _cases(kind: type[Pattern[Any]]) -> dict[str, Case]:
+    return {case.name: case for case in cases_of(kind) if 0 < len(case.arrivals) <= MOST}
+
+
+@cache
+def _values(kind: type[Pattern[Any]]) -> dict[tuple[type[Fact], str], list[Any]]:
+    """Return the values of each field of each type of fact in the cases of a pattern, in a fixed order."""
+    known: dict[tuple[type[Fact], str], dict[Any, None]] = {}
+    for case in _cases(kind).values():
+        for arrival in case.arrivals:
+            fact = arrival.fact
+            for field in msgspec.structs.fields(fact):
+                if field.name not in (*TIME_FIELDS, "time", "source"):
+                    values = known.setdefault((type(fact), field.name), {})
+                    values[getattr(fact, field.name)] = None
+                    if field.default is None or isinstance(field.default, bool):
+                        values[field.default] = None
+    return {name: list(values) for name, values in known.items() if len(values) > 1}
 
 
 def recorded(kind: type[Pattern[Any]]) -> dict[str, str]:
@@ -63,10 +99,13 @@ def recorded(kind: type[Pattern[Any]]) -> dict[str, str]:
 def _verdicts(pattern: Pattern[Any], case: Case, number: int) -> str:
     rng = random.Random(f"{pattern.name} {case.name} {number}")
     facts = [arrival.fact for arrival in case.arrivals]
-    if number >= EDITED:
+    if number >= EDITED and (number < CHANGED_MORE or rng.random() < 0.3):
         _happen_again(rng, pattern, facts)
     for _ in range(rng.choice((1, 2, 3))):
         _edit(rng, pattern, facts)
+    if number >= CHANGED_MORE:
+        for _ in range(rng.choice((1, 2, 4))):
+            _exchange(rng, _values(type(pattern)), facts)
     end = max([fact.end for fact in facts] + [e.at for e in case.expectations]) + rng.choice((0, pattern.horizon))
     said = standing(Engine([pattern]).replay(facts, until=end))
     digest = hashlib.sha256(render(said).encode()).hexdigest()[:10]
@@ -123,6 +162,16 @@ def _edit(rng: random.Random, pattern: Pattern[Any], facts: list[Fact]) -> None:
             facts[place] = msgspec.structs.replace(fact, **{name: rng.choice((value + 1, value * 2, value // 2, 0))})
 
 
+def _exchange(rng: random.Random, values: dict[tuple[type[Fact], str], list[Any]], facts: list[Fact]) -> None:
+    """Give one field of one fact another value that it has in some case, or none."""
+    place = rng.randrange(len(facts))
+    fact = facts[place]
+    known = [name for name in fact.__struct_fields__ if (type(fact), name) in values]
+    if known:
+        name = rng.choice(known)
+        facts[place] = msgspec.structs.replace(fact, **{name: rng.choice(values[type(fact), name])})
+
+
 def _moved(fact: Fact, time: int) -> Fact:
     """Return the fact at another time, with the other times that it names."""
     times = {name: getattr(fact, name) for name in TIME_FIELDS & set(fact.__struct_fields__)}
@@ -130,8 +179,13 @@ def _moved(fact: Fact, time: int) -> Fact:
     return msgspec.structs.replace(fact, time=time, **moved)
 
 
+def record(kind: type[Pattern[Any]], which: Iterable[str]) -> None:
+    """Record the verdicts on these variations."""
+    lines = [f"{name}: {verdicts(kind, name)}\n" for name in which]
+    (FOLDER / f"{kind.name}.txt").write_text("".join(lines), encoding="utf-8")
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for pattern in PATTERNS:
-        lines = [f"{name}: {verdicts}\n" for name, verdicts in variations(pattern)]
-        (FOLDER / f"{pattern.name}.txt").write_text("".join(lines), encoding="utf-8")
+        record(pattern, names(pattern))

@@ -193,7 +193,7 @@ class FreshWindow(FactWindow):
     """Makes its indexes anew for every question."""
 
     def grouped(self, kind: type[Fact], by: Any) -> Any:
-        self.indexes = None
+        self.indexes = {}
         return super().grouped(kind, by)
 
 

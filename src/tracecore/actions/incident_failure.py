@@ -126,7 +126,7 @@ def _reason(incident: Incident) -> str | None:
 def _status(incident: Incident, attempt: JobAttempt | None) -> ExitStatus | None:
     """Return how the suspect ended, else the launcher, else anybody."""
     if attempt is None or (incident.root is None and any(isinstance(f, StackPrinted) for f in incident.evidence)):
-        # Who printed its stack and ended was ended by its timer, which says nothing of the program.
+        # A process that printed its stack and ended was ended by its timer; its status says nothing about the program.
         return None
     ended = attempt.ended
     for rank in (*incident.suspects.ranks, -1):

@@ -189,7 +189,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.warns.search(first)) and not self.errs.search(first)
 
     def _of_fact(self, fact: Fact) -> tuple[tuple[int, Rule, Condition], ...]:
-        # What was tried again has not failed.
+        # An operation that was retried has not failed.
         return () if getattr(fact, "retried", False) else self.by_fact.get(type(fact), ())
 
 

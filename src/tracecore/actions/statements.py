@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Lines with a phrase that are looked at, from either end of the tail.
 MAX_PHRASES: Final = 200
-#: So many steps after a statement of a process nobody names, and it was survived: one or two may be another's.
+#: A statement without a rank was survived if so many steps follow: one or two may be another process's.
 STEPS_AFTER: Final = 3
 #: An uncaught error ends its process in much less than that; two causes of one process further apart are two.
 LATER_NS: Final = 120 * 1_000_000_000
@@ -105,7 +105,7 @@ def decisive(found: Sequence[Statement], *, ended: bool = True, healthy: bool = 
             said = [one for one in said if one.complains or ended or one.fact is not None]
             said = [one for one in said if not one.warned] or said
         if said:
-            # The first failure drags the others along.
+            # The first failure causes the others.
             return min(reversed(said), key=_rank_of_evidence) if role == "talk" else _first(said, standing)
     return None
 
@@ -269,7 +269,7 @@ def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
 
 
 def _lasting(found: Sequence[Statement], progress: Sequence[Made]) -> int:
-    """The last attempt that got anywhere, or failed for a reason of its own.
+    """Return the last attempt that made progress, or failed for a reason of its own.
 
     A start that only hears its peers fail has survived nothing: what ended the attempt before it still stands.
     """

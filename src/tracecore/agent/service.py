@@ -28,7 +28,7 @@ log = logging.getLogger("tracecore.agent")
 PULSE: Final = 1.0
 SHORTEST: Final = 0.005
 AGAIN: Final = 0.05
-#: Nobody waits for anything.
+#: No component has work that is due.
 NEVER: Final = 1 << 63
 #: Seconds that a stop may take.
 DRAIN: Final = 10.0

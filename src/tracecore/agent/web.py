@@ -14,7 +14,7 @@ from tracecore.agent.telemetry import Telemetry
 
 log = logging.getLogger("tracecore.agent")
 
-#: Who asks at a time: a few probes and a scraper.
+#: Connections at a time: a few probes and a scraper.
 CONNECTIONS: Final = 32
 
 Health = Callable[[], tuple[bool, dict[str, str]]]

@@ -14,6 +14,7 @@ import click
 
 from tracecore.cli.output import Group, can_redraw, format_option, json_text, print_json
 from tracecore.cli.ray_option import ray_option
+from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
     from tracecore.archive.comparison import Comparison
@@ -139,11 +140,11 @@ def diagnose_(
 
 
 def _summary(summary: Summary) -> str:
-    lines = [f"{_count(summary.bundles, 'bundle')}: {summary.done:,} diagnosed now, {summary.before:,} before"]
+    lines = [f"{counted(summary.bundles, 'bundle')}: {summary.done:,} diagnosed now, {summary.before:,} before"]
     explained = summary.incidents - summary.unexplained
     lines.append(
-        f"{_count(summary.incidents, 'incident')}: {explained:,} with a cause, {summary.unexplained:,} unexplained; "
-        f"{_count(summary.healthy, 'bundle')} without an incident"
+        f"{counted(summary.incidents, 'incident')}: {explained:,} with a cause, {summary.unexplained:,} unexplained; "
+        f"{counted(summary.healthy, 'bundle')} without an incident"
         + (f", {summary.nothing_read:,} with nothing to read" if summary.nothing_read else "")
     )
     if summary.causes:
@@ -152,10 +153,6 @@ def _summary(summary: Summary) -> str:
         lines += ["", *(f"  {name:<{wide}}  {count:>6,}" for name, count in causes.items())]
     lines += _errors(summary.errors, "without a diagnosis")
     return "\n".join(lines)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _errors(errors: list[tuple[str, str]], what: str) -> list[str]:

@@ -94,7 +94,7 @@ class _Lane:
     def kept(self) -> list[Progress]:
         found = {fact.source.offset: fact for fact in (*self.edges.values(), *self.spread)}
         ordered = sorted(found.values(), key=lambda fact: (fact.time, fact.source.offset))
-        # Whoever is followed closely by reports that were left out stands for them, up to the next that is kept.
+        # A report that is kept stands for the dropped reports that follow closely, up to the next kept one.
         after = [fact.time for fact in ordered[1:]]
         if self.last is not None:
             after.append(self.last.time)

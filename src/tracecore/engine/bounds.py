@@ -9,9 +9,8 @@ class EngineLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of what the engine holds. Beyond them the oldest facts and windows are dropped and counted.
 
     Args:
-        window: facts in one window, unless its pattern says less.
-        total: facts in all windows together; a fact that three patterns need counts three times, and once while it
-            waits to be put into their windows.
+        window: facts in one window.
+        total: facts in all windows together; a fact that three patterns need counts three times.
         windows: windows in all; those that were touched least recently go first.
         future: facts kept back because they carry a time that has not come.
         past: ended verdicts whose revision is remembered.

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from collections import OrderedDict
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from tracecore.patterns.contract import Verdict, rfc3339
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-Status: TypeAlias = Literal["active", "cleared"]
+    from tracecore.engine.bounds import EngineLimits, EngineStats
+    from tracecore.engine.window import FactWindow
+    from tracecore.patterns.contract import Key
+    from tracecore.signals.record import Source
+
+_end = attrgetter("end")
 
 
 class Emission(msgspec.Struct, frozen=True, gc=False):
@@ -28,7 +35,7 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
     """
 
     revision: int
-    status: Status
+    status: Literal["active", "cleared"]
     verdict: Verdict
     at: int
 
@@ -52,7 +59,86 @@ class Emission(msgspec.Struct, frozen=True, gc=False):
 
 def standing(emissions: Iterable[Emission]) -> list[Emission]:
     """Return the last emission of every id that was not retracted, in the order of first emissions."""
-    last: dict[str, Emission] = {}
-    for emission in emissions:
-        last[emission.id] = emission
+    last = {emission.id: emission for emission in emissions}
     return [emission for emission in last.values() if emission.status == "active"]
+
+
+class Revisions:
+    """Compares the verdicts on a window with those emitted before, and numbers what changed.
+
+    Args:
+        limits: bound how many ended episodes are remembered.
+        stats: counters to keep.
+    """
+
+    def __init__(self, limits: EngineLimits, stats: EngineStats) -> None:
+        self._limits = limits
+        self._stats = stats
+        #: The last revision of ended episodes: one that comes back goes on counting.
+        self._ended: OrderedDict[tuple[int, Key, str | Source], int] = OrderedDict()
+
+    def compare(self, window: FactWindow, verdicts: Sequence[Verdict], final: int, instant: int) -> list[Emission]:
+        """Return emissions for the differences, and remember the verdicts as standing.
+
+        Args:
+            final: a verdict with evidence before this event time is neither emitted, nor revised, nor retracted.
+        """
+        # Mostly all that was said still holds, and what is new comes after it.
+        holds = verdicts[: len(window.said)] == window.said
+        fresh = verdicts[len(window.said) :] if holds else verdicts
+        if holds and not fresh:
+            return []
+        final = max(final, window.floor)
+        before = window.standing
+        after = dict(before) if holds else {}
+        out: list[Emission] = []
+        # If several verdicts name one episode, the last counts.
+        for verdict in {verdict.episode: verdict for verdict in fresh}.values():
+            last = before.get(verdict.episode)
+            if last is None:
+                if _begin(verdict) < final:
+                    self._stats.beyond_horizon += 1
+                    continue
+                revision = 1 + self._ended.pop((window.pattern, window.key, verdict.episode), 0)
+                last = Emission(revision, "active", verdict, instant)
+                out.append(last)
+            elif last.verdict != verdict and min(_begin(last.verdict), _begin(verdict)) >= final:
+                alike = _alike(last.verdict, verdict)
+                last = Emission(last.revision + (not alike), "active", verdict, instant)
+                if not alike:
+                    out.append(last)
+            after[verdict.episode] = last
+        self._stats.emitted += len(out)
+        for episode, last in before.items():
+            if episode not in after:
+                if _begin(last.verdict) >= final:
+                    last = Emission(last.revision + 1, "cleared", last.verdict, instant)
+                    self._stats.cleared += 1
+                    out.append(last)
+                self._remember(window, episode, last)
+        window.standing, window.said = after, verdicts
+        return out
+
+    def forget(self, window: FactWindow) -> None:
+        """Remember the revisions of a window that is dropped."""
+        for episode, last in window.standing.items():
+            self._remember(window, episode, last)
+
+    def _remember(self, window: FactWindow, episode: str | Source, last: Emission) -> None:
+        self._ended[window.pattern, window.key, episode] = last.revision
+        if len(self._ended) > self._limits.past:
+            self._ended.popitem(last=False)
+
+
+def _alike(one: Verdict, other: Verdict) -> bool:
+    """Whether two verdicts have the same document and name the same suspects. Cheap comparisons come first."""
+    return (
+        [fact.uid for fact in one.evidence()] == [fact.uid for fact in other.evidence()]
+        and one.suspects() == other.suspects()
+        and repr(one.document()) == repr(other.document())
+    )
+
+
+def _begin(verdict: Verdict) -> int:
+    """Return the time of the oldest evidence."""
+    return min(map(_end, verdict.evidence()), default=verdict.time)

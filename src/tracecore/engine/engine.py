@@ -23,12 +23,13 @@ from __future__ import annotations
 import heapq
 import logging
 from bisect import bisect_right
+from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from tracecore.engine.bounds import EngineLimits, EngineStats
+from tracecore.engine.emission import Revisions
 from tracecore.engine.keyed_windows import KeyedWindows
-from tracecore.engine.revisions import Revisions
 from tracecore.engine.window import CHANGED, CURRENT, DORMANT, TRIGGERED
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ class Engine:
         if self.clock is None:
             self.clock = min(now, pending[0].time) if pending else now
         now = max(now, self.clock)
-        self._count_late(pending, self.clock - self.lateness)
+        watermark = self.clock - self.lateness
+        self.stats.late += sum(fact.end < watermark for fact in takewhile(lambda fact: fact.time < watermark, pending))
         out: list[Emission] = []
         taken = 0
         while True:
@@ -146,7 +148,7 @@ class Engine:
             if taken < len(pending) and pending[taken].time < now:
                 step = min(now, max(pending[taken].time + self.lateness, self.clock))
             while True:
-                instant = min(step, self._next_timer(step))
+                instant = min(step, max(self._timers[0][0], self.clock)) if self._timers else step
                 ahead = self.skew if instant == now else 0
                 begin, taken = taken, bisect_right(pending, instant + ahead, taken, key=_time)
                 self._windows.insert(pending[begin:taken], self.clock)
@@ -160,50 +162,23 @@ class Engine:
             self._windows.prune(step)
             if step >= now:
                 break
-        self._hold_back(pending[taken:])
+        # Facts that carry a time that has not come wait for it.
+        self._pending = pending[taken : taken + self.limits.future]
+        self.stats.future += len(pending) - taken - len(self._pending)
         return out
-
-    def _count_late(self, pending: Iterable[Fact], watermark: int) -> None:
-        for fact in pending:
-            if fact.time >= watermark:
-                break
-            self.stats.late += fact.end < watermark
-
-    def _hold_back(self, future: list[Fact]) -> None:
-        """Keep facts whose time has not come."""
-        if len(future) > self.limits.future:
-            self.stats.future += len(future) - self.limits.future
-            del future[self.limits.future :]
-        self._pending = future
-
-    # -- timers -------------------------------------------------------------------------------------------------------
 
     def _set_timer(self, window: FactWindow, instant: int) -> None:
         if window.timer is None or instant < window.timer:
             window.timer = instant
             heapq.heappush(self._timers, (instant, window.pattern, window.key))
 
-    def _timed(self, timer: tuple[int, int, Key]) -> FactWindow | None:
-        """Return the window of a timer that was neither moved nor dropped."""
-        instant, pattern, key = timer
-        window = self._windows.patterns[pattern].windows.get(key)
-        return window if window is not None and window.timer == instant else None
-
-    def _next_timer(self, until: int) -> int:
-        """Return the instant of the next timer, or `until` if none comes earlier."""
-        assert self.clock is not None
-        while self._timers:
-            if self._timed(self._timers[0]) is not None:
-                return min(until, max(self._timers[0][0], self.clock))
-            heapq.heappop(self._timers)
-        return until
-
     def _fire_timers(self, instant: int) -> list[FactWindow]:
-        """Return the windows whose timers have come."""
+        """Return the windows whose timers have come. Those of windows evaluated or dropped since are void."""
         fired = []
         while self._timers and self._timers[0][0] <= instant:
-            window = self._timed(heapq.heappop(self._timers))
-            if window is not None:
+            _, pattern, key = heapq.heappop(self._timers)
+            window = self._windows.patterns[pattern].windows.get(key)
+            if window is not None and window.timer is not None and window.timer <= instant:
                 window.timer = None
                 fired.append(window)
         return fired
@@ -225,10 +200,13 @@ class Engine:
     def _evaluate(self, windows: list[FactWindow], instant: int) -> list[Emission]:
         """Evaluate windows; emissions are in the order of patterns and keys."""
         found = []
+        most = self.limits.window + self.limits.window // SLACK
         for window in windows:
             owner = self._windows.patterns[window.pattern]
-            if window.size > owner.limit + owner.limit // SLACK:
-                self._trim(owner, window)
+            if window.size > most:
+                dropped = window.trim(self.limits.window)
+                self.stats.held -= dropped
+                self.stats.evicted_window += dropped
             window.state = CURRENT
             window.evaluated, window.evaluated_size = instant, window.size
             window.timer = None
@@ -237,7 +215,7 @@ class Engine:
             except Exception:
                 if self.strict:
                     raise
-                window.reads = owner.needs
+                window.wakes = frozenset(owner.pattern.needs)
                 name = owner.pattern.name
                 self.stats.errors[name] = self.stats.errors.get(name, 0) + 1
                 log.exception("pattern %s failed on window %s", name, window.key)
@@ -253,26 +231,19 @@ class Engine:
 
     def _verdicts(self, owner: PatternWindows, window: FactWindow, instant: int) -> Sequence[Verdict]:
         """Return the verdicts on a window, and set its next timer."""
-        if owner.triggers and not any(map(window.facts.get, owner.triggers)):
-            window.state = DORMANT
+        if not any(map(window.facts.get, owner.triggers)):
+            window.state, window.wakes = DORMANT, owner.triggers
             return ()
         self.stats.evaluations += 1
-        window.reading = set()
-        try:
-            verdicts = owner.pattern.evaluate(window, instant)
-            due = None if owner.due is None else owner.due(window, instant)
-            reads = frozenset(window.reading)
-        finally:
-            window.reading = None
-        window.reads = owner.read.setdefault(reads, reads)
+        reading = window.reading = set()
+        verdicts = owner.pattern.evaluate(window, instant)
+        due = owner.pattern.due(window, instant)
+        window.reading = None
+        reads = frozenset(reading)
+        window.wakes = owner.read.setdefault(reads, reads)
         if due is not None and due > instant:
             self._set_timer(window, due)
         return verdicts
-
-    def _trim(self, owner: PatternWindows, window: FactWindow) -> None:
-        dropped = window.trim(owner.limit)
-        self.stats.held -= dropped
-        self.stats.evicted_window += dropped
 
 
 def _pause(window: FactWindow) -> int:

@@ -34,25 +34,24 @@ class NodeFacts:
         #: By node the windows that received a trigger from there, each with the time of its last.
         self._windows: dict[str, dict[Key, int]] = {}
 
-    def deliveries(self, fact: Fact) -> list[tuple[Fact, Key]]:
-        """Return what goes where because of this fact: itself, and node-scoped facts that waited for it."""
-        own = self._keys(fact)
-        out = [(fact, key) for key in own]
+    def joined(self, fact: Fact, own: tuple[Key, ...]) -> list[tuple[Fact, Key]]:
+        """Return what else goes where because of a fact that has gone to its own windows."""
         node, kind = fact.node, type(fact)
-        if node is None or not own:
-            return out
+        if node is None:
+            return []
         if kind in self._node_scoped and fact.job is None:
             self._remember(node, fact)
-            out += [(fact, key) for key in self._windows.get(node, ()) if key not in own]
-        elif kind in self._triggers:
-            windows = self._windows.setdefault(node, {})
-            for key in own:
-                if key not in windows:
-                    waiting = self._facts.get(node, {}).values()
-                    out += [(other, key) for other in waiting if key not in self._keys(other)]
-                windows[key] = max(fact.time, windows.get(key, fact.time))
-            if len(self._windows) > MOST_NODES:
-                del self._windows[next(iter(self._windows))]
+            return [(fact, key) for key in self._windows.get(node, ()) if key not in own]
+        if kind not in self._triggers:
+            return []
+        out = []
+        windows = self._windows.setdefault(node, {})
+        for key in own:
+            if key not in windows:
+                out += [(other, key) for other in self._facts.get(node, {}).values() if key not in self._keys(other)]
+            windows[key] = max(fact.time, windows.get(key, fact.time))
+        if len(self._windows) > MOST_NODES:
+            del self._windows[next(iter(self._windows))]
         return out
 
     def _remember(self, node: str, fact: Fact) -> None:
@@ -66,11 +65,7 @@ class NodeFacts:
 
     def prune(self, cutoff: int) -> None:
         """Forget facts and windows from before this time."""
-        for node, facts in list(self._facts.items()):
-            self._facts[node] = {place: fact for place, fact in facts.items() if fact.end >= cutoff}
-            if not self._facts[node]:
-                del self._facts[node]
-        for node, windows in list(self._windows.items()):
-            self._windows[node] = {key: time for key, time in windows.items() if time >= cutoff}
-            if not self._windows[node]:
-                del self._windows[node]
+        facts = ((node, {n: f for n, f in known.items() if f.end >= cutoff}) for node, known in self._facts.items())
+        self._facts = {node: kept for node, kept in facts if kept}
+        windows = ((node, {k: t for k, t in known.items() if t >= cutoff}) for node, known in self._windows.items())
+        self._windows = {node: kept for node, kept in windows if kept}

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
+from collections import Counter
+from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -13,6 +17,7 @@ from tracecore.facts.fact import order
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from tracecore.engine.emission import Emission
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Verdict
     from tracecore.signals.record import Source
@@ -23,25 +28,10 @@ if TYPE_CHECKING:
 #: States of a window: it holds no trigger; nothing changed since its evaluation; facts came; a trigger came.
 DORMANT, CURRENT, CHANGED, TRIGGERED = range(4)
 
+NOTHING: Mapping[str | Source, Emission] = MappingProxyType({})
+
 _time = attrgetter("time")
 _uid = attrgetter("uid")
-
-
-class Standing(msgspec.Struct, gc=False):
-    """A verdict that was emitted and not retracted."""
-
-    verdict: Verdict
-    revision: int
-
-
-class Index:
-    """Facts of one type, grouped by a function of the fact; `seen` counts the facts that are in it."""
-
-    __slots__ = ("groups", "seen")
-
-    def __init__(self) -> None:
-        self.groups: dict[Any, list[Any]] = {}
-        self.seen = 0
 
 
 class FactWindow(msgspec.Struct, eq=False, gc=False):
@@ -56,12 +46,12 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         oldest: no fact is older than this.
         facts: by type, each sorted by (time, uid).
         size: the number of facts.
-        indexes: made by `grouped`, kept up to date with the facts.
-        standing: emitted verdicts by episode.
-        said: the verdicts of the last evaluation, if all of them stand unchanged.
+        indexes: made by `grouped`: how many facts of a type were grouped, and the groups.
+        standing: the last emission of each episode that was not retracted.
+        said: the verdicts of the last evaluation.
         state: whether it is to be evaluated; see `DORMANT`.
-        reads: fact types that the last evaluation asked for; no other fact can change its verdicts.
-        reading: the same, while it is evaluated.
+        wakes: fact types that call for an evaluation: triggers, or those that the last evaluation asked for.
+        reading: fact types that were asked for, while it is evaluated.
         evaluated: the time of the last evaluation.
         evaluated_size: the number of facts at that time.
         unchanged: evaluations since the last one that changed something.
@@ -75,17 +65,17 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     oldest: int = 0
     facts: dict[type[Fact], list[Any]] = msgspec.field(default_factory=dict)
     size: int = 0
-    indexes: dict[tuple[type[Fact], Callable[[Any], Any]], Index] | None = None
-    standing: dict[str | Source, Standing] | None = None
+    indexes: dict[tuple[type[Fact], Callable[[Any], Any]], tuple[int, dict[Any, list[Any]]]] = {}
+    standing: Mapping[str | Source, Emission] = NOTHING
     said: Sequence[Verdict] = ()
     state: int = 0
-    reads: frozenset[type[Fact]] = frozenset()
+    wakes: frozenset[type[Fact]] = frozenset()
     reading: set[type[Fact]] | None = None
     evaluated: int = 0
     evaluated_size: int = 0
     unchanged: int = 0
     timer: int | None = None
-    floor: int | None = None
+    floor: int = 0
 
     def of(self, kind: type[F]) -> Sequence[F]:
         if self.reading is not None:
@@ -93,25 +83,18 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         return self.facts.get(kind, ())
 
     def grouped(self, kind: type[F], by: Callable[[F], K]) -> Mapping[K, Sequence[F]]:
-        if self.reading is not None:
-            self.reading.add(kind)
-        if self.indexes is None:
-            self.indexes = {}
-        index = self.indexes.get((kind, by))
-        if index is None:
-            index = self.indexes[kind, by] = Index()
-        facts = self.facts.get(kind)
-        if facts is not None and index.seen < len(facts):
-            groups = index.groups
-            for fact in facts[index.seen :] if index.seen else facts:
+        facts = self.of(kind)
+        seen, groups = self.indexes.get((kind, by)) or (0, {})
+        if seen < len(facts):
+            for fact in facts[seen:] if seen else facts:
                 name = by(fact)
                 group = groups.get(name)
                 if group is None:
                     groups[name] = [fact]
                 else:
                     group.append(fact)
-            index.seen = len(facts)
-        return index.groups
+            self.indexes[kind, by] = len(facts), groups
+        return groups
 
     def add(self, fact: Fact) -> bool:
         """Insert this fact; False if the window already holds it.
@@ -119,31 +102,23 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         A fact that repeats another with a larger count replaces it.
         """
         kind, time = type(fact), fact.time
-        facts = self.facts.get(kind)
-        if time < self.oldest:
-            self.oldest = time
-        if not facts:
-            self.facts[kind] = [fact]
-            self.size += 1
-            return True
-        if time > facts[-1].time:
+        facts = self.facts.setdefault(kind, [])
+        self.oldest = min(self.oldest, time)
+        if not facts or time > facts[-1].time:
             facts.append(fact)
             self.size += 1
             return True
+        # Many logs tell time by the second, so many facts can share a time; to compare uids is slow.
         place = bisect_left(facts, time, key=_time)
-        if facts[place].time == time:
-            # Many logs tell time by the second, so many facts can share a time.
-            place = bisect_left(facts, fact.uid, place, bisect_right(facts, time, place, key=_time), key=_uid)
-            if place < len(facts):
-                present = facts[place]
-                if present.time == time and present.uid == fact.uid:
-                    if not _supersedes(fact, present):
-                        return False
-                    facts[place] = fact
-                    self._drop_indexes(kind)
-                    return True
-        facts.insert(place, fact)
-        self.size += 1
+        end = bisect_right(facts, time, place, key=_time)
+        place = bisect_left(facts, fact.uid, place, end, key=_uid)
+        if place < end and facts[place].uid == fact.uid:
+            if not _supersedes(fact, facts[place]):
+                return False
+            facts[place] = fact
+        else:
+            facts.insert(place, fact)
+            self.size += 1
         self._drop_indexes(kind)
         return True
 
@@ -171,23 +146,14 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
 
     def trim(self, limit: int) -> int:
         """Forget the oldest facts until at most `limit` remain, raise the floor, and return how many went."""
-        excess = self.size - limit
-        if excess <= 0:
-            return 0
-        everything = sorted((fact for facts in self.facts.values() for fact in facts[:excess]), key=order)
-        gone = everything[:excess]
-        for fact in gone:
-            self._drop_indexes(type(fact))
-        removed = set(map(id, gone))
-        for kind, facts in self.facts.items():
-            self.facts[kind] = [fact for fact in facts if id(fact) not in removed]
-        self.size -= excess
-        self.raise_floor(gone[-1].time + 1)
-        return excess
-
-    def raise_floor(self, time: int) -> None:
-        """Remember that facts before this time were dropped."""
-        self.floor = time if self.floor is None else max(self.floor, time)
+        gone = heapq.nsmallest(self.size - limit, chain.from_iterable(self.facts.values()), key=order)
+        for kind, number in Counter(map(type, gone)).items():
+            del self.facts[kind][:number]
+            self._drop_indexes(kind)
+        if gone:
+            self.size -= len(gone)
+            self.floor = max(self.floor, gone[-1].time + 1)
+        return len(gone)
 
 
 def _supersedes(fact: Fact, present: Fact) -> bool:
@@ -197,6 +163,4 @@ def _supersedes(fact: Fact, present: Fact) -> bool:
     """
     if fact == present:
         return False
-    if (fact.count, fact.end) != (present.count, present.end):
-        return (fact.count, fact.end) > (present.count, present.end)
-    return repr(fact) > repr(present)
+    return (fact.count, fact.end, repr(fact)) > (present.count, present.end, repr(present))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from tracecore.signals.record import Source
-
-if TYPE_CHECKING:
-    pass
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag=True, tag_field="fact", omit_defaults=True):

@@ -42,7 +42,9 @@ _Waiting = tuple[int, str, int, str, str, int, Fact]
 
 
 class _State:
-    __slots__ = ("attempt", "checkpoints", "ended", "last", "pending", "phase", "saved", "since", "stated", "step")
+    __slots__ = (
+        "attempt", "checkpoints", "ended", "last", "latest", "pending", "phase", "saved", "since", "stated", "step",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.attempt = 0
@@ -50,12 +52,13 @@ class _State:
         self.phase: str | None = None
         #: The step of the last checkpoint that was saved.
         self.saved: int | None = None
-        #: Checkpoint phases begun and not ended.
-        self.checkpoints: set[str] = set()
+        #: Checkpoint phases begun and not ended, and where they began.
+        self.checkpoints: dict[str, tuple[int, str, int]] = {}
         #: When the last progress was made; None before the first.
         self.since: int | None = None
-        #: The fact that made it.
+        #: The fact that made it, and its place in the order of the stream.
         self.last: Fact | None = None
+        self.latest: tuple[int, str, int] | None = None
         self.ended = False
         #: Length of the current stall as last stated, nanoseconds.
         self.stated = 0
@@ -254,6 +257,8 @@ def _advances(state: _State, fact: Fact) -> bool:
     """The fact is progress, seen from what came before it."""
     if fact.attempt > state.attempt or state.since is None:
         return True
+    if _is_older(state, fact):
+        return False
     if isinstance(fact, CheckpointPhase):
         # Some say only that a checkpoint was saved: of another step than the last one, that is progress as well.
         another = fact.event == "end" and fact.step is not None and fact.step != state.saved
@@ -266,6 +271,15 @@ def _advances(state: _State, fact: Fact) -> bool:
         return state.step is None and (fact.loss is not None or fact.iter_time_s is not None)
     # A report that stands for others stands for steps that were made after it.
     return fact.step != state.step or fact.end > fact.time
+
+
+def _place(fact: Fact) -> tuple[int, str, int]:
+    return fact.time, fact.source.path, fact.source.offset
+
+
+def _is_older(state: _State, fact: Fact) -> bool:
+    """Whether a fact that arrives now was written before the last progress."""
+    return state.latest is not None and _place(fact) < state.latest and fact.end <= (state.since or 0)
 
 
 def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
@@ -281,19 +295,21 @@ def _apply(state: _State, fact: Fact, *, over: bool, advances: bool) -> None:
         state.step = state.phase = state.saved = None
     if isinstance(fact, CheckpointPhase):
         if fact.event == "begin":
-            state.checkpoints.add(fact.phase)
-        else:
-            state.checkpoints.discard(fact.phase)
+            if not _is_older(state, fact):
+                state.checkpoints[fact.phase] = _place(fact)
+        elif state.checkpoints.get(fact.phase, _place(fact)) <= _place(fact):
+            state.checkpoints.pop(fact.phase, None)
         if fact.event == "end":
             state.saved = fact.step
     if not advances:
         return
     # A report may stand for several that followed each other closely.
     state.since = fact.end if state.since is None else max(state.since, fact.end)
-    state.last, state.stated, state.ended = fact, 0, False
+    state.last, state.latest, state.stated, state.ended = fact, _place(fact), 0, False
     if isinstance(fact, Progress):
         # A step made while a checkpoint is being written in the background: it does not hold up the training.
-        state.checkpoints.clear()
+        place = _place(fact)
+        state.checkpoints = {phase: began for phase, began in state.checkpoints.items() if began > place}
         state.phase = fact.phase
         if fact.step is not None:
             state.step = fact.step

@@ -9,7 +9,7 @@ from typing import Final
 #: Lines of one fact, and characters of a line.
 MAX_LINES: Final = 8
 MAX_LINE: Final = 1 << 10
-#: Characters of all lines that are kept; those that were asked for or given least recently go first.
+#: Characters of all lines that are kept; those that were given first go first.
 MAX_KEPT: Final = 16 << 20
 
 

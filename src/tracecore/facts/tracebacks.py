@@ -37,7 +37,7 @@ _LOGGED = re2.compile(
 )
 _RANK = re2.compile(r"^\[(?:rank|default)?[0-9]{1,9}\]:\s?")
 _LOADER = re2.compile(r"in DataLoader worker process (\d{1,9})")
-#: Whose folders are a library's wherever they stand.
+#: Names of folders that belong to a library, at any place in a path.
 LIBRARIES = (
     "torch", "torchvision", "torchaudio", "transformers", "accelerate", "deepspeed", "datasets", "lightning",
     "pytorch_lightning", "lightning_fabric", "ray", "apex", "flash_attn", "transformer_engine", "triton", "numpy",

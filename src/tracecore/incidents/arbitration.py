@@ -32,9 +32,9 @@ SECOND: Final = 1_000_000_000
 #: A root so long after another, with steps made in between, is another episode.
 EPISODE: Final = 600 * SECOND
 
-#: Who makes a step so long after a death is not the one that died.
+#: A rank that makes a step so long after a death is not the one that died.
 WENT_ON: Final = 60 * SECOND
-#: What was over so long before a run is none of its business. Two clocks that print no zone differ by less.
+#: Ignore verdicts that ended this long before the run began. Two clocks that print no time zone differ by less.
 HISTORY: Final = 24 * 3600 * SECOND
 
 #: Verdicts of one attempt that are weighed against each other, the earliest causes first.
@@ -128,7 +128,7 @@ def _belonging(emissions: Sequence[Emission], run: JobRun) -> list[Footprint]:
         said = [fact.attempt for fact in evidence if fact.layer == "stdout"]
         # Neither a kernel nor a dump knows which start of the job it saw.
         attempt = max(said) if said else _attempt_at(run.of(job), emission.verdict.time)
-        touches.append(footprint_of(emission, job, attempt))
+        touches.append(footprint_of(emission, job, attempt, evidence))
     touches.sort(key=lambda t: (t.first, t.id))
     return touches
 
@@ -254,7 +254,7 @@ def _index(incidents: list[Incident], primary: Footprint) -> int:
 def _stands(t: Footprint, attempt: JobAttempt | None) -> bool:
     """Whether a verdict is worth an incident although the run ended well."""
     if t.name == "planned_stop":
-        # Who was asked to stop and saved its work exits with 0, too; a program that says it is complete was not cut.
+        # A rank that was asked to stop and saved its work exits with 0, too. One that says it is complete was not cut.
         return attempt is None or not (attempt.finished or attempt.completed or _resumed(t, attempt))
     return t.name in precedence.STANDS_ALONE
 
@@ -369,7 +369,7 @@ def _ordered(touches: Sequence[Footprint]) -> list[Footprint]:
     def key(t: Footprint) -> tuple[int, int, int, int, str]:
         place = order.get(t.name, len(order))
         role = _ROLES[t.verdict.role]
-        # What was there before any cause cannot follow from one: a hang before a crash, a stop before a failure.
+        # A verdict older than every cause cannot follow from one: a hang before a crash, a stop before a failure.
         if role and t.timed and t.name not in precedence.CONDITIONS and earliest is not None:
             role = 0 if t.first + precedence.SLACK < earliest else role
         return role, t.first if timed else 0, place, t.first, t.id

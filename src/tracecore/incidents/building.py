@@ -110,7 +110,7 @@ def _suspects(root: Footprint, said: Verdict, symptoms: Sequence[Footprint], att
                 ranks = t.suspects.ranks
                 break
     if not ranks and attempt is not None:
-        # Who runs where is known from what the ranks themselves said.
+        # The node of each rank is known from the rank's own facts.
         places = suspects.pods or suspects.nodes
         ranks = tuple(sorted({rank for place in places for rank in attempt.places.get(place, ())}))
     if root.name == "planned_stop":

@@ -136,7 +136,7 @@ def _incident(
     run: JobRun,
     layers: Mapping[str, int],
 ) -> Incident:
-    # Who hangs leaves dumps, who failed a kernel log.
+    # A hang leaves dumps, a failure a kernel log.
     missing = gaps(layers, "nccl_hang" if state == "unended" else "worker_crash")
     times = [fact for fact in evidence if not fact.approximate]
     own = run.attempts.get((job, attempt))
@@ -183,7 +183,7 @@ def _failed(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]]:
     words = Counter(_ending(status.exit_code or 0) for status in statuses.values())
     how = ", ".join(f"{number} with {what}" if len(words) > 1 else what for what, number in words.most_common(4))
     total = len(attempt.ranks) or len(attempt.ended)
-    # Who ended in a way of its own is looked at first.
+    # A rank that ended differently from the others is named first.
     own = [r for r, s in statuses.items() if r >= 0 and signal_name(s.exit_code or 0) not in _FOLLOWING]
     ranks = own if 0 < len(own) < total else []
     if list(statuses) == [-1] or total == 1:
@@ -232,7 +232,7 @@ def _apart(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
 
 def _gone(attempt: JobAttempt) -> tuple[str, Suspects, Sequence[Fact]] | None:
     """Everybody who said something lost a connection: whoever said nothing was at the other end of it."""
-    # Who ended well before the others did left them, too.
+    # A rank that ended well before the others left them, too.
     left = {rank for rank, status in attempt.ended.items() if rank >= 0 and not status.alive and not status.exit_code}
     quiet = attempt.ranks - attempt.lost.keys()
     silent = attempt.unseen | (quiet - attempt.ended.keys()) or quiet & left

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracecore.incidents.diagnosis import Diagnosis
     from tracecore.incidents.incident import Incident
 
-#: Of which so many are unfolded.
+#: So many of them are unfolded.
 _OPEN: Final = 3
 _SKIPPED: Final = 200
 #: Of a page without an incident.

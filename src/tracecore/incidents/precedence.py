@@ -459,7 +459,7 @@ def same_death(cause: Footprint, crash: Footprint) -> bool:
     if share(cause, crash, "record") or share(cause, crash, "pid"):
         return True
     if cause.name in ("gpu_fault", "hbm_ecc"):
-        # Who has the error of the GPU in its own words is the one whose GPU failed.
+        # The rank whose own log has the GPU error is the rank of the failed GPU.
         return "CUDA error" in str(crash.fields.get("exception.message")) or "CUDA" in str(
             crash.fields.get("exception.type")
         )

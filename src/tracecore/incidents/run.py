@@ -52,6 +52,9 @@ _SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError
 _TROUBLE = 1_000
 #: Of the reports of one rank's watchdog, so many are kept.
 _REPORTS = 32
+#: What tells how a process, a container or a job ended, from outside.
+_ENDINGS = (ExitStatus, SlurmState, ContainerTerminated)
+_FATAL = (LauncherFailure, FatalSignal, RendezvousFailure)
 #: What tells of the links, ports and connections between ranks.
 _TRANSPORT = (LinkState, PortState, NcclError, NicError, NvlinkRate, Sxid)
 
@@ -104,10 +107,6 @@ class JobAttempt(msgspec.Struct, kw_only=True):
     def alive(self) -> list[int]:
         """Ranks that had not ended when they were looked at."""
         return sorted(rank for rank, status in self.ended.items() if status.alive)
-
-    @property
-    def failed_ranks(self) -> list[int]:
-        return sorted(rank for rank, status in self.ended.items() if status.exit_code)
 
     @property
     def state(self) -> State:
@@ -171,7 +170,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     endings: list[Fact] = []
     for fact in facts:
         job = fact.job or default
-        if isinstance(fact, ExitStatus | SlurmState | ContainerTerminated):
+        if isinstance(fact, _ENDINGS):
             endings.append(fact)
             continue
         if fact.layer not in ("stdout", "flight_recorder"):
@@ -183,7 +182,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     for fact in endings:
         job = fact.job or default
         mine = [number for name, number in attempts if name == job]
-        # Who watches from outside sees the end of the last attempt.
+        # An observer outside the job sees the end of the last attempt.
         number = max(mine, default=0) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
     for attempt in attempts.values():
@@ -237,10 +236,6 @@ def _is_trouble(fact: Fact) -> bool:
 
 
 def _take(attempt: JobAttempt, fact: Fact) -> None:
-    if isinstance(fact, WatchdogReport) and fact.rank is not None and (fact.seq is not None or fact.awaits):
-        said = attempt.reports.setdefault(fact.rank, [])
-        if fact.report in ("timeout", "exception") and len(said) < _REPORTS:
-            said.append(fact)
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
@@ -250,7 +245,14 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         attempt.timed = True
         attempt.first = min(attempt.first or fact.time, fact.time)
         attempt.last = max(attempt.last, fact.end)
-    if isinstance(fact, Progress):
+    if isinstance(fact, WatchdogReport):
+        if fact.rank is not None and (fact.seq is not None or fact.awaits):
+            said = attempt.reports.setdefault(fact.rank, [])
+            if fact.report in ("timeout", "exception") and len(said) < _REPORTS:
+                said.append(fact)
+        if fact.report == "timeout" and fact.reporter is None:
+            attempt.stalls.append(fact)
+    elif isinstance(fact, Progress):
         attempt.progress = max(attempt.progress, fact.end)
         rank = -1 if fact.rank is None else fact.rank
         attempt.last_steps[rank] = fact
@@ -275,13 +277,11 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
             attempt.stacks[rank] = fact
     elif isinstance(fact, ExceptionRaised):
         attempt.exceptions.append(fact)
-    elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure):
+    elif isinstance(fact, _FATAL):
         attempt.bad.append(fact)
         if isinstance(fact, LauncherFailure) and fact.other_rank is not None:
             attempt.ranks.add(fact.other_rank)
-    elif isinstance(fact, StepStalled) or (
-        isinstance(fact, WatchdogReport) and fact.report == "timeout" and fact.reporter is None
-    ):
+    elif isinstance(fact, StepStalled):
         attempt.stalls.append(fact)
 
 
@@ -311,7 +311,7 @@ def _settle(attempt: JobAttempt) -> None:
         # A gap in the numbering is a rank, where the set is nearly whole.
         attempt.unseen |= numbered
     attempt.unseen -= attempt.ranks
-    # Who made a step after it has left the place.
+    # A rank that made a step after it printed its stack has moved on.
     attempt.stacks = {rank: stack for rank, stack in attempt.stacks.items() if not _left(attempt, rank, stack)}
     # A stall that a later step ended was only slow.
     attempt.stalls = [fact for fact in attempt.stalls if not _went_on(attempt, fact)]

@@ -18,7 +18,7 @@ from tracecore.notify.routes import SECOND, Route, matching
 from tracecore.store.database import Database
 from tracecore.store.tables import notification_groups, notification_members
 
-#: Nobody is told of an incident in which nothing happened for so long: a cold start does not replay old failures.
+#: No notification for an incident without news for so long: a cold start does not replay old failures.
 STALE: Final = 3600 * SECOND
 _GROUPS = notification_groups.c
 _MEMBERS = notification_members.c

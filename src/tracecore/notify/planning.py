@@ -81,13 +81,13 @@ def plan(
     better = [member for member in firing if member.told == "firing" and member.told_digest != member.digest]
     dues: list[tuple[int, Reason, list[Member]]] = []
     if fresh:
-        # A group of which nothing lasts begins anew, as one in Alertmanager would.
+        # A group without a firing incident starts again, as in Alertmanager.
         begins = min(member.joined for member in fresh) + route.group_wait
         goes_on = (noticed or 0) + route.group_interval
         first: Reason = "opened" if sent is None else "joined"
         dues.append((max(begins, goes_on) if lasting and noticed is not None else begins, first, fresh))
     if over and send_resolved and sent is not None:
-        # Whoever cannot be edited is told once, when the group's interval is over.
+        # A receiver that cannot edit its messages gets one, when the group's interval is over.
         dues.append((sent + (SETTLE if edits else route.group_interval), "resolved", over))
     if better and edits and sent is not None:
         dues.append((sent + SETTLE, "updated", better))

@@ -43,7 +43,7 @@ class Committer(Generic[T]):
         with self._lock:
             self._pending.append(entry)
         while not entry.done:
-            # Whoever comes first writes what has gathered, the others find theirs done.
+            # The first thread writes all that has gathered; the others find their part written.
             with self._writing:
                 if not entry.done:
                     self._flush()

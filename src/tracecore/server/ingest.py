@@ -30,7 +30,7 @@ log = logging.getLogger("tracecore.server")
 
 #: Requests with facts that may wait for the detector.
 MAX_WAITING: Final = 20_000
-#: Whom a gRPC request speaks for, left by whoever checked its token.
+#: The principal of a gRPC request, set where its token is checked.
 TENANT: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="")
 _VERDICT: Final = "verdict.id"
 

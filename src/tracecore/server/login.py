@@ -123,7 +123,7 @@ def principal_of(settings: Oidc, claims: dict[str, Any]) -> Principal:
         scopes.add("admin")
     tenant = claims.get(settings.tenant_claim) if settings.tenant_claim else None
     if settings.tenant_claim and not isinstance(tenant, str):
-        # Whoever has no tenant sees nobody's.
+        # A user without a tenant sees no tenant's incidents.
         tenant = "-"
     return Principal(name=name[:300], scopes=frozenset(scopes), tenant=tenant, how="session")
 

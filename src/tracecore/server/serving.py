@@ -101,7 +101,7 @@ def settings_of(options: ServeOptions) -> Settings:
         raise ServeError("signing in needs --base-url: the address that the provider sends people back to")
     return Settings(
         listen=options.listen,
-        # Whoever is reachable, or stands behind a proxy that is, asks everybody who they are.
+        # A server that is reachable, directly or behind a proxy, authenticates every request.
         auth=options.auth or bool(reachable) or options.behind_proxy or options.oidc is not None,
         base_url=options.base_url.rstrip("/"),
         behind_proxy=options.behind_proxy,

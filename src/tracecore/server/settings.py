@@ -10,7 +10,6 @@ import msgspec
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8040"
 MIB: Final = 1 << 20
-DAY_S: Final = 86_400
 
 
 class Oidc(msgspec.Struct, kw_only=True, frozen=True):

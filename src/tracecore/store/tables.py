@@ -466,7 +466,7 @@ decisions = Table(
     Column("attempt", Integer, primary_key=True),
     Column("tenant", String(80), primary_key=True),
     Column("at", BigInteger, nullable=False),
-    # What was answered: asking again gives the same.
+    # The answer: a repeated request gets the same one.
     Column("answer", Text, nullable=False),
 )
 

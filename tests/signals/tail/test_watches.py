@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracecore.signals.logs.tail import inotify, places, watches
+from tracecore.signals.logs.tail import inotify, places, schedule, watches
 from tracecore.signals.logs.tail.config import FileLogConfig
 from tracecore.signals.logs.tail.filelog import FileLog
 from tracecore.signals.logs.tail.watches import Changes, Watches
@@ -39,12 +39,12 @@ def only_announced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = places.Places._turns
+    turns = schedule.LookSchedule._turns
 
     def none(self: Any, held: Any, count: int) -> Any:
         return {} if held is self._calm else turns(self, held, count)
 
-    monkeypatch.setattr(places.Places, "_turns", none)
+    monkeypatch.setattr(schedule.LookSchedule, "_turns", none)
     monkeypatch.setattr(places, "SAFETY", 1 << 62)
 
 
@@ -214,7 +214,7 @@ def test_a_file_whose_changes_are_not_announced_is_found_out(
     monkeypatch.setattr(Watches, "read", lambda self: Changes())
     append(logs / "1.log", "two\n")
     found = []
-    for _ in range(int(places.SAFETY // STEP)):
+    for _ in range(int(schedule.SAFETY // STEP)):
         found += t.bodies()
     assert found == ["two"]
     append(logs / "1.log", "three\n")
@@ -304,7 +304,7 @@ def test_part_of_a_line_that_waits_for_the_rest_is_not_forgotten(logs: Path, tai
 def test_many_files_that_are_polled_are_looked_at_less_when_they_are_long_idle(
     logs: Path, tail: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "TURN", STEP // 4)  # a round takes ten looks
+    monkeypatch.setattr(schedule, "TURN", STEP // 4)  # a round takes ten looks
     for n in range(40):
         (logs / f"{n}").write_text(f"{n}\n")
     t = tail(inotify=False)

@@ -41,7 +41,7 @@ def recorder_settings(folder: Path, env: Mapping[str, str], *, make: bool = True
         make: make the folders for them too.
     """
     dumps = str(folder / "fr" / "nccl_trace_rank_")
-    # Beside the evidence: whoever reads that would wait at a pipe for ever.
+    # Outside the evidence folder: a reader of the evidence would block on a pipe.
     pipes = str(folder.parent / "pipes" / "rank_")
     wanted: dict[str, str] = {}
     if not any(name in env for name in SIZE_VARIABLES):
@@ -82,7 +82,7 @@ def write_exit_code(folder: Path, exit_code: int | None, *, known: bool) -> None
         known: it was seen how the command ended, or that it runs.
     """
     if known:
-        # Nobody knows the ranks' own statuses here: the name is the launcher's.
+        # The exit statuses of single ranks are not known here: this one is the launcher's.
         private.write(folder / "exit_codes.json", msgspec.json.encode({"launcher": exit_code}) + b"\n")
 
 

@@ -23,7 +23,7 @@ from tracecore.signals.redaction import redacted
 #: Reads a folder of evidence and gives the document of `tracecore diagnose --format json`; None where it cannot.
 Diagnose: TypeAlias = Callable[[Path], Mapping[str, Any] | None]
 
-#: After a stop that somebody asked for a job starts again at no cost; but not for ever without getting further.
+#: After a requested stop a job is restarted without counting a retry; but only so often without progress.
 FREE_RESTARTS: Final = 20
 
 
@@ -103,7 +103,7 @@ def judge(
     code = None if ended.exit is None else ended.exit.exit_code
     signal = ended.exit.signal if ended.exit is not None and not ended.said else ""
     try:
-        # What was ended from outside did not choose its exit status.
+        # The exit status of a command that was stopped from outside says nothing.
         failure = _diagnosed(incident) or classify(
             1 if ended.said else code, signal, text, verdict, reason=ended.reason or None, now=now, policy=policy
         )
@@ -115,7 +115,7 @@ def judge(
             classified_at=rfc3339(now),
         ).redacted()
     except Exception as error:
-        # Nobody is there to start the job again: an error in reading its log must not end it.
+        # An error in reading the log must not end the job: no one would start it again.
         notes.append(f"the log could not be classified: {type(error).__name__}: {error}")
         failure = classify(code, signal, b"", now=now, policy=policy)
     if ended.step is not None and failure.step is None:

@@ -24,15 +24,25 @@ import msgspec
 from tracecore.actions.policy import Policy
 from tracecore.actions.supervisor import dumps, evidence, process
 from tracecore.actions.supervisor import state as states
+from tracecore.actions.supervisor.attempt_record import (
+    attempt_folder,
+    delete_old_evidence,
+    failure_sentences,
+    how_ended,
+    logs_of,
+    new_logs,
+    write_attempt,
+    write_document,
+    write_failure,
+)
 from tracecore.actions.supervisor.judgement import Diagnose, Ended, Judgement, judge
 from tracecore.actions.supervisor.passing import Passing
 from tracecore.actions.supervisor.process import Exit, Process, RunOptions, Whom
 from tracecore.actions.supervisor.progress import Tracker
 from tracecore.actions.supervisor.state import State, StateError
 from tracecore.facts.wording import counted
-from tracecore.patterns.contract import rfc3339
 from tracecore.signals import private
-from tracecore.signals.redaction import redacted, redacted_command
+from tracecore.signals.redaction import redacted_command
 
 Orphan: TypeAlias = Literal["adopt", "kill", "fail"]
 SECOND: Final = 1_000_000_000
@@ -170,7 +180,12 @@ class Supervisor:
             if judgement is None:
                 self._record("stopped", result.exit)
                 return self._end("stopped", status)
-            self._failed(judgement, result.exit)
+            attempt = attempt_folder(self.folder, self.state.attempt)
+            write_failure(attempt, judgement)
+            self._record("failed", result.exit)
+            self.state.excluded |= judgement.excluded
+            for sentence in failure_sentences(attempt, judgement, result.exit):
+                self.say(sentence)
             if not judgement.decision.retry:
                 # A hung command may end well when it is told to; the run did not.
                 return self._end("failed", status or 1)
@@ -209,17 +224,19 @@ class Supervisor:
 
     def _left(self, known: State) -> bool:
         """Return whether anything of the attempt still runs."""
-        return process.find(self._folder(known.attempt)) is not None or bool(process.marked(self._mark(known)))
+        return process.find(attempt_folder(self.folder, known.attempt)) is not None or bool(
+            process.marked(self._mark(known))
+        )
 
     def _orphan(self) -> Process | Exit | None:
         known = self.state
-        folder = self._folder(known.attempt)
+        folder = attempt_folder(self.folder, known.attempt)
         found = process.find(folder)
         if found is None:
             ended = process.ended(folder)
             left = process.sweep(self._mark(known))
             process.reap_strays()
-            what = f"it ended with {_how(ended)}" if ended is not None else "nobody saw how it ended"
+            what = f"it ended with {how_ended(ended)}" if ended is not None else "nobody saw how it ended"
             also = f"; {left} of its processes were still there and were killed" if left and ended is None else ""
             self.say(f"the supervisor of attempt {known.attempt} was killed; {what}{also}")
             self._pass_rest(folder)
@@ -254,16 +271,17 @@ class Supervisor:
         known = self.state
         known.attempt += 1
         known.phase, known.since, known.step = "running", time.time_ns(), None
-        folder = self._folder(known.attempt)
+        folder = attempt_folder(self.folder, known.attempt)
         place = folder / "evidence"
         # What is there under this number belongs to nobody: the state would say so.
         shutil.rmtree(folder, ignore_errors=True)
         private.make_folder(place)
         self._save()
-        self._tidy()
+        delete_old_evidence(self.folder, known.attempt - self.settings.keep)
         env = self._environment(place)
         files = [
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600) for path in self._new(place)
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            for path in new_logs(place, self.targets)
         ]
         try:
             run = RunOptions(command=self.command, grace_s=self.settings.grace_s)
@@ -286,24 +304,13 @@ class Supervisor:
             env |= evidence.recorder_settings(place, env)
         return env
 
-    def _new(self, place: Path) -> tuple[Path, ...]:
-        """The files to write: one where both of our outputs are one, so that their order stays."""
-        if os.path.sameopenfile(*self.targets):
-            return (place / "output.log",)
-        return place / "stdout.log", place / "stderr.log"
-
-    def _logs(self, folder: Path) -> tuple[Path, ...]:
-        place = folder / "evidence"
-        both = place / "output.log"
-        return (both,) if both.exists() else (place / "stdout.log", place / "stderr.log")
-
     # One attempt.
 
     def _watch(self, running: Process) -> _Result:
         """Pass the output on, look for progress, until the command ends."""
         self.process = running
         folder = running.folder
-        logs = self._logs(folder)
+        logs = logs_of(folder)
         passing = self._passing(folder)
         tracker = Tracker(logs)
         judged = None
@@ -348,7 +355,7 @@ class Supervisor:
 
     def _passing(self, folder: Path) -> list[Passing]:
         started = []
-        for path, target in zip(self._logs(folder), self.targets, strict=False):
+        for path, target in zip(logs_of(folder), self.targets, strict=False):
             one = Passing(path, target, folder / f"passed.{path.stem}")
             one.start()
             started.append(one)
@@ -360,7 +367,7 @@ class Supervisor:
             one.finish(_DRAIN_S)
 
     def _stalled(self, running: Process, tracker: Tracker, quiet: float) -> Judgement | None:
-        """It does not get on: ask it where it is, and judge. None where it moved after all, or is only reported."""
+        """Ask a command without progress for dumps, and judge it; None where it moved after all or is only reported."""
         at = f" since step {tracker.step}" if tracker.step is not None else ""
         self.say(f"no progress for {quiet:.0f} s{at}: asking for dumps")
         env = self._environment(running.folder / "evidence")
@@ -390,7 +397,7 @@ class Supervisor:
             return None
         if self.settings.on_stall == "report":
             self.say(f"stalled: {judgement.headline}; left alone (--on-stall report)")
-            self._write(running.folder / "failure.json", judgement.failure.document())
+            write_document(running.folder / "failure.json", judgement.failure.document())
             return None
         self.state.ledger = changed
         return judgement
@@ -398,12 +405,12 @@ class Supervisor:
     def _judge(self, ended: Exit | None, said: str = "") -> Judgement | None:
         """Judge the attempt; None when told to stop meanwhile."""
         known = self.state
-        folder = self._folder(known.attempt)
-        # Nobody saw how it ended: its node went down, or somebody killed its keeper.
+        folder = attempt_folder(self.folder, known.attempt)
+        # The end was not seen: the node went down, or the keeper was killed.
         vanished = ended is not None and ended.exit_code is None
         what = Ended(
             folder=folder / "evidence",
-            logs=self._logs(folder),
+            logs=logs_of(folder),
             exit=ended,
             env=self._environment(folder / "evidence"),
             since=known.since,
@@ -458,7 +465,7 @@ class Supervisor:
             if self.process is not None:
                 self._stop()
         elif self.interrupts > 1 and self.process is not None:
-            # Who presses Ctrl-C again does not want to wait.
+            # A second Ctrl-C means: do not wait.
             self.process.kill()
 
     def _stop(self) -> None:
@@ -475,67 +482,6 @@ class Supervisor:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wakeup[0], 4096)
 
-    # What is written down.
-
-    def _failed(self, judgement: Judgement, ended: Exit) -> None:
-        folder = self._folder(self.state.attempt)
-        document = judgement.failure.document()
-        if judgement.diagnosis is not None:
-            self._write(folder / "diagnosis.json", judgement.diagnosis)
-        if excluded := judgement.excluded.document():
-            document["exclude"] = excluded
-        self._write(folder / "failure.json", document)
-        self._record("failed", ended)
-        self.state.excluded |= judgement.excluded
-        self.say(f"attempt {self.state.attempt} failed ({_how(ended)}): {judgement.headline}")
-        self.say(f"{judgement.failure.failure_class}: {judgement.failure.suggestion}")
-        for note in judgement.notes:
-            self.say(f"not looked at: {note}")
-        self._say_killed(folder)
-        page = folder / "report.html"
-        if judgement.diagnosis is not None:
-            self.say(f"diagnosis: {self._near(page if page.exists() else folder / 'diagnosis.json')}")
-        self.say(f"evidence: {self._near(folder / 'evidence')}")
-        if judgement.excluded:
-            named = (*judgement.excluded.nodes, *judgement.excluded.gpus)
-            self.say(f"excluded from the next attempt: {', '.join(named)} {judgement.excluded.slurm()}".rstrip())
-        self.say(("trying again: " if judgement.decision.retry else "not trying again: ") + judgement.decision.reason)
-
-    def _say_killed(self, folder: Path) -> None:
-        """Name the processes that did not end with the command."""
-        killed = process.killed(folder)
-        if not killed:
-            return
-        named = ", ".join(
-            f"{pid} ({redacted(name)[:60]})" if name else str(pid) for pid, name in list(killed.items())[:8]
-        )
-        more = f" and {len(killed) - 8} more" if len(killed) > 8 else ""
-        self.say(f"{counted(len(killed), 'process', 'processes')} had to be killed: {named}{more}")
-
-    def _near(self, path: Path) -> str:
-        """A path as one would type it here."""
-        here = Path.cwd()
-        return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
-
-    def _record(self, outcome: str, ended: Exit) -> None:
-        known = self.state
-        killed = process.killed(self._folder(known.attempt))
-        self._write(
-            self._folder(known.attempt) / "attempt.json",
-            {
-                "run": known.run,
-                "attempt": known.attempt,
-                "outcome": outcome,
-                "command": self.shown,
-                "started_at": rfc3339(known.since),
-                "ended_at": rfc3339(ended.at or time.time_ns()),
-                "step": known.step,
-                **{name: value for name, value in msgspec.to_builtins(ended).items() if name != "at"},
-                "signal": ended.signal,
-                **({"killed": {str(pid): redacted(name) for pid, name in killed.items()}} if killed else {}),
-            },
-        )
-
     def _end(self, outcome: Literal["completed", "failed", "stopped"], status: int) -> int:
         self.state.phase, self.state.outcome, self.state.status = "ended", outcome, status
         self._save()
@@ -543,27 +489,11 @@ class Supervisor:
             self.say(f"stopped by {signal.Signals(self.asked).name}; the next start goes on with this run")
         return status
 
+    def _record(self, outcome: str, ended: Exit) -> None:
+        write_attempt(attempt_folder(self.folder, self.state.attempt), self.state, outcome, ended)
+
     def _save(self) -> None:
         states.save(self.folder / "state.json", self.state)
 
-    def _write(self, path: Path, document: Mapping[str, Any]) -> None:
-        private.write(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
-
-    def _tidy(self) -> None:
-        """Delete the files of old attempts and keep only their records."""
-        for path in (self.folder / "attempts").iterdir():
-            if path.name.isdigit() and int(path.name) <= self.state.attempt - self.settings.keep:
-                for name in ("evidence", "stacks"):
-                    shutil.rmtree(path / name, ignore_errors=True)
-
-    def _folder(self, attempt: int) -> Path:
-        return self.folder / "attempts" / f"{attempt:04d}"
-
     def _mark(self, known: State) -> str:
         return f"supervise/{known.run}/{known.attempt}"
-
-
-def _how(ended: Exit) -> str:
-    if ended.exit_code is None:
-        return "unknown exit"
-    return ended.signal or f"exit status {ended.exit_code}"

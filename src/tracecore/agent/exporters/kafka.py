@@ -12,7 +12,16 @@ from tracecore.agent.batch import Batch
 from tracecore.agent.component import Factory, Setting
 from tracecore.agent.exporters.queue_options import RetryOnFailure, SendingQueue
 from tracecore.agent.exporters.sending import Rejected, Retry, Sender
-from tracecore.agent.kafka.client import Connection, KafkaError, NotEmpty, ProducerOptions, library, partitions_of, said
+from tracecore.agent.kafka.client import (
+    Connection,
+    KafkaError,
+    LogsTopic,
+    NotEmpty,
+    ProducerOptions,
+    library,
+    partitions_of,
+    said,
+)
 from tracecore.agent.kafka.partitions import COPIES, FactPartitioner, Groups, halves
 from tracecore.agent.options import SECOND, Duration
 from tracecore.signals.otlp import encoding
@@ -20,17 +29,6 @@ from tracecore.signals.otlp import encoding
 #: The header that names the layout of partitions which a sender divides facts by.
 LAYOUT: Final = "tracecore-layout"
 TOO_LARGE: Final = "too_large"
-
-
-class LogsTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        topic: where log records go. It has to exist.
-        encoding: how messages are written.
-    """
-
-    topic: NotEmpty = "otlp_logs"
-    encoding: Literal["otlp_proto"] = "otlp_proto"
 
 
 class Options(Connection, frozen=True, kw_only=True):

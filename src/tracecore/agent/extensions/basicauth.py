@@ -80,7 +80,7 @@ class BasicAuth:
     def __init__(self, options: Options, setting: Setting) -> None:
         self._options = options
         self._users: dict[str, str] = {}
-        #: What was found right before: some hashes take a tenth of a second on purpose.
+        #: Passwords that were correct before: some hashes take a tenth of a second on purpose.
         self._known: set[bytes] = set()
 
     def start(self) -> None:

@@ -21,6 +21,17 @@ FIRST_ANSWER: Final = 10.0
 NotEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 
+class LogsTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Args:
+        topic: where log records go or come from. It has to exist.
+        encoding: how messages are written.
+    """
+
+    topic: NotEmpty = "otlp_logs"
+    encoding: Literal["otlp_proto"] = "otlp_proto"
+
+
 class KafkaError(Exception):
     """Kafka cannot be used; the message says why and what to do."""
 

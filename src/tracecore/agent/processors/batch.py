@@ -82,7 +82,7 @@ class BatchProcessor:
         made: list[Batch] = []
         waits = [0] * len(held)
         for part, first, last in split(signal, entries, most or total):
-            # Whoever gave nothing of a part need not wait for it.
+            # A source that gave nothing to a part need not wait for it.
             of = dict.fromkeys(owners[first : last + 1])
             for number in of:
                 waits[number] += 1

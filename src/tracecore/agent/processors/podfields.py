@@ -37,7 +37,7 @@ _TRAINING: Final = (
     "gen_ai.training.job_id", "gen_ai.training.rank", "tracecore.attempt", "gpu.id", "tracecore.pod.gpus",
     "process.environment_variable.CUDA_VISIBLE_DEVICES", "process.environment_variable.CUDA_DEVICE_ORDER",
 )  # fmt: skip
-#: Whose name a service has, the first there is.
+#: A service is named after the first of these that exists.
 _WORKLOADS: Final = ("deployment", "replicaset", "statefulset", "daemonset", "cronjob", "job", "pod")
 _IGNORED: Final = "opentelemetry.io/k8s-processor/ignore"
 _OTEL: Final = "resource.opentelemetry.io/"

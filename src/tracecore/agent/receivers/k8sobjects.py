@@ -217,7 +217,7 @@ class _Feed:
             try:
                 collection = self._collection()
                 if self.watches:
-                    # Who wants things as they are wants them at each start, not only what changed since.
+                    # `include_initial_state` asks for all objects at each start, not only for changes.
                     version = "" if self._initial else version
                     self._watch(collection, backlog, halt, version or self._wanted.resource_version)
                     return

@@ -7,11 +7,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, Literal
 
-import msgspec
-
 from tracecore.agent.batch import Batch
 from tracecore.agent.component import Consumer, Factory, Setting
-from tracecore.agent.kafka.client import Connection, NotEmpty, library, partitions_of, said
+from tracecore.agent.kafka.client import Connection, LogsTopic, NotEmpty, library, partitions_of, said
 from tracecore.agent.options import SECOND, Interval
 from tracecore.agent.receivers.delivery import Positions, deliver
 from tracecore.signals.otlp import bounds
@@ -22,17 +20,6 @@ log = logging.getLogger("tracecore.agent.kafka")
 #: Seconds between two commits of what has arrived.
 COMMIT_S: Final = 1.0
 MALFORMED: Final = "malformed"
-
-
-class LogsTopics(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    Args:
-        topic: where log records come from.
-        encoding: how messages are written.
-    """
-
-    topic: NotEmpty = "otlp_logs"
-    encoding: Literal["otlp_proto"] = "otlp_proto"
 
 
 class Options(Connection, frozen=True, kw_only=True):
@@ -62,7 +49,7 @@ class Options(Connection, frozen=True, kw_only=True):
         "error_backoff",
     )
 
-    logs: LogsTopics = LogsTopics()
+    logs: LogsTopic = LogsTopic()
     group_id: NotEmpty = "otel-collector"
     initial_offset: Literal["latest", "earliest"] = "latest"
     session_timeout: Interval = 10 * SECOND

@@ -182,7 +182,7 @@ class GrpcServer:
         except StopAsyncIteration:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no request")
         try:
-            # Whoever checked the sender may have left word for whoever takes the request.
+            # The authenticator may have set context that the handler of the request reads.
             take = contextvars.copy_context().run
             await asyncio.get_running_loop().run_in_executor(self._pool, take, self._take, signal, raw, peer)
         except OtlpError as error:

@@ -136,11 +136,6 @@ class Plan:
             if schedule.runs <= WORTH or data is None or not self._repeated(schedule, data, signal):
                 self.failures += schedule.rest(data).run(signal, caches)
 
-    def run_all(self, signals: Sequence[LogSignal]) -> None:
-        """Run on several records as on one payload; record by record where that is the same."""
-        for signal in signals:
-            self.run(signal)
-
     def matching(self, data: bytes) -> frozenset[int]:
         """Entries of the database that occur in a text, encoded as UTF-8."""
         found: list[int] = []

@@ -248,7 +248,7 @@ class _Knowledge:
     """
 
     def __init__(self, statements: Sequence[tree.Statement]) -> None:
-        #: What was there before matters of these.
+        #: Attributes whose earlier value matters.
         self.read: set[Place] = set()
         #: Whether these are nil does not follow from the shape; and of those beside them, which text they are.
         self._open: set[Place] = set()

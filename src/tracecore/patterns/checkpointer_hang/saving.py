@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Who: TypeAlias = tuple[int | None, str | None, str | None]
 
 _time = attrgetter("time")
-#: Whose a report is: a process by rank, pod and node.
+#: The process of a report: rank, pod and node.
 _who: Callable[[Fact], Who] = attrgetter("rank", "pod", "node")
 
 

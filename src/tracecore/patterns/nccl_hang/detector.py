@@ -61,7 +61,7 @@ class NcclHang(Pattern[Config]):
         job = fact.job or ""
         job = f"{job}#{fact.attempt}" if fact.attempt else job
         if fact.rank is None:
-            # Who speaks is known by its number in the group: the group's members tell which rank that is.
+            # The line gives the number within the group; the group's members tell which rank that is.
             if not isinstance(fact, WatchdogReport):
                 return ()
             if fact.reporter is not None and fact.missing:
@@ -113,7 +113,7 @@ class NcclHang(Pattern[Config]):
                 found.append(_verdict(window, min(seq_of(f) for f in pairwise.values()), pairwise, known, True))
         else:
             if known.stalled is not None:
-                # Who waits further on waits for those that are still inside: one hang.
+                # Ranks that wait in a later collective wait for the ranks still in this one: it is one hang.
                 behind = [seq for seq in sorted(cohorts) if seq >= known.stalled]
                 whole = {rank: fact for seq in reversed(behind) for rank, fact in cohorts.pop(seq).items()}
                 verdict = _verdict(window, known.stalled, whole, known, False) if whole else None
@@ -174,6 +174,8 @@ class NcclHang(Pattern[Config]):
             for rank, entry in calls.pairs.items()
             if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit)
         }
+        # torch before 1.13 does not number what it waits for.
+        unnumbered = not calls.open and all(report.seq is None for report in reports)
         for report in reports:
             if report.report not in ("timeout", "exception"):
                 continue
@@ -192,6 +194,8 @@ class NcclHang(Pattern[Config]):
                     said[report.rank] = report  # who is missing says more than that one waited
                 continue
             if report.seq is None:
+                if unnumbered and report.report == "timeout":
+                    cohorts.setdefault(0, {}).setdefault(report.rank, report)
                 continue
             if is_pairwise(report):
                 pairwise.setdefault(report.rank, report)

@@ -44,7 +44,7 @@ def blame(hang: NcclHangVerdict, rest: Rest) -> Blame:
         if culprits := judge(hang, rest):
             return Blame(culprits)
     hanging = set(hang.hanging_ranks)
-    # Who lost a connection waited, too, until another that waited gave up; and who waits elsewhere says so.
+    # A rank that lost a connection had waited too, until another one gave up. A rank that waits elsewhere says so.
     waiting = {rank for rank, reports in rest.reports.items() if reports}
     quiet = tuple(sorted(rest.ranks - hanging - rest.lost - waiting))
     if hang.looked_for or hang.is_p2p:
@@ -56,7 +56,7 @@ def blame(hang: NcclHangVerdict, rest: Rest) -> Blame:
         return Blame(inside, origin=(hang.pg_desc or (f"group {hang.pg}" if hang.pg else "their group"), first))
     if not hanging:
         return Blame()
-    # Who is in another group than that of all is not known: but nearly everybody waits in few others.
+    # The members of a smaller group are not known, but nearly all ranks wait in few groups.
     most = len(hang.hanging) if (hang.pg_desc or hang.pg) in _WHOLE_WORLD else len(hang.hanging) // 3
     return Blame(quiet=quiet if len(quiet) <= most else ())
 

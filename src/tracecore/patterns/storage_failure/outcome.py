@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Fact)
 
-#: The machine's own word about storage is nobody's: steps prove it wrong only when they go on for this long.
+#: A kernel message about storage names no process: only steps that go on for this long prove it harmless.
 SETTLED = 60 * 1_000_000_000
 
 #: A line without a time gets that of its neighbours, and the libraries of one process stamp lines with different
@@ -255,7 +255,7 @@ class Steps:
         """Whether the process that met the error makes a further step. A progress bar is drawn once more when its
         program ends: that is none."""
         own = fact.rank is not None or fact.pod is not None
-        # Who met the error and goes on has overcome it; what the kernel reports takes a while to be felt.
+        # A process that met the error and goes on has overcome it. An error that the kernel reports takes effect later.
         return self.follow(self.advances, fact, fact.end + (1 if own else SETTLED), newest)
 
     def follow(self, steps: Related[Progress], fact: Fact, oldest: int, newest: int) -> bool:

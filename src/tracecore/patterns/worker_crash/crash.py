@@ -86,7 +86,7 @@ def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
     elif isinstance(first, ExceptionRaised | FatalSignal):
         first = min((fact for fact in named if fact.source == first.source), key=_telling)
     if isinstance(first, LauncherFailure) and (said := _said_by(first, failures, whose)):
-        # What was printed before ranks were known is why the launcher saw a status.
+        # An exception printed before ranks were known explains the status that the launcher saw.
         times, known = sum(fact.count for fact in said), max(rank or 0, first.other_rank or 0) + 1
         everybody = times > 1 and times >= known
         first, rank = said[0], None if everybody else rank
@@ -99,7 +99,7 @@ def _crash(failures: list[Fact], whose: Mapping[int, int | None]) -> Crash:
 def _said_by(
     report: LauncherFailure, failures: Iterable[Fact], whose: Mapping[int, int | None]
 ) -> list[ExceptionRaised]:
-    """The exception of nobody in particular that a status of which the launcher knows no more goes back to."""
+    """Return the exception without a rank that explains a bare exit status of the launcher."""
     if not report.exit_code or report.signal is not None or report.exception_type is not None:
         return []
     nobodys = [fact for fact in failures if isinstance(fact, ExceptionRaised) and whose[id(fact)] is None]

@@ -54,7 +54,7 @@ def create(request: Request, body: NewToken, who: Principal = ADMIN) -> Response
     store: Store = request.app.state.store
     now = request.app.state.clock()
     expires = None if body.days is None else now + body.days * 86_400 * 10**9
-    # Who sees one tenant makes tokens for that tenant only.
+    # A user of one tenant makes tokens for that tenant only.
     tenant = who.tenant if who.tenant is not None else body.tenant
     token, secret = store.tokens.create(
         body.name, body.scopes, who=who.name, now=now, expires_at=expires, tenant=tenant

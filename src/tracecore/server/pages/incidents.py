@@ -270,7 +270,7 @@ def _gaps(document: dict[str, Any]) -> list[tuple[str, str]]:
     return [(str(layer), str(how.get(str(layer), ""))) for layer in _list(document.get("not_measured"))]
 
 
-class Deedline(msgspec.Struct):
+class HistoryEntry(msgspec.Struct):
     """Something that a person did or wrote."""
 
     at: int
@@ -279,9 +279,11 @@ class Deedline(msgspec.Struct):
     text: str
 
 
-def _history(detail: IncidentDetail) -> list[Deedline]:
-    lines = [Deedline(one.at, one.author, "wrote", one.text) for one in detail.notes]
-    lines += [Deedline(one.at, one.who, _DID.get(one.what, one.what), one.comment) for one in detail.acknowledgements]
+def _history(detail: IncidentDetail) -> list[HistoryEntry]:
+    lines = [HistoryEntry(one.at, one.author, "wrote", one.text) for one in detail.notes]
+    lines += [
+        HistoryEntry(one.at, one.who, _DID.get(one.what, one.what), one.comment) for one in detail.acknowledgements
+    ]
     return sorted(lines, key=lambda line: line.at)
 
 

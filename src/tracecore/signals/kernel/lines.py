@@ -62,7 +62,7 @@ def _uptime(seconds: bytes, part: bytes) -> int:
     return int(seconds) * SECOND + int(part.ljust(9, b"0"))
 
 
-#: Who else writes to a system's log than the programs that people run.
+#: Programs of the system that write to its log.
 _SYSTEM = re2.compile(
     r"^(?:kernel|systemd(?:-.*)?|\(.*\)|init|sshd.*|sudo|su|CRON|cron[d]?|anacron|dbus.*|rsyslogd|audit.*|polkitd|snapd?.*"
     r"|kubelet|containerd.*|dockerd|docker|crio|podman|runc|slurm.*|munged|NetworkManager|dhclient|networkd.*|chronyd?"

@@ -130,7 +130,7 @@ class Way:
                 raise _refusal(answer, verb, resource)
             yield answer
         finally:
-            # What was not read is left behind.
+            # The unread rest of the answer is dropped.
             connection.close()
             answer.close()
 

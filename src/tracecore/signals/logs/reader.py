@@ -16,13 +16,12 @@ from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
 from tracecore.signals.logs.dialects import Dialect, Line
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
+from tracecore.signals.logs.open_record import MAX_BODY, OpenRecord
 from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, reports
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
 
-#: A record's text, in bytes; of a longer one the beginning and the end are kept.
-MAX_BODY = 1 << 18
 #: Lines of others that may stand between two lines of one block.
 MAX_FOREIGN = 400
 #: Bytes of the line above a traceback that are looked at.
@@ -33,7 +32,6 @@ MAX_LOOKS = 64
 #: What PyTorch says when a process ends that has not taken its group down: it raised, most often.
 EXITING = b"destroy_process_group() was not called before program exit"
 
-_ELLIPSIS = b"\n[... %d bytes left out ...]\n"
 _STARTS = re2.compile(rb"(?m)^.{0,90}\d\d:\d\d:\d\d|(?m)^[\[( ]*1\d{9}")
 
 
@@ -81,74 +79,6 @@ def read_lines(
     yield from assembly.finish()
 
 
-class _Open:
-    """A record that more lines may join."""
-
-    __slots__ = (
-        "attributes", "end", "foreign", "held", "host", "lane", "left_out", "line", "lines", "offset", "partial",
-        "program", "rank", "shape", "size", "stamp", "tail", "tail_size", "wanted",
-    )  # fmt: skip
-
-    def __init__(self, first: Line, offset: int, line: int, end: int, shape: Shape | None, wanted: bool) -> None:
-        self.lines = [first.text]
-        self.size = len(first.text)
-        self.tail: list[bytes] = []
-        self.tail_size = 0
-        self.left_out = 0
-        self.held = 0
-        self.lane = first.lane
-        self.stamp = first.stamp
-        self.rank = first.rank
-        self.attributes = first.attributes
-        self.host = first.host
-        self.program = first.program
-        self.partial = first.partial
-        self.offset = offset
-        self.line = line
-        self.end = end
-        self.shape = shape
-        self.wanted = wanted
-        self.foreign = 0
-
-    def append(self, text: bytes, end: int) -> None:
-        for _ in range(self.held):
-            self._add(b"")
-        self.held = 0
-        self._add(text)
-        self.end = end
-        self.foreign = 0
-
-    def _add(self, text: bytes) -> None:
-        if self.size + len(text) <= MAX_BODY * 3 // 4:
-            self.lines.append(text)
-            self.size += len(text) + 1
-            return
-        room = MAX_BODY * 3 // 4 - self.size
-        if not self.tail and room > 0 and len(text) > MAX_BODY // 4:
-            # The last line of a traceback may be a megabyte: its beginning says what was raised.
-            self.lines.append(text[:room])
-            self.size += room + 1
-            text = text[room:]
-        self.left_out += max(0, len(text) - MAX_BODY // 4)
-        self.tail.append(text[-MAX_BODY // 4 :])
-        self.tail_size += len(self.tail[-1]) + 1
-        while self.tail_size > MAX_BODY // 4 and len(self.tail) > 1:
-            gone = len(self.tail.pop(0)) + 1
-            self.tail_size -= gone
-            self.left_out += gone
-
-    def body(self) -> bytes:
-        text = b"\n".join(self.lines)
-        if self.left_out:
-            text += _ELLIPSIS % self.left_out + b"\n".join(self.tail)
-        elif self.tail:
-            text += b"\n" + b"\n".join(self.tail)
-        if len(text) > MAX_BODY:
-            head, last = MAX_BODY * 3 // 4, MAX_BODY // 4
-            text = text[:head] + _ELLIPSIS % (len(text) - head - last) + text[-last:]
-        return text
-
-
 class _Assembly:
     """Turns candidate lines into records; what is open survives from one block to the next."""
 
@@ -158,9 +88,9 @@ class _Assembly:
         self._dialect = dialect
         self._counters = counters
         self._resources: dict[tuple[str, str], Resource] = {}
-        self._pieces: dict[bytes, _Open] = {}  # runtimes' partial lines, by stream
-        self._open: dict[bytes, _Open] = {}  # blocks, by lane
-        self._message: _Open | None = None  # the last single line, which detail lines may follow
+        self._pieces: dict[bytes, OpenRecord] = {}  # runtimes' partial lines, by stream
+        self._open: dict[bytes, OpenRecord] = {}  # blocks, by lane
+        self._message: OpenRecord | None = None  # the last single line, which detail lines may follow
         self._tail = b""  # bytes before this block, for a look back
         self._seen = 0  # lines before this offset are known not to have a later time than `_time`
         self._time: int | None = None
@@ -329,7 +259,7 @@ class _Assembly:
         if line.rank is None and isinstance(shape, Traceback):
             line.rank = self._announced(data, position)
         time, inferred = self._when(line.stamp, offset, data, position)
-        opened = _Open(line, offset, number, end, shape or Message(), shape is None or shape.worthy or self._all)
+        opened = OpenRecord(line, offset, number, end, shape or Message(), shape is None or shape.worthy or self._all)
         self._count_attempts(line, shape)
         opened.attributes = self._marked(line, inferred=inferred)
         opened.stamp = Stamp(time)
@@ -379,7 +309,7 @@ class _Assembly:
         if pending is None:
             if not line.partial:
                 return line, offset, number, False
-            self._pieces[key] = _Open(line, offset, number, end, None, True)
+            self._pieces[key] = OpenRecord(line, offset, number, end, None, True)
             return None
         pending.lines.append(line.text)
         pending.size += len(line.text)
@@ -448,7 +378,7 @@ class _Assembly:
             self._size = measure(self._stream)
         return self._clock.latest - max(self._size - offset, 0)
 
-    def _emit(self, record: _Open) -> Iterator[LogSignal]:
+    def _emit(self, record: OpenRecord) -> Iterator[LogSignal]:
         if record.shape is not None and not (record.wanted or record.shape.worthy):
             return
         self._counters.bytes_dropped += record.left_out
@@ -497,7 +427,7 @@ def measure(stream: Stream) -> int:
     return size
 
 
-def _date(record: _Open, text: bytes) -> None:
+def _date(record: OpenRecord, text: bytes) -> None:
     """A failure table has times of its own, better than that of a line above it."""
     if isinstance(record.shape, Table) and record.attributes and "tracecore.time.inferred" in record.attributes:
         name, _, value = text.partition(b":")
@@ -506,7 +436,7 @@ def _date(record: _Open, text: bytes) -> None:
             del record.attributes["tracecore.time.inferred"]
 
 
-def _iostream(record: _Open) -> tuple[bytes, ...]:
+def _iostream(record: OpenRecord) -> tuple[bytes, ...]:
     name = record.attributes.get("log.iostream") if record.attributes else None
     return (name.encode(),) if isinstance(name, str) else ()
 

@@ -29,7 +29,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
     declared: str = ""
 
 
-#: Whom a point speaks of; the events made of it speak of the same.
+#: The entity of a point; the events made from it have the same.
 _IDENTITY = (
     "host.name", "k8s.node.name", "k8s.namespace.name", "k8s.pod.name", "k8s.container.name", "gpu.id", "gpu.uuid",
     "gpu.vendor", "hw.gpu.index", "gen_ai.training.rank", "gen_ai.training.job_id", "tracecore.attempt",

@@ -202,7 +202,7 @@ class Nvml:
             ]  # fmt: skip
         found = self._ask(nvml.nvmlDeviceGetFieldValues, handle, wanted)
         values = [None] * len(wanted) if found is None else [_field(value) for value in found]
-        if values[0]:  # a memory without a sensor says nought
+        if values[0]:  # a memory without a sensor reports 0
             yield Value("hw.gpu.memory.temperature", values[0], "Cel", who)
         for way, count in zip(_WAYS, values[1:3], strict=True):
             about = {**who, "network.io.direction": way}

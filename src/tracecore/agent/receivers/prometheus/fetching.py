@@ -166,7 +166,7 @@ class Fetcher:
         where = (parts.scheme, parts.netloc)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = dict(self._headers)
-        # Whoever a target sends us to is not who the secret is for.
+        # The secret is for the target, not for a server that it redirects to.
         if parts.netloc == urlsplit(self._url).netloc:
             headers |= _authorization(self._config)
         for fresh in (self._connection is None or self._where != where, True):

@@ -27,9 +27,9 @@ from tracecore.signals.logs.tail.checkpoint import Store
 from tracecore.signals.logs.tail.config import MILLISECOND, SECOND, FileLogConfig
 from tracecore.signals.logs.tail.counters import Counters
 from tracecore.signals.logs.tail.known import Known
-from tracecore.signals.logs.tail.places import Places, delete
+from tracecore.signals.logs.tail.places import Places
 from tracecore.signals.logs.tail.reading import READ, SCANNED, Reading
-from tracecore.signals.logs.tail.watched import Watched
+from tracecore.signals.logs.tail.watched import Watched, delete
 from tracecore.signals.logs.tail.watches import Watches
 
 #: Bytes read in one poll, so that one large file neither fills the memory nor keeps the others waiting.

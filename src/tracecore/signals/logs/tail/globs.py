@@ -151,7 +151,7 @@ class Finder:
         self._listings: dict[str, tuple[int, int, Listing]] = {}
         self._matched: dict[tuple[str, int, int], tuple[Listing, tuple[str, ...]]] = {}
         self._expressions: dict[str, re2._Regexp[str]] = {}
-        # What was found below a directory by the rest of a glob, where all changes there are announced.
+        # Matches of the rest of a glob below a directory where all changes are announced.
         self._known: dict[tuple[str, int, int], tuple[str, ...]] = {}
         self._seen: set[str] = set()
 

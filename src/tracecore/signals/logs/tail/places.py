@@ -8,7 +8,6 @@ others are looked at again and again, those that changed lately more often.
 
 from __future__ import annotations
 
-import collections
 import errno
 import os
 import stat
@@ -23,53 +22,18 @@ from tracecore.signals.logs.tail.globs import Finder
 from tracecore.signals.logs.tail.known import Known, differ
 from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.logs.tail.ordering import arranged
+from tracecore.signals.logs.tail.schedule import SAFETY, LookSchedule, Place
 from tracecore.signals.logs.tail.unlinked_files import UnlinkedFiles
-from tracecore.signals.logs.tail.watched import Watched, file_attributes
+from tracecore.signals.logs.tail.watched import Watched, delete, file_attributes
 from tracecore.signals.logs.tail.watches import Watches
 
-#: A file that did not change for so long is looked at in turns.
-IDLE: Final = 10 * SECOND
-#: Files that do not change are looked at in turns, one for each such time: 200 in a poll of 200 ms, 5,000 in 5 s.
-TURN: Final = 1_000_000
-#: Where a round takes more than a second, one that did not change for so long is passed over so many times before it
-#: is looked at again.
-OLD: Final = 120 * SECOND
-PASSES: Final = 3
-#: What more time has passed since the last turns counts for nothing.
-LONGEST: Final = SECOND
-#: Where changes are announced, all files and directories are looked at once in such a time.
-SAFETY: Final = 60 * SECOND
 #: Looking for new files may take this part of the time.
 SHARE: Final = 200
 #: The same where names were announced: what has just come may soon be gone. At most so long after it was announced.
-HEEDED: Final = 20
-HEEDING: Final = SECOND // 5
+REST: Final = 20
+LONGEST_REST: Final = SECOND // 5
 #: A file that is too large for so long is not rotated any more: three times the kubelet's interval between two looks.
 STALLED_TIME: Final = 30 * SECOND
-
-
-class Place:
-    """A path that matches, and which file was found there."""
-
-    __slots__ = (
-        "born", "changed", "copy", "file", "gone", "links", "passed", "path", "silent", "skip", "status", "steady",
-        "waits",
-    )  # fmt: skip
-
-    def __init__(self, path: str, now: int, look: int) -> None:
-        self.path = path
-        self.born = look
-        self.file: Watched | None = None
-        self.status: tuple[int, int, int, int] | None = None
-        self.changed = now
-        self.gone = False
-        self.copy = False  # what is here begins like another file, and is not read for that
-        self.waits = False  # for its turn
-        self.passed = 0  # turns that it was passed over
-        self.steady = False  # at the last look it was as at the one before
-        self.links = 1  # names that the file has: what is written to it by another one is not announced
-        self.silent = False  # it changed, and that was not announced
-        self.skip: tuple[int, int, int] | None = None  # device, inode and size of what was here at the first look
 
 
 class Places:
@@ -106,14 +70,9 @@ class Places:
         self._watches = watches
         self._finder = Finder(config.include, config.exclude, watches)
         self._places: dict[str, Place] = {}
-        # Places that are new or changed lately, and the others, which are looked at in turns: often, or, where changes
-        # are announced, seldom.
-        self._busy: dict[str, Place] = {}
-        self._idle: collections.deque[Place] = collections.deque()
-        self._calm: collections.deque[Place] = collections.deque()
+        self._schedule = LookSchedule(watches)
         self._grew: dict[str, Place] = {}  # at the last look
-        self._unasked: dict[str, Place] = {}  # looked at although nothing was announced
-        self._suspects: dict[str, Place] = {}  # and there was something
+        self._suspects: dict[str, Place] = {}  # changed although nothing was announced
         self._unlinked = UnlinkedFiles(config)
         self._unread: dict[str, Place] = {}  # cannot be read
         self._rotated_above = config.rotated_above
@@ -126,11 +85,10 @@ class Places:
         self.restless = False
         self._news = False  # names were announced that were not looked for yet
         self._next_find = 0
-        self._next_heeding = 0
+        self._next_announced_find = 0
         #: Files that were seen, not opened, and are gone from there: where they were, their size, and at which look.
         self._vanished: dict[tuple[int, int], tuple[str, int, int]] = {}
         self._next_round = 0
-        self._turned = 0  # when some had their turn
         # Files may match, or come in another order, without anything coming or going.
         self._fickle = bool(config.exclude_older_than) or any(
             sort.sort_type == "mtime" for sort in config.ordering_criteria.sort_by
@@ -156,11 +114,7 @@ class Places:
     @property
     def polled(self) -> int:
         """Those of them that are looked at again and again, because nobody announces what happens there."""
-        if self._watches is None or not self._watches.alive:
-            return len(self._places)
-        return len(self._idle) + sum(
-            not (place.waits or self._watches.covers(path)) for path, place in self._busy.items()
-        )
+        return self._schedule.polled(len(self._places))
 
     def unreadable(self) -> list[str]:
         """Paths that match and cannot be read."""
@@ -178,9 +132,7 @@ class Places:
     @property
     def quiet(self) -> bool:
         """Return whether nothing has to be looked at before something is announced."""
-        if self._idle or self._unlinked.open or self._fickle or self._finder.stale:
-            return False
-        return all(map(self._announced, self._busy.values()))
+        return not (self._unlinked.open or self._fickle or self._finder.stale) and self._schedule.quiet
 
     def look(self, now: int, *, again: bool = False) -> list[Watched]:
         """Looks around; gives the files in which there is something to read, in the order to read them in.
@@ -190,10 +142,10 @@ class Places:
         """
         self._looks += 1
         searched = self.restless = False
-        self._heed()
+        self._read_announcements()
         if not again:
             searched = self._searched(now)
-        due, self._grew = list(self._grew.values()) if again else self._due(now), {}
+        due, self._grew = list(self._grew.values()) if again else self._schedule.due(now, self._places), {}
         unclear: list[Place] = []
         reads: list[Watched] = []
         for place in due:
@@ -219,7 +171,7 @@ class Places:
         self._count_vanished()
         return found
 
-    def _heed(self) -> None:
+    def _read_announcements(self) -> None:
         """Take in what was announced."""
         if self._watches is None:
             return
@@ -241,8 +193,8 @@ class Places:
         for place in told:
             place.steady = False
             # In the order in which it was announced.
-            self._busy.pop(place.path, None)
-            self._busy[place.path] = place
+            self._schedule.busy.pop(place.path, None)
+            self._schedule.busy[place.path] = place
         self._news = self._news or changes.everything or bool(changes.listings or changes.replaced)
         for path, place in self._suspects.items():
             place.silent = place.silent or not (changes.everything or path in changes.paths)
@@ -250,7 +202,7 @@ class Places:
 
     def _searched(self, now: int) -> bool:
         """Looks for files that came, or went, where some may have; whether all that is there is known."""
-        if now < self._next_find and not (self._news and now >= self._next_heeding):
+        if now < self._next_find and not (self._news and now >= self._next_announced_find):
             self.restless = self._news
             return False
         if now >= self._next_round or now < self._next_round - SAFETY:
@@ -269,13 +221,13 @@ class Places:
         for path in paths:
             place = known.pop(path, None)
             if place is None:
-                self._busy[path] = place = Place(path, now, self._looks)
+                self._schedule.busy[path] = place = Place(path, now, self._looks)
             self._places[path] = place
         for place in known.values():
             self._vanish(place)
             self._leave(place)
             place.gone = True
-            self._busy.pop(place.path, None)
+            self._schedule.busy.pop(place.path, None)
             self._unread.pop(place.path, None)
             if self._watches is not None:
                 self._watches.forget(place.path)
@@ -283,59 +235,7 @@ class Places:
         # changes are announced it is only that long now and then.
         took = self._clock() - now
         self._next_find = now + min(took * SHARE, (10 if self._finder.stale else 1) * SECOND)
-        self._next_heeding = now + min(took * HEEDED, HEEDING)
-
-    def _due(self, now: int) -> list[Place]:
-        """The places to look at: all that are new or busy, in their order, and some of the others."""
-        if self._watches is None or not self._watches.alive:
-            self._idle += self._calm
-            self._calm.clear()
-        for path, place in list(self._busy.items()):
-            announced = self._announced(place)
-            if place.status and place.steady and (announced or now - place.changed > IDLE):
-                del self._busy[path]
-                if not place.waits:
-                    place.waits = True
-                    (self._calm if announced else self._idle).append(place)
-        passed, self._turned = min(max(now - self._turned, 0), LONGEST), now
-        self._turns(self._idle, max(1, passed // TURN))
-        self._unasked = self._turns(self._calm, 1 + len(self._calm) * passed // SAFETY)
-        due = list(self._busy.values())
-        if len(due) > 1 and self._unordered(due):
-            due = [place for place in self._places.values() if place.path in self._busy]
-        return due
-
-    def _turns(self, places: collections.deque[Place], count: int) -> dict[str, Place]:
-        """It is the turn of some; gives those that changed, or have to be looked at otherwise from now on."""
-        found: dict[str, Place] = {}
-        announced = places is self._calm
-        many = not announced and len(places) * TURN > SECOND
-        for _ in range(min(len(places), count)):
-            place = places.popleft()
-            if place.gone or place.path in self._busy:
-                place.waits = False
-            elif many and place.passed < PASSES and self._turned - place.changed > OLD:
-                place.passed += 1
-                places.append(place)
-            elif _unchanged(place) and self._announced(place) == announced:
-                place.passed = 0
-                places.append(place)
-            else:
-                place.waits = False
-                self._busy[place.path] = found[place.path] = place
-        return found
-
-    def _announced(self, place: Place) -> bool:
-        """Return whether it is enough to look at a place when something happens there."""
-        if self._watches is None or place.silent or place.links != 1 or not place.status:
-            return False
-        # What begins like another file waits for that one to go, and a last line without an end is given out some time.
-        waits = place.status[2] > 0 if place.file is None else place.file.rest > 0
-        return not waits and self._watches.covers(place.path)
-
-    def _unordered(self, due: list[Place]) -> bool:
-        """Whether files have to be looked at in the order of their paths: more than one is at an unknown place."""
-        return sum(place.file is None for place in due) > 1
+        self._next_announced_find = now + min(took * REST, LONGEST_REST)
 
     def _leave(self, place: Place) -> None:
         """Note that the file of a place is not there any more."""
@@ -397,8 +297,8 @@ class Places:
         else:
             place.changed = now
             place.status = seen
-            self._busy[place.path] = self._grew[place.path] = place
-            if place.path in self._unasked:
+            self._schedule.busy[place.path] = self._grew[place.path] = place
+            if place.path in self._schedule.unasked:
                 self._suspects[place.path] = place
         if file is None or (file.device, file.inode) != seen[:2] or not self._same(file, place):
             self._leave(place)
@@ -516,7 +416,6 @@ class Places:
 
     def _grown(self, file: Watched, status: os.stat_result, now: int) -> None:
         file.size = file.target = status.st_size
-        file.mtime = status.st_mtime_ns
         file.changed = now
         if not self._rotated_above or status.st_size <= self._rotated_above:
             self._large.pop(file.ident, None)
@@ -595,23 +494,3 @@ class Places:
             return differ(other, fd)
         finally:
             os.close(other)
-
-
-def _unchanged(place: Place) -> bool:
-    """Return whether a place is as it was, and nothing of what is there waits to be read."""
-    try:
-        status = os.stat(place.path)
-    except OSError:
-        return False
-    waits = status.st_size > 0 if place.file is None else place.file.rest > 0
-    seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-    return not waits and seen == place.status and status.st_nlink == place.links
-
-
-def delete(file: Watched, report: Callable[[str], Any]) -> None:
-    """Removes a file that was read."""
-    try:
-        os.unlink(file.path)
-    except OSError as error:
-        report(f"{file.path} cannot be deleted: {error.strerror}")
-    file.close()

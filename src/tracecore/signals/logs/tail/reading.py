@@ -118,7 +118,7 @@ class Reading:
             file.record += len(tokens)
             self._give(file, found, safe, batches)
             for other, still in self._converter.released():
-                # What was held back of it has gone out with these.
+                # Its held-back lines have gone out with these.
                 self._arrivals.give(other, found[-1:], still)
         more = bool(consumed) and (border or not at_end or rest >= config.max_log_size)
         return len(data), more

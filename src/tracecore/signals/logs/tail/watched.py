@@ -7,6 +7,7 @@ import grp
 import os
 import pwd
 import stat
+from collections.abc import Callable
 from typing import Any, Final
 
 from tracecore.signals.logs.tail.config import FileLogConfig
@@ -47,7 +48,7 @@ class Watched:
     __slots__ = (
         "ahead", "attributes", "base", "born", "changed", "compressed", "delivered", "delivered_record",
         "delivered_skipping", "device", "fd", "fingerprint", "flush_length", "flush_since", "given", "ident",
-        "inflation", "inode", "large_since", "lost_since", "mtime", "offset", "outstanding", "partial",
+        "inflation", "inode", "large_since", "lost_since", "offset", "outstanding", "partial",
         "path", "placed", "record", "rest", "size", "skipping", "stored", "target", "templates", "unclaimed",
     )  # fmt: skip
 
@@ -58,7 +59,6 @@ class Watched:
         self.fd: int | None = None
         self.device = self.inode = 0
         self.size = 0  # of the file, when it was looked at last
-        self.mtime = 0
         self.changed = 0  # when it was seen to change last
         self.offset = 0
         self.delivered = 0
@@ -184,3 +184,12 @@ def _group(number: int) -> str:
         return grp.getgrgid(number).gr_name
     except KeyError:
         return str(number)
+
+
+def delete(file: Watched, report: Callable[[str], Any]) -> None:
+    """Delete a file that was read."""
+    try:
+        os.unlink(file.path)
+    except OSError as error:
+        report(f"{file.path} cannot be deleted: {error.strerror}")
+    file.close()
