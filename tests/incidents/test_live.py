@@ -22,6 +22,7 @@ from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import NonFinite, Progress, RunFinished
 from tracecore.incidents import node_trouble, precedence
+from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.jobs import LiveLimits
@@ -688,6 +689,18 @@ def test_a_job_that_finished_or_left_does_not_answer_for_its_node() -> None:
     assert [update.memory.job for update in story.at(25)] == ["b"]
 
 
+def test_a_job_that_was_restarted_elsewhere_does_not_answer_for_the_node_it_left() -> None:
+    def beat(at: float, job: str, node: str) -> Heartbeat:
+        return Heartbeat(time=T0 + int(at * SECOND), source=Source("agent", ident=f"{at}{node}"), job=job, node=node)
+
+    story = Story()
+    story.at(10, *of_job("a", "n1", steps(1, 2)), beat(9, "a", "n1"), beat(9, "a", "n2"))
+    moved = of_job("a", "n2", steps(1000, 1990, attempt=1))
+    story.at(2000, *moved, beat(1999, "a", "n2"), *of_job("b", "n1", steps(1990)), beat(1999, "b", "n1"))
+    story.at(2010, said=[verdict("gpu_fault", 2008, seen(2008, node="n1", gpu="0000:3b:00.0"))])
+    assert [update.memory.job for update in story.at(2025)] == ["b"]
+
+
 def test_a_pod_of_another_workload_is_not_the_job_on_its_node() -> None:
     story = Story()
     known = [msgspec.structs.replace(fact, pod="ml/a-0") for fact in of_job("ml/a", "n1", steps(1, 2))]
@@ -713,3 +726,47 @@ def test_an_event_of_a_machine_is_told_only_where_the_job_does_not_go_on() -> No
     ill.at(10, *of_job("a", "n1", steps(1, 2)), xid)
     assert ill.at(60) == []
     assert len(ill.at(81)) == 1
+
+
+def _judgements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count how often jobs are judged."""
+    counted: list[int] = []
+
+    def counting(*given: Any) -> Any:
+        counted.append(1)
+        return arbitrate(*given)
+
+    monkeypatch.setattr("tracecore.incidents.live.arbitrate", counting)
+    return counted
+
+
+@pytest.mark.parametrize(("many", "details", "wait"), [(10, 60, 1), (8192, 1, 2)])
+def test_a_job_of_many_facts_is_judged_less_often(
+    monkeypatch: pytest.MonkeyPatch, many: int, details: int, wait: int
+) -> None:
+    """To judge a job takes the longer the more facts it has: details of a large one wait, and news hardly do."""
+    counted = _judgements(monkeypatch)
+    facts = [msgspec.structs.replace(watchdog(1, rank), job="a", node=f"n{rank // 8}") for rank in range(many)]
+    story = Story()
+    story.at(10, *facts)
+    counted.clear()
+    for second in range(11, 71):
+        story.at(second, msgspec.structs.replace(facts[0], last_time=T0 + second * SECOND))
+    assert len(counted) == details
+    story.at(100)
+    counted.clear()
+    story.at(100.5, said=[verdict("gpu_fault", 70, seen(70, job="a", node="n1", gpu="0000:3b:00.0"))])
+    story.at(100 + wait)
+    assert len(counted) == 1
+
+
+def test_steps_of_a_job_whose_incidents_are_resolved_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = _judgements(monkeypatch)
+    story = Story()
+    story.at(10, *of_job("a", "n1", steps(1, 2)), said=[verdict("worker_crash", 8, *of_job("a", "n1", [seen(8)]))])
+    story.at(25)
+    assert [update.state for update in story.at(200, *of_job("a", "n1", steps(190, 199, attempt=1)))] == ["resolved"]
+    counted.clear()
+    for second in range(210, 300, 10):
+        story.at(second, *of_job("a", "n1", steps(second, attempt=1)))
+    assert not counted

@@ -37,8 +37,6 @@ Classify: TypeAlias = Callable[[Incident, runs.JobAttempt | None], dict[str, Any
 
 #: A condition that slows a job down is resolved when the job made steps for so long without new evidence of it.
 FADES: Final = 3600 * SECOND
-#: Of a job that has an incident, steps alone are a reason to judge it again at most once in so long.
-REJUDGE: Final = 5 * SECOND
 #: Conditions that somebody has to look at before they count as resolved: wrong results do not fade.
 _STAYS: Final = frozenset({"silent_data_corruption", "training_divergence"})
 #: Layers that each job has of its own; the others are measured on every node alike.
@@ -147,8 +145,8 @@ class LiveIncidents:
         for job in self._jobs:
             if self._owns is not None and not self._owns(job.name):
                 continue
-            if job.changed or (job.moved_on and now >= job.judged + REJUDGE):
-                job.changed, job.moved_on, job.judged = False, False, now
+            if job.is_due(now):
+                job.changed, job.grown, job.moved_on, job.judged = False, False, False, now
                 try:
                     self._judge(job, now, updates)
                 except Exception:
