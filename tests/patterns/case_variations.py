@@ -7,9 +7,9 @@ recorded, so that a change of a detector shows every judgement that changes with
 
     python tests/patterns/case_variations.py            # record them anew, after a change that is meant
 
-A line is the case, the number of the variation, a digest of the verdicts' documents, and their headlines. Each case has
-the first variations; those from number 100 on change more, and are recorded where one of them notices a mutation of the
-detector that nothing else does (`tests.mutants.choosing`).
+A line is the case, the number of the variation, a digest of the verdicts' documents, and their headlines. Those from
+number 100 on change more. Each case has the first of both; others are recorded where one of them notices a mutation of
+the detector that nothing else does (`tests.mutants.choosing`).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tracecore.signals.record import Source
 FOLDER = Path(__file__).resolve().parent / "variations"
 #: Variations of one case; from this number on the story happens twice; and the most facts of a case that is varied.
 NUMBER, EDITED, MOST = 8, 6, 60
-#: From this number on more is changed.
-CHANGED_MORE = 100
+#: From this number on more is changed; so many of these belong to every case.
+CHANGED_MORE, MORE = 100, 6
 IDENTITIES = ("node", "pod", "job", "rank", "gpu", "attempt")
 OTHERS: dict[str, tuple[Any, ...]] = {
     "node": ("n1", "n2", None),
@@ -52,14 +52,15 @@ OTHERS: dict[str, tuple[Any, ...]] = {
 
 def names(kind: type[Pattern[Any]]) -> list[str]:
     """Return the variations that are recorded or belong to every case."""
-    first = [f"{name} {number}" for name in _cases(kind) for number in range(NUMBER)]
+    numbers = (*range(NUMBER), *range(CHANGED_MORE, CHANGED_MORE + MORE))
+    first = [f"{name} {number}" for name in _cases(kind) for number in numbers]
     chosen = [name for name in recorded(kind) if name.rpartition(" ")[0] in _cases(kind)]
     return list(dict.fromkeys([*first, *chosen]))
 
 
 def candidates(kind: type[Pattern[Any]], number: int) -> list[str]:
     """Return the names of so many further variations of each case."""
-    return [f"{name} {CHANGED_MORE + n}" for n in range(number) for name in _cases(kind)]
+    return [f"{name} {CHANGED_MORE + MORE + n}" for n in range(number) for name in _cases(kind)]
 
 
 def verdicts(kind: type[Pattern[Any]], name: str) -> str:
