@@ -87,8 +87,10 @@ def _values(kind: type[Pattern[Any]]) -> dict[tuple[type[Fact], str], list[Any]]
                 if field.name not in (*TIME_FIELDS, "time", "source"):
                     values = known.setdefault((type(fact), field.name), {})
                     values[getattr(fact, field.name)] = None
-                    if field.default is None or isinstance(field.default, bool):
-                        values[field.default] = None
+                    if field.default is None:
+                        values[None] = None
+                    elif isinstance(field.default, bool):
+                        values |= {False: None, True: None}
     return {name: list(values) for name, values in known.items() if len(values) > 1}
 
 
