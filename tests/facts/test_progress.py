@@ -225,3 +225,40 @@ def test_a_rank_that_a_restart_left_out_does_not_stall_for_ever() -> None:
     again = [step(t, t, rank=0, job="j", attempt=1) for t in range(120, 4000, 10)]
     found = stalls([*first, *again], at(4000))
     assert {(stall.rank, stall.attempt, stall.no_progress_s) for stall in found} == {(0, 0, 100.0), (1, 0, 100.0)}
+
+
+def test_a_report_that_comes_late_is_no_step_back() -> None:
+    bridge = ProgressBridge()
+    bridge.observe(step(4, 4))
+    bridge.tick(at(5))
+    bridge.observe(step(1, 1))
+    assert brief(bridge.tick(at(64))) == [(60.0, 4, None)]
+
+
+def test_a_report_that_comes_late_does_not_end_a_checkpoint_that_began_after_it() -> None:
+    bridge = ProgressBridge()
+    bridge.observe(step(1, 1))
+    bridge.observe(checkpoint(4, "write", "begin"))
+    bridge.tick(at(5))
+    bridge.observe(step(3, 3))
+    assert brief(bridge.tick(at(63))) == [(60.0, 3, "checkpoint")]
+
+
+def test_a_checkpoint_that_is_told_late_does_not_begin_after_the_next_step() -> None:
+    bridge = ProgressBridge()
+    bridge.observe(step(4, 4))
+    bridge.tick(at(5))
+    bridge.observe(checkpoint(2, "write", "begin"))
+    assert brief(bridge.tick(at(64))) == [(60.0, 4, None)]
+
+
+def test_a_tick_does_not_look_at_streams_that_an_attempt_has_left() -> None:
+    """A job that is started again and again leaves thousands of streams behind, and each tick would look at them."""
+    bridge = ProgressBridge()
+    for rank in range(500):
+        bridge.observe(step(10, 1, job="a", rank=rank))
+    assert len(bridge.tick(at(100))) == 500
+    bridge.observe(step(110, 1, job="a", rank=0, attempt=1))
+    bridge.tick(at(200))
+    assert len(bridge._due) <= 1
+    assert [stall.attempt for stall in bridge.tick(at(400))] == [1]

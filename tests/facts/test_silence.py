@@ -13,7 +13,7 @@ from tracecore.facts.nccl import NcclError
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.silence import SilenceBridge, silences
 from tracecore.facts.stop import PlannedStop
-from tracecore.facts.training import Progress, RunFinished
+from tracecore.facts.training import Progress, RunFinished, StepStalled
 from tracecore.signals.record import Source
 
 S = 1_000_000_000
@@ -130,3 +130,11 @@ def test_order_does_not_matter(seed: int, lost: str, until: int) -> None:
     others = [n for n in "abc" if n != lost]
     facts = [*training(until, *"abc"), *complaints(until, until + 100, *others)]
     assert silences(random.Random(seed).sample(facts, len(facts)), at(500)) == silences(facts, at(500))
+
+
+def test_a_stall_is_no_word_of_the_node_it_is_told_of() -> None:
+    facts: list[Fact] = [*training(100, "a", "b")]
+    for second in range(100, 200, 10):
+        source = Source("a", second)
+        facts.append(StepStalled(time=at(second), source=source, node="a", job="j", no_progress_s=60.0))
+    assert silences(facts, at(300)) == []

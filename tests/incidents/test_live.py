@@ -22,6 +22,7 @@ from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.training import NonFinite, Progress, RunFinished
 from tracecore.incidents import node_trouble, precedence
+from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.jobs import LiveLimits
@@ -627,6 +628,42 @@ def test_a_restart_does_not_make_an_incident_wait_again() -> None:
     assert states(again.at(50)) == [(1, "diagnosed", "nccl_hang")]
 
 
+def test_what_waited_before_a_restart_goes_on_waiting_from_then() -> None:
+    before = Story()
+    before.at(47, *steps(1, 2), said=[hang(40)])
+    (since,) = before.live.waiting().values()
+    assert since == T0 + 47 * SECOND
+    again = Story()
+    again.live.restore([], T0 + 48 * SECOND, before.live.waiting())
+    assert again.at(48, *steps(1, 2), said=[hang(40)]) == []
+    assert again.at(56) == []
+    assert states(again.at(57)) == [(1, "diagnosed", "nccl_hang")]
+
+
+def test_a_layer_that_is_measured_later_is_no_longer_missing() -> None:
+    story = Story()
+    story.at(40, *of_job("a", "n1", steps(1, 2)), *of_job("b", "n9", steps(1, 2)), said=[hang(40, job="a")])
+    (first,) = story.at(50)
+    assert "kernel" in first.said["not_measured"]
+    story.at(55, hung_task(54, "n9"))
+    (second,) = story.at(111)
+    assert (second.id, second.revision) == (first.id, 2)
+    assert "kernel" not in second.said["not_measured"]
+
+
+def test_more_evidence_of_a_verdict_is_told_where_the_incident_says_the_same() -> None:
+    story = Story()
+    story.at(40, *steps(1, 2), said=[crash(30)])
+    story.at(50)
+    one = crash(30)
+    more = verdict("worker_crash", 30, seen(30, rank=3), seen(30.5, rank=3), ranks=[3])
+    assert one.id == more.id
+    story.at(55, said=[msgspec.structs.replace(more, revision=2)])
+    story.at(115)
+    (_, second) = story.told
+    assert len(second.verdicts[0].verdict.evidence()) == 2
+
+
 def of_job(job: str, node: str, facts: Iterable[Fact]) -> list[Fact]:
     return [msgspec.structs.replace(fact, job=job, node=node) for fact in facts]
 
@@ -651,6 +688,18 @@ def test_a_job_that_finished_or_left_does_not_answer_for_its_node() -> None:
     story.at(6, *of_job("a", "n1", steps(1, 2)), *left, done, *of_job("b", "n1", steps(6)))
     story.at(10, said=[verdict("gpu_fault", 8, seen(8, node="n1", gpu="0000:3b:00.0"))])
     assert [update.memory.job for update in story.at(25)] == ["b"]
+
+
+def test_a_job_that_was_restarted_elsewhere_does_not_answer_for_the_node_it_left() -> None:
+    def beat(at: float, job: str, node: str) -> Heartbeat:
+        return Heartbeat(time=T0 + int(at * SECOND), source=Source("agent", ident=f"{at}{node}"), job=job, node=node)
+
+    story = Story()
+    story.at(10, *of_job("a", "n1", steps(1, 2)), beat(9, "a", "n1"), beat(9, "a", "n2"))
+    moved = of_job("a", "n2", steps(1000, 1990, attempt=1))
+    story.at(2000, *moved, beat(1999, "a", "n2"), *of_job("b", "n1", steps(1990)), beat(1999, "b", "n1"))
+    story.at(2010, said=[verdict("gpu_fault", 2008, seen(2008, node="n1", gpu="0000:3b:00.0"))])
+    assert [update.memory.job for update in story.at(2025)] == ["b"]
 
 
 def test_a_pod_of_another_workload_is_not_the_job_on_its_node() -> None:
@@ -678,3 +727,47 @@ def test_an_event_of_a_machine_is_told_only_where_the_job_does_not_go_on() -> No
     ill.at(10, *of_job("a", "n1", steps(1, 2)), xid)
     assert ill.at(60) == []
     assert len(ill.at(81)) == 1
+
+
+def _judgements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count how often jobs are judged."""
+    counted: list[int] = []
+
+    def counting(*given: Any) -> Any:
+        counted.append(1)
+        return arbitrate(*given)
+
+    monkeypatch.setattr("tracecore.incidents.live.arbitrate", counting)
+    return counted
+
+
+@pytest.mark.parametrize(("many", "details", "wait"), [(10, 60, 1), (8192, 1, 2)])
+def test_a_job_of_many_facts_is_judged_less_often(
+    monkeypatch: pytest.MonkeyPatch, many: int, details: int, wait: int
+) -> None:
+    """To judge a job takes the longer the more facts it has: details of a large one wait, and news hardly do."""
+    counted = _judgements(monkeypatch)
+    facts = [msgspec.structs.replace(watchdog(1, rank), job="a", node=f"n{rank // 8}") for rank in range(many)]
+    story = Story()
+    story.at(10, *facts)
+    counted.clear()
+    for second in range(11, 71):
+        story.at(second, msgspec.structs.replace(facts[0], last_time=T0 + second * SECOND))
+    assert len(counted) == details
+    story.at(100)
+    counted.clear()
+    story.at(100.5, said=[verdict("gpu_fault", 70, seen(70, job="a", node="n1", gpu="0000:3b:00.0"))])
+    story.at(100 + wait)
+    assert len(counted) == 1
+
+
+def test_steps_of_a_job_whose_incidents_are_resolved_are_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = _judgements(monkeypatch)
+    story = Story()
+    story.at(10, *of_job("a", "n1", steps(1, 2)), said=[verdict("worker_crash", 8, *of_job("a", "n1", [seen(8)]))])
+    story.at(25)
+    assert [update.state for update in story.at(200, *of_job("a", "n1", steps(190, 199, attempt=1)))] == ["resolved"]
+    counted.clear()
+    for second in range(210, 300, 10):
+        story.at(second, *of_job("a", "n1", steps(second, attempt=1)))
+    assert not counted

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
+from tracecore.facts.host import Heartbeat
 from tracecore.patterns import types
 from tracecore.simulation import run
 from tracecore.simulation.fleet import DAY, GPUS, SECOND, START, Event, Fleet, Job, draw
@@ -114,13 +117,85 @@ def test_the_score_tells_right_from_wrong_and_new_from_twice() -> None:
     early = score([_truth(1)], [_told("a", 100, "gpu_fault", "n1")], [_page(140, "a")], 7)
     assert (early.total.found, len(early.false_pages), early.total.missed_pages) == (0, 1, 1)
     planned = score([_truth(1, planned=True)], [_told("a", 1010, None)], [_page(1045, "a")], 7)
-    assert (planned.total.count, planned.false_pages) == (0, ["a (planned)"])
+    assert (planned.total.count, planned.false_pages) == (0, ["a [j] (planned)"])
     unsaid = score([_truth(1, signal=False, page="optional")], [], [], 7)
     assert (unsaid.total.count, unsaid.total.counted) == (1, 0)
 
 
+def test_a_failure_that_nobody_was_told_of_has_no_right_class() -> None:
+    missed = score([_truth(1)], [], [], 7).total
+    assert (missed.counted, missed.found, missed.root, missed.node, missed.class_, missed.missed_pages) == (
+        1, 0, 0, 0, 0, 1,
+    )  # fmt: skip
+    free = score([_truth(1, root=("planned_stop", ""), page="optional", names_node=False)], [], [], 7).total
+    assert (free.counted, free.needed, free.found, free.root, free.class_) == (1, 0, 0, 1, 1)
+
+
+def test_an_incident_without_a_job_is_about_no_failure() -> None:
+    found = score([_truth(1)], [_told("a", 1010, "gpu_fault", "n1", job="")], [_page(1045, "a")], 7)
+    assert found.false_pages == ["a [no job]"]
+    assert (found.total.found, found.total.root, found.total.missed_pages) == (0, 0, 1)
+
+
+def test_a_second_incident_with_another_root_makes_the_answer_wrong() -> None:
+    both = [_told("a", 1010, "gpu_fault", "n1"), _told("b", 1012, "host_lost", "n1")]
+    found = score([_truth(1)], both, [_page(1045, "a", "b")], 7)
+    assert (found.total.found, found.total.root, found.total.class_, len(found.wrong)) == (1, 0, 0, 1)
+
+
+def test_an_incident_that_opens_after_the_restart_is_not_about_the_failure() -> None:
+    late = score([_truth(1)], [_told("a", 2060, "gpu_fault", "n1")], [_page(2090, "a")], 7)
+    assert (late.total.found, late.false_pages, late.false_incidents) == (0, ["a [j]"], ["a [j]"])
+
+
+def test_a_page_with_news_of_one_failure_can_repeat_another() -> None:
+    truths = [_truth(1), _truth(2, job="k")]
+    told = [_told("a", 1010, "gpu_fault", "n1"), _told("b", 1010, "gpu_fault", "n1", job="k"), _told("c", 1100, None)]
+    found = score(truths, told, [_page(1045, "a"), _page(1145, "b", "c")], 7)
+    assert len(found.duplicates) == 1
+
+
 def _page(at: int, *ids: str) -> Page:
     return Page(at=at * SECOND, reason="opened", new=ids)
+
+
+def test_every_failure_of_a_job_is_played_however_close_they_are() -> None:
+    """A failure of another job between two of one job makes a single window of all three."""
+    play = Play(play="p", root=("gpu_fault",))
+    jobs = [_job("slurm", number) for number in range(2)]
+    events = [
+        Event(number=number, at=START + (3600 + at) * SECOND, slot=slot, cause="faulty GPU", play=play, rank_share=0.5)
+        for number, (slot, at) in enumerate([(0, 0), (1, 1500), (0, 2700)])
+    ]
+    story = run.Story(Fleet(nodes=6, days=1, slots=[[job] for job in jobs], spares=["s"], events=events), [0, 1])
+    looks = [*story]
+    assert story.windows == 1
+    assert [truth.number for truth in sorted(story.truths, key=lambda truth: truth.at)] == [0, 1, 2]
+    assert [job.attempt for job in jobs] == [2, 1]
+    facts = [fact for _, facts in looks for fact in facts]
+    # A job that runs again goes on until the others do.
+    last = max(fact.end for fact in facts)
+    assert all(max(f.end for f in facts if f.job == job.name) > last - 20 * SECOND for job in jobs)
+
+
+def test_no_node_of_a_job_that_stands_still_is_unheard_for_long() -> None:
+    nodes = [f"n{number}" for number in range(200)]
+    job = msgspec.structs.replace(_job("slurm"), nodes=nodes)
+    play = Play(play="p", root=("nccl_hang",))
+    event = Event(
+        number=0, at=START + DAY // 2, slot=0, cause="software bug", play=play, rank_share=0.9, end="watchdog"
+    )  # fmt: skip
+    story = run.Story(Fleet(nodes=200, days=1, slots=[[job]], spares=["s"], events=[event]), [0])
+    looks = [*story]
+    times: dict[str, list[int]] = {node: [] for node in nodes}
+    for _, facts in looks:
+        for fact in facts:
+            if isinstance(fact, Heartbeat):
+                times[str(fact.node)].append(fact.time)
+    for heard in times.values():
+        # A job that makes steps misses nobody.
+        known = [looks[0][0], *(time for time in heard if time < story.truths[0].until), story.truths[0].until]
+        assert all(later - earlier < 60 * SECOND for earlier, later in pairwise(known))
 
 
 def test_two_days_of_a_small_fleet_are_told_rightly() -> None:

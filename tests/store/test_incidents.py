@@ -59,6 +59,17 @@ def test_a_document_without_revision_counts_up_when_it_differs(store: Store) -> 
     assert store.put_incident(plain | {"headline": "better"}, T0).revision == 2
 
 
+def test_a_detector_that_counts_anew_still_says_the_latest_of_a_verdict(store: Store) -> None:
+    before = {k: v for k, v in incident(revision=7).items() if k != "revision"}
+    store.put_incident(before, T0)
+    (verdict,) = before["verdicts"]
+    after = before | {"verdicts": [verdict | {"verdict.revision": 1, "headline": "with an exit code"}]}
+    assert store.put_incident(after, T0 + SECOND).revision == 2
+    detail = store.incidents.get(before["id"])
+    assert detail is not None
+    assert [one["headline"] for one in detail.verdicts] == ["with an exit code"]
+
+
 def test_pages_by_cursor_have_each_incident_once(store: Store) -> None:
     store.put([read_update(incident(n, at=T0 + n // 3), now=T0) for n in range(25)], T0)
     seen: list[str] = []

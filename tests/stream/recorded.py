@@ -16,6 +16,8 @@ from tracecore.agent.kafka.partitions import FactPartitioner, Groups
 from tracecore.diagnose.offline import diagnose
 from tracecore.facts import wire
 from tracecore.facts.fact import Fact
+from tracecore.facts.host import NodeSilence
+from tracecore.facts.training import StepStalled
 from tracecore.signals.otlp import encoding
 from tracecore.store.store import Store
 from tracecore.store.tables import incident_verdicts, incidents, verdicts
@@ -44,7 +46,8 @@ class Sent(NamedTuple):
 
 @cache
 def facts_of(bundle: Path) -> tuple[Fact, ...]:
-    return tuple(diagnose([bundle]).facts)
+    # Agents do not send what follows from the facts and a clock: whoever joins the facts finds it.
+    return tuple(fact for fact in diagnose([bundle]).facts if not isinstance(fact, StepStalled | NodeSilence))
 
 
 def story(bundles: Sequence[Path], end: int, seed: object = "") -> list[tuple[int, Fact]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections import Counter
@@ -31,13 +32,18 @@ from recorded import PARTITIONS, RECORDED, SECOND, SEED, Sent, assert_same, mess
 END = 1_780_000_000 * SECOND
 
 
-def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50) -> None:
-    """Let the detectors of all partitions read their logs."""
+def logs_of(sent: Iterable[Sent]) -> dict[int, list[Message]]:
+    """Return the messages of each partition."""
     logs: dict[int, list[Message]] = {}
     for one in sent:
         log = logs.setdefault(one.partition, [])
         log.append(Message(len(log), one.time, one.value, one.layout))
-    for number, log in logs.items():
+    return logs
+
+
+def joined(sent: Iterable[Sent], groups: Groups, store: Store, portion: int = 50) -> None:
+    """Let the detectors of all partitions read their logs."""
+    for number, log in logs_of(sent).items():
         partition = Partition(number, groups, store, Options(), Meter("partition", str(number)))
         partition.restore()
         for begin in range(0, len(log), portion):
@@ -142,6 +148,31 @@ def test_another_worker_goes_on_where_one_was_killed(tmp_path: Path) -> None:
     assert round_ > 3
     assert_same(stored(store), expected)
     store.close()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("count", [PARTITIONS or 3, 10])
+def test_partitions_that_move_at_any_moment_end_with_what_one_process_says(tmp_path: Path, count: int) -> None:
+    arrivals = story(RECORDED, END)
+    alone = told(arrivals, Groups(1), tmp_path)
+    assert len(alone) > 200
+    store = Store.open(str(tmp_path / "moved.db"), durable=False)
+    groups = Groups(count)
+    for number, log in logs_of(messages(arrivals, groups, END)).items():
+        chance, at, partition = random.Random(f"{SEED} {number}"), 0, None
+        while at < len(log):
+            if partition is None or chance.random() < 0.1:
+                partition = Partition(number, groups, store, Options(), Meter("partition", str(number)))
+                partition.restore()
+                at = partition.offset or 0
+            some = chance.randint(1, 40)
+            assert partition.take(log[at : at + some], time.time_ns()) == []
+            at += some
+            if chance.random() < 0.7 or at >= len(log):
+                partition.write()
+    found = stored(store)
+    store.close()
+    assert_same(found, alone)
 
 
 def test_a_worker_that_was_asleep_writes_nothing(tmp_path: Path) -> None:

@@ -11,11 +11,21 @@ from tracecore.facts.wording import quote, sentence
 _NAMES = {int(s): s.name for s in posix.Signals}
 
 
+#: Statuses by which Windows ends a process.
+_WINDOWS = {0xC0000005: "SIGSEGV", 0xC00000FD: "SIGSEGV", 0xC0000409: "SIGABRT", 0xC000001D: "SIGILL"}
+
+
 def signal_name(exit_code: int) -> str | None:
     """The signal that an exit status stands for: -9 and 137 are `SIGKILL`; None when it is no signal."""
+    if exit_code in _WINDOWS:
+        return _WINDOWS[exit_code]
     if exit_code < 0:
         return _NAMES.get(-exit_code)
     return _NAMES.get(exit_code - 128) if 128 < exit_code < 128 + 65 else None
+
+
+#: The type of an exception whose traceback the log does not have to its end.
+UNFINISHED = "UnfinishedTraceback"
 
 
 class ExceptionRaised(Fact, frozen=True, kw_only=True):
@@ -139,7 +149,7 @@ class LauncherFailure(Fact, frozen=True, kw_only=True):
     """One entry of a launcher's own failure report. `rank` is the entry's rank, never the reporter's.
 
     Args:
-        launcher: torchelastic, spawn, slurm, mpi, deepspeed, accelerate, composer, ray or jax.
+        launcher: torchelastic, spawn, slurm, mpi, deepspeed, accelerate, composer, ray, jax or vllm.
         root: the launcher calls it the first observed failure.
         local_rank: rank on its host.
         pid: of the failed process.

@@ -10,14 +10,17 @@ As in the progress bridge, the clock is a watermark, order of arrival does not m
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
+from functools import cached_property
+from itertools import accumulate
 
 from tracecore.facts.fact import Fact, order
 from tracecore.facts.host import Heartbeat, NodeSilence, SlurmState
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.stop import PlannedStop
-from tracecore.facts.training import Progress, RunFinished
+from tracecore.facts.training import Progress, RunFinished, StepStalled
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -41,7 +44,7 @@ class _Node:
 
 
 class _Cohort:
-    __slots__ = ("begun", "finished", "nodes", "steps", "stopped", "talk")
+    __slots__ = ("begun", "changed", "finished", "nodes", "steps", "stopped", "talk")
 
     def __init__(self) -> None:
         self.nodes: OrderedDict[str, _Node] = OrderedDict()
@@ -54,6 +57,56 @@ class _Cohort:
         self.finished = False
         #: Pieces of time in which any node spoke.
         self.talk: set[int] = set()
+        #: Whether a fact came that the clock may not have reached when it was looked at.
+        self.changed = True
+
+
+class _Course:
+    """The course of a job up to a time, prepared once for all of its nodes.
+
+    Args:
+        latest: the last word of any node.
+        now: the clock.
+        threshold: as in the bridge.
+    """
+
+    def __init__(self, cohort: _Cohort, latest: int, now: int, threshold: int) -> None:
+        self.cohort = cohort
+        self.latest = latest
+        self._now = now
+        self._quiet = threshold // PIECE
+        began = sorted((begun, cohort.steps[attempt]) for attempt, begun in cohort.begun.items())
+        self._begun = [begun for begun, _ in began]
+        #: The last step of all attempts that had begun by then.
+        self._steps = [*accumulate((step for _, step in began), max)]
+
+    def missed_until(self, time: int) -> int:
+        """Return when the next attempt after this time began; the last word of any node where none did."""
+        place = bisect_right(self._begun, time)
+        return min(self.latest, self._begun[place]) if place < len(self._begun) else self.latest
+
+    def last_step(self, time: int) -> int | None:
+        """Return the last step of the attempts that had begun by this time."""
+        place = bisect_right(self._begun, time)
+        return self._steps[place - 1] if place else None
+
+    @cached_property
+    def resumed(self) -> int:
+        """Return when the talk that goes on until now began, after the last time that everybody was quiet."""
+        began = self.latest // PIECE
+        for piece in sorted((p for p in self.cohort.talk if p <= began), reverse=True):
+            if began - piece > self._quiet:
+                break
+            began = piece
+        return began * PIECE
+
+    @cached_property
+    def _heard(self) -> list[int]:
+        return sorted(min(node.last, self._now) for node in self.cohort.nodes.values())
+
+    def heard_since(self, time: int) -> int:
+        """Return how many nodes were heard at this time or later."""
+        return len(self._heard) - bisect_left(self._heard, time)
 
 
 class SilenceBridge:
@@ -90,8 +143,8 @@ class SilenceBridge:
 
     def observe(self, fact: Fact) -> None:
         """Take a fact in: a sign of life of its node, a step of its job, or the end of either."""
-        if fact.approximate or (isinstance(fact, Heartbeat) and fact.job is None):
-            # Of a node where no job runs, which can be switched off.
+        if fact.approximate or isinstance(fact, StepStalled) or (isinstance(fact, Heartbeat) and fact.job is None):
+            # A stall is told about a node, not by it. A node where no job runs can be switched off.
             return
         cohort = self._cohort(fact.job)
         if isinstance(fact, RunFinished):
@@ -116,33 +169,34 @@ class SilenceBridge:
         """The silences that began or grew, as known at this time, ordered by (time, uid)."""
         found: list[NodeSilence] = []
         for job, cohort in self._cohorts.items():
-            if len(cohort.nodes) < 2:
+            if not cohort.changed or len(cohort.nodes) < 2:
                 continue
-            times = sorted((min(node.last, now) for node in cohort.nodes.values()), reverse=True)
-            for name, node in cohort.nodes.items():
-                silence = self._silence(job, cohort, name, node, times)
-                if silence is not None:
-                    found.append(silence)
+            latest = max(node.last for node in cohort.nodes.values())
+            # Silence is measured by the talk of peers: while nobody says anything, nothing new can be said of anybody.
+            cohort.changed = latest > now
+            latest = min(latest, now)
+            quiet = [pair for pair in cohort.nodes.items() if latest - pair[1].last >= self.threshold]
+            if not quiet or cohort.finished:
+                continue
+            course = _Course(cohort, latest, now, self.threshold)
+            found += [one for name, node in quiet if (one := self._silence(job, course, name, node)) is not None]
         found.sort(key=order)
         return found
 
-    def _silence(self, job: str, cohort: _Cohort, name: str, node: _Node, times: list[int]) -> NodeSilence | None:
-        if times[0] - node.last < self.threshold:
-            return None
+    def _silence(self, job: str, course: _Course, name: str, node: _Node) -> NodeSilence | None:
         # An attempt that began after the last word began without the node: up to then it was missed.
-        latest = min((begun for begun in cohort.begun.values() if begun > node.last), default=times[0])
-        silent = (min(times[0], latest) - node.last) // SECOND * SECOND
+        silent = (course.missed_until(node.last) - node.last) // SECOND * SECOND
         if silent < self.threshold or silent <= node.stated or node.source is None:
             return None
         # A step made well into the silence, by an attempt that the node was heard in, shows that it is at work.
-        before = [step for attempt, step in cohort.steps.items() if cohort.begun[attempt] <= node.last]
-        if not before or max(before) >= node.last + self.threshold // 2 or cohort.finished:
+        step = course.last_step(node.last)
+        if step is None or step >= node.last + self.threshold // 2:
             return None
-        if any(cohort.stopped.get(who, _NEVER) <= node.last + self.threshold for who in ("", name)):
+        stopped = course.cohort.stopped
+        if any(stopped.get(who, _NEVER) <= node.last + self.threshold for who in ("", name)):
             return None
-        if times[0] - max(node.last, self._resumed(cohort, times[0])) < self.threshold:
+        if course.latest - max(node.last, course.resumed) < self.threshold:
             return None
-        peers = sum(1 for time in times if time >= node.last + self.threshold)
         node.stated = silent
         place = node.source
         return NodeSilence(
@@ -153,18 +207,8 @@ class SilenceBridge:
             job=job or None,
             attempt=node.attempt,
             silent_s=silent / SECOND,
-            peers=peers,
+            peers=course.heard_since(node.last + self.threshold),
         )
-
-    def _resumed(self, cohort: _Cohort, until: int) -> int:
-        """Return when the talk that goes on until this time began, after the last time that everybody was quiet."""
-        quiet = self.threshold // PIECE
-        began = until // PIECE
-        for piece in sorted((p for p in cohort.talk if p <= began), reverse=True):
-            if began - piece > quiet:
-                break
-            began = piece
-        return began * PIECE
 
     def _cohort(self, job: str | None) -> _Cohort:
         cohort = self._cohorts.get(job or "")
@@ -173,6 +217,7 @@ class SilenceBridge:
                 self._cohorts.popitem(last=False)
                 self.evicted += 1
             cohort = self._cohorts[job or ""] = _Cohort()
+        cohort.changed = True
         return cohort
 
 

@@ -128,7 +128,7 @@ def _belonging(emissions: Sequence[Emission], run: JobRun) -> list[Footprint]:
         said = [fact.attempt for fact in evidence if fact.layer == "stdout"]
         # Neither a kernel nor a dump knows which start of the job it saw.
         attempt = max(said) if said else _attempt_at(run.of(job), emission.verdict.time)
-        touches.append(footprint_of(emission, job, attempt))
+        touches.append(footprint_of(emission, job, attempt, evidence))
     touches.sort(key=lambda t: (t.first, t.id))
     return touches
 

@@ -9,6 +9,8 @@ import msgspec
 from tracecore.facts.fact import Fact
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracecore.engine.emission import Emission
     from tracecore.patterns.contract import Suspects, Verdict
 
@@ -53,10 +55,14 @@ class Footprint(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict.pattern_name
 
 
-def footprint_of(emission: Emission, job: str, attempt: int) -> Footprint:
-    """Return the footprint of this verdict; `job` and `attempt` are where it belongs."""
+def footprint_of(emission: Emission, job: str, attempt: int, evidence: Sequence[Fact] | None = None) -> Footprint:
+    """Return the footprint of this verdict; `job` and `attempt` are where it belongs.
+
+    Args:
+        evidence: of the verdict, where the caller has it at hand.
+    """
     verdict = emission.verdict
-    evidence = tuple(verdict.evidence())
+    evidence = tuple(verdict.evidence() if evidence is None else evidence)
     suspects = verdict.suspects()
     own = [f for f in evidence if f.rank is None or not suspects.ranks or f.rank in suspects.ranks] or list(evidence)
     exact = [f for f in own if not f.approximate]

@@ -16,7 +16,7 @@ from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.incidents.incident import Incident
-from tracecore.incidents.lifecycle import Life
+from tracecore.incidents.lifecycle import REFRESH, SECOND, Life
 from tracecore.incidents.precedence import CONDITIONS
 
 #: A job that was silent for so long while another one on its node was heard has left the node.
@@ -25,6 +25,12 @@ LEFT: Final = 600_000_000_000
 LONE: Final = "\x00node "
 #: Before the name of a pod that is of none of the jobs on its node.
 _STRANGER: Final = "\x00pod "
+#: A job waits a second before it is judged again for each so many of its facts: after news, and after changes of what
+#: was known, which are told no more often than `REFRESH`. A job of fewer facts does not wait.
+NEWS: Final = 4096
+DETAILS: Final = 256
+#: Of a job that has an incident, steps alone are a reason to judge it again at most once in so long.
+REJUDGE: Final = 5 * SECOND
 
 
 class LiveLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,9 +67,11 @@ class JobState(msgspec.Struct):
             not judged again.
         steps: time of the last step of each attempt.
         changed: whether something new is not judged yet.
+        grown: whether facts or verdicts that were known say more since then.
         moved_on: whether steps were made since its incidents were judged, which may say more about them.
         judged: when it was judged last.
         heard: time of the last word of its ranks or of an agent that reads them.
+        beats: whether agents say on which nodes it runs.
         finished: when it said that it is complete; 0 where it did not, or went on.
         layers: layers of the facts that it took.
     """
@@ -80,14 +88,16 @@ class JobState(msgspec.Struct):
     closed: dict[str, int] = msgspec.field(default_factory=dict)
     steps: dict[int, int] = msgspec.field(default_factory=dict)
     changed: bool = False
+    grown: bool = False
     moved_on: bool = False
     judged: int = 0
     heard: int = 0
+    beats: bool = False
     finished: int = 0
     layers: set[str] = msgspec.field(default_factory=set)
 
-    def take(self, fact: Fact) -> bool:
-        """Learn a fact; return whether it says something that is to be judged."""
+    def take(self, fact: Fact) -> None:
+        """Learn a fact, and note whether it says something that is to be judged."""
         self.layers.add(fact.layer)
         before = self.first.get(fact.attempt)
         earlier = fact.layer == "stdout" and not fact.approximate and (before is None or fact.time < before.time)
@@ -99,13 +109,29 @@ class JobState(msgspec.Struct):
             if known is None or (known.end, known.source.offset) <= (fact.end, fact.source.offset):
                 self.progress[key] = fact
             self.steps[fact.attempt] = max(self.steps.get(fact.attempt, 0), fact.end)
-            self.moved_on = bool(self.incidents)
+            self.moved_on = any(not life.is_settled for life in self.incidents.values())
             # A run without a name is known by when it began.
-            return earlier and not self.name
-        if fact.end <= self.closed.get("", 0):
+            self.changed = self.changed or (earlier and not self.name)
+        elif fact.end > self.closed.get("", 0):
+            name = _key(fact)
+            if name in self.facts:
+                self.grown = True
+            else:
+                self.changed = True
+            self.facts[name] = fact
+
+    def is_due(self, now: int) -> bool:
+        """Tell whether it is to be judged now. To judge a job takes the longer the more facts it has."""
+        many = len(self.facts)
+        if self.changed:
+            pause = many // NEWS * SECOND
+        elif self.grown:
+            pause = min(many // DETAILS * SECOND, REFRESH)
+        elif self.moved_on:
+            pause = max(min(many // DETAILS * SECOND, REFRESH), REJUDGE)
+        else:
             return False
-        self.facts[_key(fact)] = fact
-        return True
+        return now >= self.judged + pause
 
     def known(self) -> list[Fact]:
         """Return every fact that says how the run goes."""
@@ -214,8 +240,8 @@ class JobTable:
         self._jobs: OrderedDict[str, JobState] = OrderedDict()
         #: Jobs that have a name.
         self._named: set[str] = set()
-        #: The jobs seen at each node and pod.
-        self._where: dict[str, set[str]] = {}
+        #: The jobs seen at each node and pod, with the time of the last word of their ranks or agents there.
+        self._where: dict[str, dict[str, int]] = {}
 
     def __iter__(self) -> Iterator[JobState]:
         return iter(self._jobs.values())
@@ -225,18 +251,21 @@ class JobTable:
         for job in self._owners(fact):
             if not job.is_lone_node and not job.is_stranger:
                 self._meet(job, fact)
-            if job.take(fact):
-                job.changed = True
+            job.take(fact)
             self._bound_job(job)
 
     def meet(self, fact: Fact) -> None:
         """Learn from a fact where its job runs, and nothing else."""
         if fact.job is not None:
-            self._meet(self.get(fact.job), fact)
+            job = self.get(fact.job)
+            job.beats = True
+            self._meet(job, fact)
 
     def _meet(self, job: JobState, fact: Fact) -> None:
+        heard = 0
         if fact.job is not None and fact.layer == "stdout":
-            job.heard = max(job.heard, fact.end)
+            heard = fact.end
+            job.heard = max(job.heard, heard)
             if isinstance(fact, RunFinished):
                 job.finished = max(job.finished, fact.end)
         # A fact without a job names a pod: the job of that pod is not known.
@@ -244,6 +273,9 @@ class JobTable:
         for place in (fact.node, fact.pod if own else None):
             if place and place not in job.places:
                 self._seen_at(job, place)
+            if place and heard and place in job.places:
+                here = self._where[place]
+                here[job.name] = max(here[job.name], heard)
 
     def hear(self, emission: Emission) -> None:
         """Give a verdict to the jobs it is about."""
@@ -297,7 +329,9 @@ class JobTable:
         """Return the jobs at the first of these places where any runs; one that fell silent long ago has left."""
         for place in places:
             if place and (names := self._where.get(place)):
-                jobs = [self._jobs[name] for name in sorted(names)]
+                jobs = [job for name in sorted(names) if not _has_left(job := self._jobs[name], names[name])]
+                if not jobs:
+                    continue
                 latest = max(job.heard for job in jobs)
                 here = [job for job in jobs if job.heard >= latest - LEFT]
                 return [job for job in here if not job.finished or job.finished < job.last_step()] or here
@@ -313,7 +347,7 @@ class JobTable:
             self.dropped["places"] += 1
             return
         job.places.add(place)
-        self._where.setdefault(place, set()).add(job.name)
+        self._where.setdefault(place, {}).setdefault(job.name, 0)
         for kind in (LONE, _STRANGER):
             if (lone := self._jobs.pop(kind + place, None)) is not None:
                 self._adopt(lone, job)
@@ -321,7 +355,7 @@ class JobTable:
     def _adopt(self, lone: JobState, job: JobState) -> None:
         """Give a job what was said of a place before the job was seen there."""
         for fact in lone.facts.values():
-            job.changed = job.take(fact) or job.changed
+            job.take(fact)
         for emission in lone.verdicts.values():
             self._stand(job, emission)
         self._give_up(lone, job)
@@ -335,7 +369,10 @@ class JobTable:
             return
         if job.is_closed(emission):
             return
-        job.changed = True
+        if emission.id in job.verdicts:
+            job.grown = True
+        else:
+            job.changed = True
         job.verdicts[emission.id] = emission
         while len(job.verdicts) > self.limits.verdicts:
             job.verdicts.popitem(last=False)
@@ -349,11 +386,10 @@ class JobTable:
         for fact in unnamed.known():
             job.take(fact)
         for place in unnamed.places:
-            self._where[place].discard("")
-            self._where[place].add(job.name)
+            self._where[place][job.name] = self._where[place].pop("", 0)
         job.places |= unnamed.places
         job.verdicts.update(unnamed.verdicts)
-        job.changed = unnamed.changed or bool(unnamed.verdicts)
+        job.changed = unnamed.changed or unnamed.grown or bool(unnamed.verdicts)
         self._give_up(unnamed, job)
 
     def _bound_job(self, job: JobState) -> None:
@@ -377,10 +413,21 @@ class JobTable:
         gone = next(idle, next(iter(self._jobs)))
         self._named.discard(gone)
         for place in self._jobs.pop(gone).places:
-            self._where[place].discard(gone)
+            self._where[place].pop(gone, None)
             if not self._where[place]:
                 del self._where[place]
         self.dropped["jobs"] += 1
+
+
+def _has_left(job: JobState, heard: int) -> bool:
+    """Tell whether a job was started again after its last word from a place, and made steps for long without another.
+
+    An agent speaks for a job from its first line on. It falls silent where a job prints nothing for an hour; but while
+    it is not started again, a job does not move.
+    """
+    if not job.beats or not heard or job.last_step() <= heard + LEFT:
+        return False
+    return any(fact.time > heard for fact in job.first.values())
 
 
 def _split(slot: str) -> tuple[str, int]:

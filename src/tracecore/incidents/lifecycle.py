@@ -128,7 +128,7 @@ class Life(msgspec.Struct, kw_only=True):
     Args:
         since: when it was found, or failed again; the settle time counts from here.
         said: its document when it was told last.
-        digest: of the state and the document that were told last; empty where it is to be told anew.
+        digest: of the state, the document and the verdicts that were told last; empty where it is to be told anew.
         gist: what is worth an update at once: state, cause, suspects, failure class. Other changes are told together.
         trouble: names of the facts that the notes rest on.
         fresh: something was found that has not been compared with what was told.
@@ -212,7 +212,8 @@ class Life(msgspec.Struct, kw_only=True):
         state: State = "diagnosed" if self.incident.root is not None else "open"
         if self.acknowledged_by:
             state = "acknowledged"
-        digest = _digest(state, self.incident.document(), self.trouble)
+        told = [(emission.id, emission.verdict.document()) for emission in self.verdicts[:MAX_VERDICTS]]
+        digest = _digest(state, self.incident.document(), self.trouble, told)
         return None if digest == self.digest else (state, digest)
 
     def tell(self, job: str, layers: tuple[str, ...], now: int, reason: str) -> Update:
@@ -286,5 +287,5 @@ def _says_the_same(said: dict[str, Any], incident: Incident) -> bool:
     )
 
 
-def _digest(state: State, document: dict[str, Any], trouble: tuple[str, ...]) -> bytes:
-    return hashlib.blake2b(msgspec.json.encode((state, document, trouble)), digest_size=16).digest()
+def _digest(state: State, document: dict[str, Any], trouble: tuple[str, ...], verdicts: object) -> bytes:
+    return hashlib.blake2b(msgspec.json.encode((state, document, trouble, verdicts)), digest_size=16).digest()

@@ -37,8 +37,6 @@ Classify: TypeAlias = Callable[[Incident, runs.JobAttempt | None], dict[str, Any
 
 #: A condition that slows a job down is resolved when the job made steps for so long without new evidence of it.
 FADES: Final = 3600 * SECOND
-#: Of a job that has an incident, steps alone are a reason to judge it again at most once in so long.
-REJUDGE: Final = 5 * SECOND
 #: Conditions that somebody has to look at before they count as resolved: wrong results do not fade.
 _STAYS: Final = frozenset({"silent_data_corruption", "training_divergence"})
 #: Layers that each job has of its own; the others are measured on every node alike.
@@ -75,23 +73,33 @@ class LiveIncidents:
         self.reopen = reopen
         self._classify = classify
         self._jobs = JobTable(limits or LiveLimits(), whole=owns is None)
-        self._layers: Counter[str] = Counter()
+        self._layers: set[str] = set()
         #: The facts of the time before a restart have not been judged yet.
         self._resumed = False
+        #: Since when incidents had waited at a restart.
+        self._waited: dict[str, int] = {}
 
     @property
     def dropped(self) -> Counter[str]:
         """Return how much was forgotten because a limit was reached, by kind."""
         return self._jobs.dropped
 
-    def restore(self, memories: Iterable[Memory], now: int) -> int:
+    def waiting(self) -> dict[str, int]:
+        """Return since when each incident waits that was found and not told yet, by id."""
+        return {life.id: life.since for job in self._jobs for life in job.incidents.values() if not life.revision}
+
+    def restore(self, memories: Iterable[Memory], now: int, waiting: Mapping[str, int] | None = None) -> int:
         """Take what was told before a restart, before any fact; return how many memories are damaged.
+
+        Args:
+            waiting: as `waiting` said it before the restart.
 
         The facts of the time before the restart are then taken like any others: incidents that are found again go on
         where they stood. One that is not found again although its job is judged no longer holds.
         """
         damaged = 0
         self._resumed = True
+        self._waited = dict(waiting or {})
         for memory in memories:
             try:
                 life = recalled(memory, now)
@@ -111,8 +119,16 @@ class LiveIncidents:
             if isinstance(fact, Heartbeat):
                 self._jobs.meet(fact)
             else:
-                self._layers[fact.layer] += 1
+                self._measure(fact.layer)
                 self._jobs.take(fact)
+
+    def _measure(self, layer: str) -> None:
+        """Learn that a layer is measured: incidents that were told say which ones are not."""
+        if layer in self._layers:
+            return
+        self._layers.add(layer)
+        for job in self._jobs:
+            job.changed = job.changed or bool(job.incidents)
 
     def hear(self, emissions: Iterable[Emission]) -> None:
         """Learn what the engine says."""
@@ -129,8 +145,8 @@ class LiveIncidents:
         for job in self._jobs:
             if self._owns is not None and not self._owns(job.name):
                 continue
-            if job.changed or (job.moved_on and now >= job.judged + REJUDGE):
-                job.changed, job.moved_on, job.judged = False, False, now
+            if job.is_due(now):
+                job.changed, job.grown, job.moved_on, job.judged = False, False, False, now
                 try:
                     self._judge(job, now, updates)
                 except Exception:
@@ -169,7 +185,7 @@ class LiveIncidents:
             life = job.incidents.get(incident.id)
             if life is None:
                 # A restart does not make an incident wait again: what is found first had begun before it.
-                since = min(now, incident.last) if self._resumed else now
+                since = self._waited.get(incident.id, min(now, incident.last)) if self._resumed else now
                 life = job.incidents[incident.id] = Life(id=incident.id, since=since)
             elif not life.revision and life.incident is not None and incident.first > life.last:
                 life.since = now  # what it was found for is over, and this is something else

@@ -47,17 +47,22 @@ def uncited(facts: Iterable[Fact], verdicts: Iterable[Emission], kernel: Collect
         kernel: files of the kernel's log; what a program says of storage is told by its own failure. None where facts
             arrive without files: then a fact that names neither rank nor pod is the kernel's.
     """
-    cited = {(f.source.path, f.source.offset) for emission in verdicts for f in emission.verdict.evidence()}
+    candidates: list[tuple[Fact, tuple[object, ...]]] = []
     found: dict[tuple[Any, ...], Fact] = {}
     last: dict[tuple[str | None, str, int], int] = {}
     for fact in facts:
         if isinstance(fact, PortState):
             last[fact.node, fact.device, fact.port] = fact.state
-        if (what := _what(fact, kernel)) is None or (fact.source.path, fact.source.offset) in cited:
-            continue
-        key = (fact.node, fact.gpu, fact.rank, type(fact), *what)
-        known = found.get(key)
-        found[key] = fact if known is None else _together(known, fact)
+        if (what := _what(fact, kernel)) is not None:
+            candidates.append((fact, what))
+    if not candidates:
+        return []
+    cited = {(f.source.path, f.source.offset) for emission in verdicts for f in emission.verdict.evidence()}
+    for fact, what in candidates:
+        if (fact.source.path, fact.source.offset) not in cited:
+            key = (fact.node, fact.gpu, fact.rank, type(fact), *what)
+            known = found.get(key)
+            found[key] = fact if known is None else _together(known, fact)
     up = {key for key, state in last.items() if state != DOWN}
     return [f for f in found.values() if not (isinstance(f, PortState) and (f.node, f.device, f.port) in up)]
 

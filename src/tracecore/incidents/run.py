@@ -52,6 +52,9 @@ _SURVIVABLE = (ExceptionRaised, CudaOom, CudaOomUnmeasured, CudaError, NcclError
 _TROUBLE = 1_000
 #: Of the reports of one rank's watchdog, so many are kept.
 _REPORTS = 32
+#: What tells how a process, a container or a job ended, from outside.
+_ENDINGS = (ExitStatus, SlurmState, ContainerTerminated)
+_FATAL = (LauncherFailure, FatalSignal, RendezvousFailure)
 #: What tells of the links, ports and connections between ranks.
 _TRANSPORT = (LinkState, PortState, NcclError, NicError, NvlinkRate, Sxid)
 
@@ -167,7 +170,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     endings: list[Fact] = []
     for fact in facts:
         job = fact.job or default
-        if isinstance(fact, ExitStatus | SlurmState | ContainerTerminated):
+        if isinstance(fact, _ENDINGS):
             endings.append(fact)
             continue
         if fact.layer not in ("stdout", "flight_recorder"):
@@ -233,10 +236,6 @@ def _is_trouble(fact: Fact) -> bool:
 
 
 def _take(attempt: JobAttempt, fact: Fact) -> None:
-    if isinstance(fact, WatchdogReport) and fact.rank is not None and (fact.seq is not None or fact.awaits):
-        said = attempt.reports.setdefault(fact.rank, [])
-        if fact.report in ("timeout", "exception") and len(said) < _REPORTS:
-            said.append(fact)
     if fact.rank is not None:
         attempt.ranks.add(fact.rank)
         for place in (fact.pod, fact.node):
@@ -246,7 +245,14 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
         attempt.timed = True
         attempt.first = min(attempt.first or fact.time, fact.time)
         attempt.last = max(attempt.last, fact.end)
-    if isinstance(fact, Progress):
+    if isinstance(fact, WatchdogReport):
+        if fact.rank is not None and (fact.seq is not None or fact.awaits):
+            said = attempt.reports.setdefault(fact.rank, [])
+            if fact.report in ("timeout", "exception") and len(said) < _REPORTS:
+                said.append(fact)
+        if fact.report == "timeout" and fact.reporter is None:
+            attempt.stalls.append(fact)
+    elif isinstance(fact, Progress):
         attempt.progress = max(attempt.progress, fact.end)
         rank = -1 if fact.rank is None else fact.rank
         attempt.last_steps[rank] = fact
@@ -271,13 +277,11 @@ def _take(attempt: JobAttempt, fact: Fact) -> None:
             attempt.stacks[rank] = fact
     elif isinstance(fact, ExceptionRaised):
         attempt.exceptions.append(fact)
-    elif isinstance(fact, LauncherFailure | FatalSignal | RendezvousFailure):
+    elif isinstance(fact, _FATAL):
         attempt.bad.append(fact)
         if isinstance(fact, LauncherFailure) and fact.other_rank is not None:
             attempt.ranks.add(fact.other_rank)
-    elif isinstance(fact, StepStalled) or (
-        isinstance(fact, WatchdogReport) and fact.report == "timeout" and fact.reporter is None
-    ):
+    elif isinstance(fact, StepStalled):
         attempt.stalls.append(fact)
 
 

@@ -151,12 +151,15 @@ class Notifier:
             self._pool.submit(self._deliver, delivery)
         return more
 
+    def next_due(self) -> int | None:
+        """Return when the next message is due, which may have passed; None where none will be."""
+        with self._store.database.read() as connection:
+            return connection.execute(select(func.min(_GROUPS.next_at)).where(_GROUPS.active == 1)).scalar()
+
     def overdue_s(self) -> float:
         """Tell for how long the message that is due the longest has waited; 0 where none is due."""
-        now = self._clock()
-        with self._store.database.read() as connection:
-            due = connection.execute(select(func.min(_GROUPS.next_at)).where(_GROUPS.active == 1)).scalar()
-        return max(now - due, 0) / SECOND if due is not None else 0.0
+        due = self.next_due()
+        return max(self._clock() - due, 0) / SECOND if due is not None else 0.0
 
     def wait(self) -> None:
         """Wait until nothing is being delivered; for tests and for one-off runs."""

@@ -21,8 +21,8 @@ from tracecore.store.update import read_update
 
 #: The usual times of `docs/notifications.md`.
 GROUP_WAIT: Final = 30 * SECOND
-#: The clock of the notifier moves in steps of so many seconds while something can become due.
-STEP: Final = 5 * SECOND
+#: The clock of the notifier moves by this much at least.
+STEP: Final = SECOND
 #: How long after the last change something can become due before a reminder.
 LIVELY: Final = 360 * SECOND
 
@@ -71,8 +71,8 @@ def pages(told: Sequence[Told]) -> list[Page]:
                 store.put([read_update(document, now=one.at)], one.at)
                 until = ordered[number + 1].at if number + 1 < len(ordered) else one.at + 2 * LIVELY
                 _step(notifier, kept, found, clock)
-                while clock.now + STEP < min(until, one.at + LIVELY):
-                    clock.now += STEP
+                while (due := notifier.next_due()) is not None and due < min(until, one.at + LIVELY):
+                    clock.now = max(due, clock.now + STEP)
                     _step(notifier, kept, found, clock)
         finally:
             notifier.stop()

@@ -1,10 +1,10 @@
 """Play a fleet to the detectors that join facts, and keep every update of an incident with its time.
 
 The clock jumps from one window to the next: a window begins a minute before something happens and ends when the job
-runs again. In a window the jobs concerned report as agents report, every ten seconds, with heartbeats. A job of more
-than 64 nodes is heard through 64 of them, the culprit's among them; what all its ranks print when they fail comes from
-all of them. Between windows, and for jobs to which nothing happens, rank 0 stands for the job with reports that are
-thinned over longer times.
+runs again. In a window the job that fails reports as agents report, every ten seconds, with heartbeats every fifteen.
+Of a job of more than 32 nodes, 32 report so, the culprit's among them, and the others send a heartbeat in 45 seconds
+while it stands still; what its ranks print when they fail comes from all of them. Between windows, and for jobs to
+which nothing happens, rank 0 stands for the job with reports that are thinned over longer times.
 """
 
 from __future__ import annotations
@@ -32,11 +32,15 @@ PARTITIONS: Final = 8
 BEFORE: Final = 60
 AFTER: Final = 150
 #: Seconds after which a job runs again.
-RESTART: Final = (120, 420)
+RESTART: Final = (120, 300)
 REPORT: Final = 10
 HEARTBEAT: Final = 15
-#: Nodes of one job that are heard in a window.
-HEARD: Final = 64
+#: Seconds between heartbeats of the other nodes of a failing job: fewer than agents send, yet a node is never silent.
+FAR_HEARTBEAT: Final = 45
+#: Nodes of one job that are heard as often as agents send.
+HEARD: Final = 32
+#: How long the detector waits before it tells an incident.
+SETTLE: Final = 10 * SECOND
 #: Facts of one request.
 REQUEST: Final = 1_000
 
@@ -46,7 +50,7 @@ class Truth(msgspec.Struct, kw_only=True, frozen=True):
 
     Args:
         at: nanoseconds since the epoch.
-        until: when the job ran again.
+        until: when the job runs again.
         node: of the culprit.
     """
 
@@ -107,41 +111,74 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 def play(fleet: Fleet, partition: int, partitions: int = PARTITIONS) -> Outcome:
     """Play the jobs of one partition from the first to the last window."""
-    return _Partition(fleet, [slot for slot in range(len(fleet.slots)) if slot % partitions == partition]).play()
+    story = Story(fleet, [slot for slot in range(len(fleet.slots)) if slot % partitions == partition])
+    outcome = Outcome(truths=story.truths)
+    clock = Clock()
+    joiner = detector(clock, forward="verdicts", tell="incidents", incidents=Incidents(settle=SETTLE))
+
+    def take(made: Iterable[Batch]) -> None:
+        for batch in made:
+            for attributes, _ in told(batch):
+                document = msgspec.json.decode(attributes["incident.json"])
+                outcome.told.append(Told(at=clock.now, document=document))
+
+    for now, facts in story:
+        clock.now = now
+        for begin in range(0, len(facts), REQUEST):
+            raw = Batch("logs", wire.payload(facts[begin : begin + REQUEST], now)).encoded()
+            outcome.bytes += len(raw)
+            take(joiner.process(Batch("logs", raw=raw)))
+        outcome.facts += len(facts)
+        take(joiner.tick(now))
+    outcome.noise, outcome.windows = story.noise, story.windows
+    return outcome
 
 
-class _Partition:
+class Story:
+    """Everything that the agents of some jobs send, with the truth about it.
+
+    Iterate once: each item is a time at which the detector looks, and the facts that arrived since the last one.
+
+    Args:
+        slots: of the fleet, whose jobs are played.
+    """
+
     def __init__(self, fleet: Fleet, slots: list[int]) -> None:
         self._fleet = fleet
         self._slots = slots
-        self._clock = Clock()
-        self._joiner = detector(
-            self._clock, forward="verdicts", tell="incidents", incidents=Incidents(settle=10 * SECOND)
-        )
         self._running: dict[int, Job] = {}
-        self._outcome = Outcome()
+        self.truths: list[Truth] = []
+        #: Health events that needed no action, and windows, that were played.
+        self.noise = 0
+        self.windows = 0
 
-    def play(self) -> Outcome:
+    def __iter__(self) -> Iterator[tuple[int, list[Fact]]]:
         mine = set(self._slots)
         for window in _windows([event for event in self._fleet.events if event.slot in mine]):
-            self._play(window)
-            self._outcome.windows += 1
-        return self._outcome
+            yield from self._play(window)
+            self.windows += 1
 
-    def _play(self, window: Window) -> None:
-        self._clock.now = window.begin
+    def _play(self, window: Window) -> Iterator[tuple[int, list[Fact]]]:
         facts = [*self._resume(window)]
-        touched: dict[int, list[Event]] = {}
+        events: dict[int, list[Event]] = {}
         for event in window.events:
-            touched.setdefault(event.slot, []).append(event)
-            if event.noise:
-                self._outcome.noise += 1
+            events.setdefault(event.slot, []).append(event)
         # Failures first: they decide how long the window is.
         failing = {event.slot for event in window.events if not event.noise}
-        for slot in sorted(self._slots, key=lambda slot: slot not in failing):
-            facts += self._story(self._running[slot], window, touched.get(slot, []))
+        last: dict[int, int] = {}
+        for slot in sorted(failing):
+            last[slot] = window.begin
+            for failure in [event for event in events[slot] if not event.noise]:
+                # Until then the job has not been started again, and its machines are those that it had.
+                until = failure.at + RESTART[0] * SECOND
+                facts += self._noise(self._running[slot], [e for e in events[slot] if e.noise and e.at < until])
+                events[slot] = [event for event in events[slot] if event.at >= until]
+                last[slot] = self._fail(self._running[slot], failure, last[slot], facts)
+            window.end = max(window.end, last[slot] + AFTER * SECOND)
+        for slot in self._slots:
+            facts += self._go_on(self._running[slot], window, events.get(slot, []), last.get(slot))
         facts.sort(key=lambda fact: fact.end)
-        self._feed(window, facts)
+        yield from _looks(window, facts)
 
     def _resume(self, window: Window) -> Iterator[Fact]:
         """Yield what brings the detector up to date after a jump of the clock: jobs that ended, and quiet reports."""
@@ -158,47 +195,40 @@ class _Partition:
                 self._running[slot] = job
             yield from _quiet(job, window.begin)
 
-    def _story(self, job: Job, window: Window, events: list[Event]) -> Iterator[Fact]:
-        """Yield what agents send about a job in this window."""
-        failure = next((event for event in events if not event.noise), None)
+    def _noise(self, job: Job, events: list[Event]) -> Iterator[Fact]:
+        """Yield what agents send about health events that need no action."""
         flapped: set[str] = set()
         for event in events:
-            if event.noise:
-                node = job.node(culprit(event, job))
-                # Noise of days is played in a minute: a port that goes down twice in it would be a fault.
-                if event.play.once and node in flapped:
-                    continue
-                flapped |= {node} if event.play.once else set()
-                yield from facts_of(event, job)
-        if failure is None:
-            if events:
-                yield from _heartbeats(job, job.nodes[:HEARD], window.begin, window.end)
-            yield from _reports(job, [0], window.begin, window.end, sparse=True)
-            return
+            node = job.node(culprit(event, job))
+            # Noise of days is played in a minute: a port that goes down twice in it would be a fault.
+            if event.play.once and node in flapped:
+                continue
+            flapped |= {node} if event.play.once else set()
+            self.noise += 1
+            yield from facts_of(event, job)
+
+    def _fail(self, job: Job, failure: Event, begin: int, facts: list[Fact]) -> int:
+        """Add what agents send from this time until the job runs again; return when that is."""
         rank = culprit(failure, job)
-        heard = sorted({*range(0, len(job.nodes), max(1, len(job.nodes) // HEARD)), rank // GPUS})
-        ranks = [node * GPUS for node in heard] if job.ranks > 64 else [*range(job.ranks)]
-        ranks = sorted({*ranks, rank})
-        stops = failure.at
-        slow = rank if failure.play.slow else None
-        if slow is not None:
-            stops += 250 * SECOND
-        yield from _reports(job, ranks, window.begin, stops, slow=slow, slow_from=failure.at)
-        facts = facts_of(failure, job)
-        yield from facts
-        over = max([fact.end for fact in facts] + [stops])
         gone = job.node(rank)
-        dice = random.Random(f"restart {failure.number}")
-        again = over + dice.randint(*RESTART) * SECOND
-        window.end = max(window.end, again + AFTER * SECOND)
-        # An agent speaks for the streams of a job for an hour after their last line.
-        for node in [job.nodes[number] for number in heard]:
-            dark = node == gone and failure.end == "dark"
-            yield from _heartbeats(job, [node], window.begin, failure.at if dark else window.end)
-        self._outcome.truths.append(
+        near = _near(job, rank // GPUS)
+        ranks = [node * GPUS for node in near] if job.ranks > HEARD else [*range(job.ranks)]
+        stops, slow = failure.at, None
+        if failure.play.slow:
+            stops, slow = failure.at + 250 * SECOND, rank
+        facts += _reports(job, sorted({*ranks, rank}), begin, stops, slow=slow, slow_from=failure.at)
+        told = facts_of(failure, job)
+        facts += told
+        over = max([fact.end for fact in told] + [stops])
+        again = over + random.Random(f"restart {failure.number}").randint(*RESTART) * SECOND
+        dark = failure.end == "dark"
+        for number, node in enumerate(job.nodes):
+            until = failure.at if dark and node == gone else again
+            facts += _heartbeats(job, node, begin, until, HEARTBEAT if number in near else FAR_HEARTBEAT)
+        self.truths.append(
             Truth(
                 number=failure.number, cause=failure.cause, play=failure.play.play, end=failure.end, job=job.name,
-                attempt=job.attempt, at=failure.at, until=again + AFTER * SECOND, node=gone, rank=rank,
+                attempt=job.attempt, at=failure.at, until=again, node=gone, rank=rank,
                 ranks=job.ranks, planned=failure.planned, signal=failure.play.signal, root=failure.play.root,
                 class_=failure.play.class_, names_node=failure.play.node, page=failure.play.page,
             )
@@ -207,39 +237,50 @@ class _Partition:
         if hardware and self._fleet.spares:
             job.nodes[rank // GPUS] = self._fleet.spares.pop(0)
             self._fleet.spares.append(gone)
+            if not dark:
+                # An agent speaks for the streams of a job for an hour after their last line.
+                facts += _heartbeats(job, gone, again, again + AFTER * SECOND, HEARTBEAT)
         job.attempt += 1
         job.step -= min(job.step, 50)
-        if job.node(rank) != gone:
-            yield from _heartbeats(job, [job.node(rank)], again, window.end)
-        yield from _reports(job, [0], again, window.end)
+        return again
 
-    def _feed(self, window: Window, facts: list[Fact]) -> None:
-        """Send facts as they come, and let the detector look each second while something comes."""
-        sent, now, quiet = 0, window.begin, 0
-        while now <= window.end:
-            now += SECOND if quiet < 15 else 5 * SECOND
-            due: list[Fact] = []
-            while sent < len(facts) and facts[sent].end < now:
-                due.append(facts[sent])
-                sent += 1
-            self._clock.now = now
-            news = any(not isinstance(fact, Heartbeat | Progress) for fact in due)
-            quiet = 0 if news else quiet + 1
-            self._look(due)
+    def _go_on(self, job: Job, window: Window, noise: list[Event], again: int | None) -> Iterator[Fact]:
+        """Yield what agents send about a job that runs until the window ends.
 
-    def _look(self, facts: list[Fact]) -> None:
-        for begin in range(0, len(facts), REQUEST):
-            raw = Batch("logs", wire.payload(facts[begin : begin + REQUEST], self._clock.now)).encoded()
-            self._outcome.bytes += len(raw)
-            self._take(self._joiner.process(Batch("logs", raw=raw)))
-        self._outcome.facts += len(facts)
-        self._take(self._joiner.tick(self._clock.now))
+        Args:
+            again: when it was started again in this window; None where it did not fail.
+        """
+        yield from self._noise(job, noise)
+        if again is not None:
+            near = _near(job, 0)
+            for number, node in enumerate(job.nodes):
+                if number in near:
+                    yield from _heartbeats(job, node, again, window.end, HEARTBEAT)
+                else:  # a job that makes steps misses nobody
+                    yield from _heartbeats(job, node, again, again + FAR_HEARTBEAT * SECOND, FAR_HEARTBEAT)
+            yield from _reports(job, [0], again, window.end)
+            return
+        for node in sorted({job.node(culprit(event, job)) for event in noise}):
+            yield from _heartbeats(job, node, window.begin, window.end, HEARTBEAT)
+        yield from _reports(job, [0], window.begin, window.end, sparse=True)
 
-    def _take(self, made: Iterable[Batch]) -> None:
-        for batch in made:
-            for attributes, _ in told(batch):
-                document = msgspec.json.decode(attributes["incident.json"])
-                self._outcome.told.append(Told(at=self._clock.now, document=document))
+
+def _near(job: Job, culprit: int) -> set[int]:
+    """Return the numbers of the nodes of a job that are heard as often as agents send, the culprit's among them."""
+    return {*range(0, len(job.nodes), max(1, -(-len(job.nodes) // HEARD))), culprit}
+
+
+def _looks(window: Window, facts: list[Fact]) -> Iterator[tuple[int, list[Fact]]]:
+    """Yield facts as they come: each second while something happens, else every five."""
+    sent, now, quiet = 0, window.begin, 0
+    while now <= window.end:
+        now += SECOND if quiet < 15 else 5 * SECOND
+        begin = sent
+        while sent < len(facts) and facts[sent].end < now:
+            sent += 1
+        due = facts[begin:sent]
+        quiet = 0 if any(not isinstance(fact, Heartbeat | Progress) for fact in due) else quiet + 1
+        yield now, due
 
 
 def _windows(events: list[Event]) -> list[Window]:
@@ -301,9 +342,10 @@ def _report(job: Job, rank: int, at: int, step: int, took: float, last: int | No
     )  # fmt: skip
 
 
-def _heartbeats(job: Job, nodes: Iterable[str], begin: int, end: int) -> Iterator[Fact]:
-    for node in nodes:
-        phase = random.Random(node).randrange(HEARTBEAT)
-        for at in range(begin + phase * SECOND, end, HEARTBEAT * SECOND):
-            source = Source("agent", ident=f"heartbeat:{node}:{job.name}:{at}")
-            yield Heartbeat(time=at, source=source, node=node, job=job.name)
+def _heartbeats(job: Job, node: str, begin: int, end: int, every: int) -> Iterator[Fact]:
+    """Yield heartbeats at the seconds at which this node sends them, whenever the story begins."""
+    phase = random.Random(node).randrange(FAR_HEARTBEAT) * SECOND
+    first = begin + (phase - begin) % (every * SECOND)
+    for at in range(first, end, every * SECOND):
+        source = Source("agent", ident=f"heartbeat:{node}:{job.name}:{at}")
+        yield Heartbeat(time=at, source=source, node=node, job=job.name)

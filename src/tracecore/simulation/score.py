@@ -10,10 +10,12 @@ import msgspec
 
 from tracecore.simulation.fleet import GPUS, SECOND
 from tracecore.simulation.paging import Page
-from tracecore.simulation.run import Told, Truth
+from tracecore.simulation.run import SETTLE, Told, Truth
 
-#: A sign of trouble may be seen shortly before the failure it leads to.
-EARLY: Final = 45 * SECOND
+#: The first sign of a failure is at most so much earlier than the failure (`at` in plays.yaml).
+EARLY: Final = 20 * SECOND
+#: An incident that is found just before the job runs again is told once it has settled.
+LATE: Final = SETTLE
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -22,9 +24,11 @@ class Row(msgspec.Struct, kw_only=True):
     Args:
         count: how often it happened.
         counted: of these, with signals that say what it was.
-        found: of these, told as an incident.
-        root, node, class_: of those counted, named rightly.
+        needed: of those counted, with a cause that an incident has to name; the others may stay untold.
+        found: of those needed, told as an incident.
+        root, class_: of those counted, named rightly by every incident about them.
         nodes: of those counted, with signals that name the node.
+        node: of these, named by the incidents with the right root, and no other node with it.
         missed_pages: of those counted, nobody was told.
         seconds: until people were told.
     """
@@ -32,6 +36,7 @@ class Row(msgspec.Struct, kw_only=True):
     cause: str
     count: int = 0
     counted: int = 0
+    needed: int = 0
     found: int = 0
     root: int = 0
     nodes: int = 0
@@ -46,6 +51,7 @@ class Score(msgspec.Struct, kw_only=True):
 
     Args:
         false_pages: pages with an incident that nothing was behind, each with its headline.
+        false_incidents: incidents that nothing was behind, whether or not people were told of them.
         duplicates: pages about something that people had been told of.
         wrong: what was counted and not named rightly.
     """
@@ -54,6 +60,7 @@ class Score(msgspec.Struct, kw_only=True):
     total: Row
     days: float
     false_pages: list[str]
+    false_incidents: list[str]
     duplicates: list[str]
     wrong: list[str]
 
@@ -75,16 +82,17 @@ def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], 
     false_pages: list[str] = []
     duplicates: list[str] = []
     for page in sorted(pages, key=lambda page: page.at):
-        fresh = False
+        # One message may name several incidents of one failure.
+        fresh: set[int] = set()
         for id in page.new:
             known = behind.get(id)
-            headline = lives[id][-1].document["headline"] if id in lives else id
+            headline = _headline(lives[id]) if id in lives else id
             if known is None or known.planned:
                 false_pages.append(f"{headline}{' (planned)' if known else ''}")
-            elif known.number in paged and not fresh:
+            elif known.number in paged and known.number not in fresh:
                 duplicates.append(f"{known.cause}, {known.play}, {known.end}: {headline}")
             else:
-                fresh = True
+                fresh.add(known.number)
                 paged.setdefault(known.number, page.at)
     total = Row(cause="all")
     rows: dict[str, Row] = {}
@@ -97,18 +105,25 @@ def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], 
         for counted in (row, total):
             _count(counted, truth, mine, paged.get(truth.number))
         if truth.signal and not _is_right(truth, mine):
-            said = [_root(life) or life[-1].document["headline"] for life in mine]
+            said = [_root(life) or _headline(life) for life in mine]
             wrong.append(f"{truth.cause}, {truth.play}, {truth.end}, {truth.ranks} ranks, {truth.job}: {said}")
+    false_incidents = [_headline(lives[id]) for id, truth in behind.items() if truth is None or truth.planned]
     return Score(
-        rows=[*rows.values()], total=total, days=days, false_pages=false_pages, duplicates=duplicates, wrong=wrong
-    )
+        rows=[*rows.values()], total=total, days=days, false_pages=false_pages, false_incidents=false_incidents,
+        duplicates=duplicates, wrong=wrong,
+    )  # fmt: skip
 
 
 def _behind(life: Sequence[Told], by_job: dict[str, list[Truth]]) -> Truth | None:
-    """Return what an incident is about; None where nothing happened."""
+    """Return the failure that an incident is about; None where nothing happened to its job, or it names no job."""
     first = life[0]
-    found = [t for t in by_job.get(first.document.get("job", ""), ()) if t.at - EARLY <= first.at <= t.until]
+    found = [t for t in by_job.get(first.document.get("job", ""), ()) if t.at - EARLY <= first.at <= t.until + LATE]
     return found[-1] if found else None
+
+
+def _headline(life: Sequence[Told]) -> str:
+    document = life[-1].document
+    return f"{document['headline']} [{document.get('job') or 'no job'}]"
 
 
 def _root(life: Sequence[Told]) -> str:
@@ -117,8 +132,8 @@ def _root(life: Sequence[Told]) -> str:
 
 
 def _is_right(truth: Truth, mine: Sequence[Sequence[Told]]) -> bool:
-    """Tell whether an incident names the cause; none at all is right where none is needed."""
-    return any(_root(life) in truth.root for life in mine) or (not mine and "" in truth.root)
+    """Tell whether every incident names the cause; none at all is right where none is needed."""
+    return all(_root(life) in truth.root for life in mine) if mine else "" in truth.root
 
 
 def _count(row: Row, truth: Truth, mine: Sequence[Sequence[Told]], paged: int | None) -> None:
@@ -126,13 +141,16 @@ def _count(row: Row, truth: Truth, mine: Sequence[Sequence[Told]], paged: int | 
     if not truth.signal:
         return
     row.counted += 1
-    row.found += bool(mine) or "" in truth.root
-    row.root += _is_right(truth, mine)
+    if "" not in truth.root:
+        row.needed += 1
+        row.found += bool(mine)
+    right = _is_right(truth, mine)
+    row.root += right
     last: list[dict[str, Any]] = [life[-1].document for life in mine if _root(life) in truth.root]
-    row.class_ += any((one.get("failure") or {}).get("class") in truth.class_ for one in last) or not mine
+    row.class_ += right and all((one.get("failure") or {}).get("class") in truth.class_ for one in last)
     if truth.names_node:
         row.nodes += 1
-        row.node += any(_nodes(one, truth) == {truth.node} for one in last)
+        row.node += bool(last) and all(_nodes(one, truth) == {truth.node} for one in last)
     if paged is not None:
         row.seconds.append((paged - truth.at) / SECOND)
     elif truth.page == "needed":

@@ -45,7 +45,7 @@ class IncidentUpdate(msgspec.Struct, kw_only=True):
         origin: `live`, `publish` or `upload`.
         gpus: GPUs of the job, where the sender knows.
         acknowledged: the sender says that somebody looks after it.
-        encoded, digest: of the document, filled in by `read_update`.
+        encoded, digest: of the document, the digest with its verdicts; filled in by `read_update`.
     """
 
     id: str
@@ -153,7 +153,9 @@ def read_update(
     if len(encoded) > MAX_DOCUMENT:
         raise BadIncident(f"the document has {len(encoded):,} bytes, and {MAX_DOCUMENT:,} are allowed")
     update.encoded = encoded.decode()
-    said = encoded + state.encode()
+    # A detector that was started again counts the revisions of its verdicts from the beginning.
+    uncounted = [{k: v for k, v in verdict.items() if k != "verdict.revision"} for verdict in update.verdicts]
+    said = encoded + state.encode() + encode(uncounted)
     update.digest = hashlib.blake2b(said, digest_size=16).hexdigest()
     return update
 

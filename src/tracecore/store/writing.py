@@ -246,7 +246,7 @@ def _insert_parts(
         texts.append((number, search.words(*heard)))
     if entities:
         connection.execute(incident_entities.insert(), entities)
-    put_verdicts(database, connection, said.values())
+    put_verdicts(database, connection, said.values(), replace=True)
     if held:
         connection.execute(database.insert(incident_verdicts).on_conflict_do_nothing(), held)
     if pieces:
@@ -265,22 +265,28 @@ def _kept_lines(connection: Connection, numbers: list[int]) -> dict[tuple[int, s
     return found
 
 
-def put_verdicts(database: Database, connection: Connection, rows: Iterable[dict[str, Any]]) -> int:
-    """Store verdicts, each in its latest revision."""
+def put_verdicts(
+    database: Database, connection: Connection, rows: Iterable[dict[str, Any]], *, replace: bool = False
+) -> int:
+    """Store verdicts, each in its latest revision.
+
+    Args:
+        replace: whatever their revision, they replace what is stored. An incident's verdicts are those of its latest
+            revision, and a detector that was started again counts their revisions from the beginning.
+    """
     ordered = sorted(rows, key=lambda row: str(row["id"]))
     if ordered:
-        connection.execute(_upsert_verdicts(database), ordered)
+        connection.execute(_upsert_verdicts(database, replace), ordered)
     return len(ordered)
 
 
-@functools.lru_cache(4)
-def _upsert_verdicts(database: Database) -> Any:
+@functools.lru_cache(8)
+def _upsert_verdicts(database: Database, replace: bool) -> Any:
     """The statement is kept: to build it takes longer than to store ten verdicts."""
     statement = database.insert(verdicts)
     newer = {column.name: statement.excluded[column.name] for column in verdicts.c if column.name != "id"}
-    return statement.on_conflict_do_update(
-        index_elements=["id"], set_=newer, where=statement.excluded.revision > verdicts.c.revision
-    )
+    where = None if replace else statement.excluded.revision > verdicts.c.revision
+    return statement.on_conflict_do_update(index_elements=["id"], set_=newer, where=where)
 
 
 def _verdict(document: dict[str, Any], one: IncidentUpdate) -> dict[str, Any] | None:

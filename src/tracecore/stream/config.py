@@ -37,7 +37,7 @@ class Options(Connection, frozen=True, kw_only=True):
         reopen: how long after it was resolved an incident can come back under its id.
         lateness: how late a fact may arrive and still count fully.
         patterns: thresholds of each pattern by its name, as in `patterndetector`.
-        interval: how often a partition looks at what came.
+        interval: how often a partition looks at what came, at whole seconds of its log.
         session_timeout: after so long without a sign of life the partitions of a worker go to the others.
         clock: `wall`, or `log` to play history: time then passes only by the timestamps of messages.
     """

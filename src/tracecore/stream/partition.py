@@ -18,6 +18,7 @@ import msgspec
 
 from tracecore.agent.component import Setting
 from tracecore.agent.kafka.partitions import Groups
+from tracecore.agent.options import SECOND
 from tracecore.agent.processors.patterndetector import options as detector
 from tracecore.agent.processors.patterndetector.clock import AHEAD
 from tracecore.agent.processors.patterndetector.detection import Detection
@@ -38,7 +39,9 @@ from tracecore.stream.config import Options
 
 log = logging.getLogger("tracecore.stream")
 
-#: Looks in which a gap of the log is passed: a second each, and more where the gap is longer than so many seconds.
+#: Seconds between looks, at whole multiples of them, so that all partitions look at the same times. A gap of the log is
+#: passed with the first of them that needs no more than so many looks.
+STEPS: Final = tuple(step * SECOND for step in (1, 2, 5, 10, 30, 60, 300, 600, 3600, 86_400))
 LOOKS: Final = 120
 #: A lease of a partition ends only when another worker takes it.
 FOREVER: Final = (1 << 63) - 1
@@ -71,11 +74,15 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
         offset: of the next message.
         clock: the detector's, in nanoseconds.
         layout: number of partitions and copies under which the state was made.
+        instant: the engine's time at that clock; 0 in states of older versions.
+        waiting: since when incidents wait that were not told yet, by id.
     """
 
     offset: int
     clock: int
     layout: str
+    instant: int = 0
+    waiting: dict[str, int] = {}
 
 
 class Told(NamedTuple):
@@ -138,6 +145,7 @@ class Partition:
             ),
             setting,
             self._owns,
+            behind=options.lateness,
         )
 
     def restore(self) -> None:
@@ -148,9 +156,11 @@ class Partition:
         """
         # From now on nobody else can write: what is read next is the last there is.
         Leases(self._store.database).hold(self._lease, self._owner, FOREVER, FOREVER - 1)
+        instant, waiting = 0, {}
         for _, value in self._state.items(_POSITION):
             position = msgspec.msgpack.decode(value, type=Position)
             self.offset, self.clock = position.offset, position.clock
+            instant, waiting = position.instant, position.waiting
             if position.layout != self._groups.layout:
                 log.error(
                     "partition %d: its state is of layout %s (partitions/copies), and this is %s: jobs have moved to "
@@ -158,7 +168,7 @@ class Partition:
                     self.number, position.layout, self._groups.layout,
                 )  # fmt: skip
                 self.meter.note(OTHER_LAYOUT)
-        self._detection.restore(self.clock)
+        self._detection.restore(self.clock, instant, waiting)
         for key, value in self._state.items(_OUTBOX):
             self.told.append(Told(key, *msgspec.msgpack.decode(value, type=tuple[str, bytes])))
             self._outbox = max(self._outbox, int(key.removeprefix(_OUTBOX), 16))
@@ -210,12 +220,14 @@ class Partition:
         return self._owns(fact.job if fact.job is not None else LONE + fact.node if fact.node else "")
 
     def advance(self, to: int) -> None:
-        """Move the clock, and look on the way whenever a detector would that never sleeps."""
+        """Move the clock, and look on the way as a detector would that never sleeps."""
         if not self.clock:
             self.clock = to
-        while (due := max(self._detection.due(self.clock), self.clock + (to - self.clock) // LOOKS)) <= to:
+        least = max(self._options.interval, (to - self.clock) // LOOKS)
+        step = next((step for step in STEPS if step >= least), STEPS[-1])
+        while (due := (self.clock // step + 1) * step) <= to:
             self._hand_on()
-            self.clock = max(due, self.clock)
+            self.clock = due
             self._look()
         self.clock = max(self.clock, to)
 
@@ -247,7 +259,13 @@ class Partition:
         if not self.dirty or self.offset is None:
             return
         self._hand_on()
-        position = Position(self.offset, self.clock, self._groups.layout)
+        position = Position(
+            self.offset,
+            self.clock,
+            self._groups.layout,
+            self._detection.instant(self.clock),
+            self._detection.waiting(),
+        )
         told: list[Told] = []
         with self._store.database.write() as connection:
             if not is_held(connection, self._lease, self._owner):

@@ -355,6 +355,7 @@ def test_what_a_path_says(path: str, expected: dict[str, object]) -> None:
         ("[1.25] step\n[1.50] step\n", "text"),
         ("LAST SEEN   TYPE      REASON    OBJECT   MESSAGE\n5m          Warning   x   pod/a   b\n", "kubernetes_table"),
         ("NAMESPACE   LAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n", "kubernetes_table"),
+        ("NAME      READY   STATUS    RESTARTS   AGE\ntrain-0   0/1     Evicted   0          3h\n", "kubernetes_pods"),
         ("Name:         a\nNamespace:    b\nStatus:       Running\n", "kubernetes_describe"),
         ("# HELP up x\n# TYPE up gauge\nup 1\n", "prometheus"),
         ('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 61\n', "prometheus"),

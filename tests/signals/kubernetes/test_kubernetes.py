@@ -338,3 +338,23 @@ def test_a_container_that_ends_because_its_pod_is_deleted_has_not_failed(
         "status": {"containerStatuses": [{"name": "main", "restartCount": 0, "state": {"terminated": ended}}]},
     }  # fmt: skip
     assert len(list(objects.read_json(make(json.dumps(pod), "kubernetes_json"), CLOCK))) == told
+
+
+PODS = """\
+NAMESPACE   NAME             READY   STATUS             RESTARTS      AGE   IP       NODE
+ml          train-worker-0   1/1     Running            0             3h    10.0.0.1 gpu07
+ml          train-worker-1   0/1     Evicted            0             3h    <none>   gpu08
+ml          train-worker-2   0/1     OOMKilled          1 (3m ago)    3h    10.0.0.3 <none>
+ml          train-worker-3   0/1     Completed          0             3h    10.0.0.4 gpu09
+"""
+
+
+def test_pods_that_failed_are_read_from_a_table_of_pods(make: Make) -> None:
+    found = list(printed.read_pods(make(PODS, "kubernetes_pods", layer="kubernetes"), CLOCK))
+    pods = [r["resource"]["attributes"] for r in found]
+    assert [(pod["k8s.pod.name"], pod.get("k8s.node.name")) for pod in pods] == [
+        ("train-worker-1", "gpu08"),
+        ("train-worker-2", None),
+    ]
+    assert found[0]["log"]["attributes"]["k8s.event.reason"] == "Evicted"
+    assert found[1]["log"]["attributes"]["k8s.container.terminated.reason"] == "OOMKilled"

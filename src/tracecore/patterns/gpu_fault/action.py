@@ -17,6 +17,8 @@ ALSO = frozenset({92, 94})
 #: Errors of one link: the link's or its peer's, so that they count together with a failure at the other end.
 LINK = 74
 LINK_UNITS = frozenset(range(144, 151))
+#: A program was ended, often because of another Xid.
+ENDED = 45
 #: Driver lines without an Xid that mean the GPU does not work.
 DRIVER = {
     "init_failed": "could not be initialised",
@@ -53,10 +55,22 @@ RECOVERY = {
 MILD = frozenset({"RESTART_APP", "IGNORE"})
 
 
+def follows(fact: Fact) -> bool:
+    """Whether this Xid only tells that a program was ended, and names the one it was ended for."""
+    return type(fact) is Xid and fact.code == ENDED and fact.cause is not None
+
+
+def code_of(xid: Xid) -> int:
+    """Return its code; of one that only follows another, the other's."""
+    return xid.cause if xid.code == ENDED and xid.cause is not None else xid.code
+
+
 def faulty(fact: Fact) -> bool:
     """Whether this alone means that the GPU or its driver failed."""
     if type(fact) is not Xid:
         return type(fact) is GpuLost or (type(fact) is GpuDriverError and fact.error in DRIVER)
+    if follows(fact):
+        return code_of(fact) in LINK_UNITS or _faulty(code_of(fact))
     if fact.code in LINK_UNITS and entry(fact.code) is not None:
         row = _row(fact)
         return fact.fatal is True or (row is not None and row.severity != "nonfatal")
@@ -96,7 +110,7 @@ def action_of(fact: Fact) -> str | None:
         return RECOVERY.get((fact.recovery or "").lower())
     if fact.code in LINK_UNITS and (row := _row(fact)) is not None:
         return row.action
-    known = entry(fact.code)
+    known = entry(code_of(fact))
     return None if known is None else known.action
 
 
@@ -109,7 +123,7 @@ def _row(xid: Xid) -> NvlinkEntry | None:
 def drastic(fact: Fact) -> int:
     """Rank the action for it; of several facts the one with the most drastic action counts."""
     if type(fact) is Xid and fact.code != 154 and fact.code not in LINK_UNITS:
-        return _drastic(fact.code)
+        return _drastic(code_of(fact))
     return _severity(action_of(fact))
 
 

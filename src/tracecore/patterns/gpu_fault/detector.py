@@ -11,7 +11,19 @@ from tracecore.facts.process import CudaError
 from tracecore.facts.xid_catalog import ACTIONS, entry, sxid_entry
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import NEVER, Pattern, Role, Verdict
-from tracecore.patterns.gpu_fault.action import AMD, CUDA, DRIVER, LINK, MILD, action_of, drastic, ends_fabric, faulty
+from tracecore.patterns.gpu_fault.action import (
+    AMD,
+    CUDA,
+    DRIVER,
+    LINK,
+    MILD,
+    action_of,
+    code_of,
+    drastic,
+    ends_fabric,
+    faulty,
+    follows,
+)
 from tracecore.patterns.gpu_fault.gauge import PEERS, Gauges, gauge_keys
 from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
 
@@ -83,7 +95,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         elif isinstance(fact, Xid) and fact.code == 154:
             what = f"asks for recovery: {fact.recovery}"
         else:
-            known = entry(fact.code) if isinstance(fact, Xid) else None
+            known = entry(code_of(fact)) if isinstance(fact, Xid) else None
             what = f"failed: {known.name}" if known else "failed"
         return f"{self.gpu}{on} {what}{xids}"
 
@@ -108,7 +120,8 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         look = f"Look at `{show}` and `dmesg -T | grep -i -E 'xid|nvrm|amdgpu'` on {node}. "
         first = ""
         if isinstance(self.worst, Xid):
-            first = f"NVIDIA's first action for Xid {self.worst.code}: {ACTIONS.get(action or '', 'not known yet')}. "
+            act = ACTIONS.get(action or "", "not known yet")
+            first = f"NVIDIA's first action for Xid {code_of(self.worst)}: {act}. "
         if action in MILD:
             return (
                 f"{first}{look}Take {node} out of service only if it comes back; restart the job from its checkpoint."
@@ -208,6 +221,8 @@ class GpuFault(Pattern[Config]):
                 found.sort(key=_time if len(set(map(_time, found))) == len(found) else _order)
             return [*found]
         kernel = in_order(window.of(Xid), window.of(GpuLost), window.of(GpuDriverError))
+        # An Xid that names its cause counts where the log does not have the cause itself.
+        kernel = [fact for fact in kernel if not follows(fact)] or kernel
         return [self._verdict(window, gauges, chain) for chain in _chains(kernel, self.config.window)]
 
     def _programs(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
@@ -267,7 +282,7 @@ class GpuFault(Pattern[Config]):
                 break
             reports += fact.count if fact.count > 0 else 1
             if isinstance(fact, Xid):
-                codes.add(fact.code)
+                codes.add(code_of(fact))
             much = drastic(fact)
             # The most drastic of them, of several the earliest.
             if much > most or (much == most and fact.time == worst.time and fact.uid > worst.uid):

@@ -32,13 +32,14 @@ _who = attrgetter("job", "pod", "rank", "attempt")
 class Cohort:
     """The ranks of one job, or of one namespace where the job is not known."""
 
-    __slots__ = ("alive", "joined", "pods", "ready", "retried", "said", "seen", "stepped")
+    __slots__ = ("alive", "joined", "missed", "pods", "ready", "retried", "said", "seen", "stepped")
 
     def __init__(self) -> None:
         self.ready: dict[int | None, PodReady] = {}
         self.said: list[Said] = []
         self.retried: list[Said] = []
         self.joined: set[int] = set()
+        self.missed: set[int] = set()
         self.pods: set[str | None] = set()
         self.seen: set[int] = set()
         self.alive: set[int] = set()
@@ -65,6 +66,8 @@ def cohorts_of(window: Window) -> dict[tuple[Key, int], Cohort]:
         cohort.retried = sorted(retries.get(name, ()), key=order)
         entered = [fact for known in entries for fact in known.get(name, ())]
         cohort.joined = {fact.rank for fact in entered if fact.rank is not None}
+        counted = [fact for fact in entered if isinstance(fact, WatchdogReport) and fact.reporter is not None]
+        cohort.missed = {rank for fact in counted for rank in fact.missing}
         cohort.pods = {fact.pod for fact in entered}
         cohort.alive = {status.rank for status in statuses.get(name, ()) if status.alive and status.rank is not None}
         heard = (*ready.get(name, ()), *cohort.said, *statuses.get(name, ()))
@@ -86,7 +89,8 @@ def _heard_of(pod: PodReady, facts: Sequence[Fact]) -> bool:
 
 def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) -> tuple[tuple[int, ...], int, int]:
     """The ranks that never joined, how many they are, and how many ranks there should be."""
-    failed = {pod.rank for pod in absent if pod.rank is not None}
+    # Whoever counts those that come says which ranks did not.
+    failed = {pod.rank for pod in absent if pod.rank is not None} or cohort.missed - cohort.joined
     counts = [
         (fact.expected, fact.joined)
         for fact in said
@@ -106,7 +110,9 @@ def failed_of(cohort: Cohort, said: tuple[Said, ...], absent: list[PodReady]) ->
         # The rendezvous is where rank 0 is. Where it was never heard of, nobody could reach it.
         failed = {0} if (unreached or lost) and 0 not in seen else unreached
     missing = max(len(failed), expected - joined, 1)
-    size = max(len(cohort.ready), expected, len(seen | failed), missing)
+    # Somebody counted those that are missing, and a rank implies those below it.
+    counted = max(len(cohort.missed), *cohort.missed) + 1 if cohort.missed else 0
+    size = max(len(cohort.ready), expected, len(seen | failed), missing, counted)
     return tuple(sorted(failed)), missing, size
 
 

@@ -34,15 +34,18 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Key, Rest, Window
 
 Discriminator: TypeAlias = Literal[
-    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "unknown"
+    "cni_error", "socket_ifname_mismatch", "rendezvous_unreachable", "duplicate_rank", "world_size_mismatch", "unknown"
 ]
 WORDS: dict[Discriminator, str] = {
     "cni_error": "the pod network could not be set up",
     "socket_ifname_mismatch": "no network interface of the name they look for",
     "rendezvous_unreachable": "the rendezvous was not reached",
     "duplicate_rank": "two processes were started as one rank",
+    "world_size_mismatch": "processes were started for different numbers of ranks",
     "unknown": "nothing says why",
 }
+#: Mistakes in how processes were started, which say by themselves what is wrong.
+MISTAKES: tuple[Discriminator, ...] = ("duplicate_rank", "world_size_mismatch")
 #: Of a long list of ranks, and of evidence, so many are named.
 NAMED = 16
 PREFIX = "tracecore.alert.nccl_bootstrap_timeout."
@@ -107,6 +110,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
             claimed = next((fact.claimed for fact in self.said if isinstance(fact, RendezvousFailure)), None)
             which = f"rank {claimed}" if claimed is not None else "one rank"
             return f"Two processes{job} were started as {which}, so that the ranks cannot join"
+        if self.discriminator == "world_size_mismatch":
+            return f"The processes{job} were started for different numbers of ranks, so that they cannot join"
         if not self.failed and self.missing >= self.size:
             return f"Not all ranks{job} joined: {why}"
         if self.discriminator == "rendezvous_unreachable" and self.missing >= self.size > 1:
@@ -140,6 +145,11 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
                 "of each node's "
                 "launcher): two nodes were given the same number, or a process of an earlier run is still there (`ps`, "
                 "`scancel`)."
+            )
+        if self.discriminator == "world_size_mismatch":
+            return (
+                "Compare `WORLD_SIZE`, `--nnodes` and `--nproc-per-node` of all processes: one was started with other "
+                "numbers than the rest, or belongs to another run."
             )
         if self.discriminator == "rendezvous_unreachable":
             end = self._told("endpoint")
@@ -208,6 +218,8 @@ class NcclBootstrapVerdict(Verdict, frozen=True, kw_only=True):
         """Those that never joined; the others only waited. Where one never got a network, all the others did."""
         if self.awaited is not None:
             return Suspects.of([self.awaited])
+        if self.discriminator == "world_size_mismatch":
+            return Suspects()  # all of them wait, and nothing says whose number is wrong
         failed = set(self.failed)
         entities = Suspects.of([fact for fact in self.evidence() if fact.rank in failed])
         return Suspects(tuple(sorted(failed)), entities.nodes, entities.gpus, entities.pods)
@@ -303,8 +315,8 @@ class NcclBootstrap(Pattern[Config]):
             discriminator = "cni_error"
         elif any(problem_of(fact) == NO_INTERFACE for fact in said):
             discriminator = "socket_ifname_mismatch"
-        elif any(problem_of(fact) == "duplicate_rank" for fact in said):
-            discriminator = "duplicate_rank"
+        elif mistake := next((name for name in MISTAKES for fact in said if problem_of(fact) == name), None):
+            discriminator = mistake
         elif said:
             discriminator = "rendezvous_unreachable"
         return NcclBootstrapVerdict(

@@ -174,6 +174,8 @@ class NcclHang(Pattern[Config]):
             for rank, entry in calls.pairs.items()
             if not entry.done and (entry.final or (entry.started or entry.created or entry.time) < limit)
         }
+        # torch before 1.13 does not number what it waits for.
+        unnumbered = not calls.open and all(report.seq is None for report in reports)
         for report in reports:
             if report.report not in ("timeout", "exception"):
                 continue
@@ -192,6 +194,8 @@ class NcclHang(Pattern[Config]):
                     said[report.rank] = report  # who is missing says more than that one waited
                 continue
             if report.seq is None:
+                if unnumbered and report.report == "timeout":
+                    cohorts.setdefault(0, {}).setdefault(report.rank, report)
                 continue
             if is_pairwise(report):
                 pairwise.setdefault(report.rank, report)

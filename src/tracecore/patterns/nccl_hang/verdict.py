@@ -119,7 +119,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         if any(isinstance(fact, WatchdogReport) and fact.reporter is not None for fact in self.hanging):
             return "a barrier"
         if not self.seq and not self._dumped:
-            return "the setting up of a communicator"
+            return f"{self.op} of {group}" if self.op else "the setting up of a communicator"
         if self.is_p2p:
             return f"point-to-point operations of {group}"
         return f"{self.op or 'collective'} seq {self.seq} of {group}"

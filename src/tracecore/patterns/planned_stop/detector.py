@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import NcclError, WatchdogReport
-from tracecore.facts.process import ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, signal_name
+from tracecore.facts.process import UNFINISHED, ExceptionRaised, ExitStatus, FatalSignal, LauncherFailure, signal_name
 from tracecore.facts.stop import ASKED, PlannedStop
 from tracecore.patterns.config import MINUTE, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TERMINATED = frozenset({"SIGTERM", "SIGINT", "SIGHUP"})
 #: Exceptions by which a process that was told to stop says so.
-OBEDIENT = ("SignalException", "KeyboardInterrupt", "SystemExit", "SIGTERMException", "ChildFailedError")
+OBEDIENT = ("SignalException", "KeyboardInterrupt", "SystemExit", "SIGTERMException", "ChildFailedError", UNFINISHED)
 
 WORDS = {
     "preempted": "was preempted",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+import msgspec
+
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerStarted, MountEvent, PodReady
 from tracecore.facts.process import ExceptionRaised, ExitStatus
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, Progress, RunFinished, StepStalled
 from tracecore.patterns.config import MINUTE, Duration, Settings
-from tracecore.patterns.contract import Pattern, Role, Verdict
+from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.related import PROCESS
 from tracecore.patterns.scope import namespace, pod_name
 from tracecore.patterns.storage_failure.outcome import Outcomes
@@ -122,6 +124,7 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         last: the last of them, the same when there was one.
         harm: what suffered from it: an exception, a failed checkpoint, a stall, a bad exit.
         errors: how many lines said so.
+        ranks: all ranks that met it.
     """
 
     pattern_id: ClassVar[str] = "20"
@@ -132,6 +135,7 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
     last: Trouble
     harm: Fact | None = None
     errors: int = 1
+    ranks: tuple[int, ...] = ()
 
     @property
     def error(self) -> str:
@@ -193,6 +197,9 @@ class StorageFailureVerdict(Verdict, frozen=True, kw_only=True):
         }
         fields.update({name: value for name, value in known.items() if value is not None and value != ""})
         return fields
+
+    def suspects(self) -> Suspects:
+        return msgspec.structs.replace(Suspects.of(self.evidence()), ranks=self.ranks)
 
     def promoted(self) -> dict[str, Any]:
         return {
@@ -285,6 +292,9 @@ class StorageFailure(Pattern[Config]):
                     last=chain[-1],
                     harm=harm,
                     errors=sum(max(fact.count, 1) for fact in chain),
+                    ranks=tuple(
+                        sorted({fact.rank for fact in (*chain, *([harm] if harm else [])) if fact.rank is not None})
+                    ),
                 )
             )
         found.sort(key=lambda verdict: (verdict.time, verdict.episode))

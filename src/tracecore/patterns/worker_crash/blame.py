@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypeVar
 
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
+    UNFINISHED,
     CudaError,
     ExceptionRaised,
     ExitStatus,
@@ -47,6 +49,8 @@ FATAL = frozenset(
 ABORT = frozenset({"SIGABRT", "SIGIOT"})
 #: How a process ends that was told to, or whose watchdog ended it.
 _TOLD = ABORT | {"SIGTERM"}
+#: Signals by which somebody asks a process to end.
+_ASKED = frozenset({"SIGTERM", "SIGINT"})
 #: Exceptions by which a launcher, or a process that was told to stop, says so: never the crash itself.
 MESSENGERS = frozenset(
     {
@@ -250,18 +254,21 @@ class Scene:
 
     def _raised(self, fact: ExceptionRaised) -> bool:
         kind = last_name(fact.type)
-        if kind in MESSENGERS:
+        if kind in MESSENGERS or (kind == UNFINISHED and (self.stops or not self._nothing_said)):
             return False
         if (kind in COLLECTIVE or _hold(self.facts.peer_lines, fact)) and not _hold(self.facts.own_lines, fact):
             return False
         return not self._ended(fact) and (self.confirmed(fact) is not None or not self.survived(fact))
 
     def _died(self, fact: Fact, signal: str | None) -> bool:
-        if signal not in FATAL and not (signal == "SIGTERM" and self._terminated_alone(fact)):
+        alone = signal in _ASKED and self._terminated_alone(fact)
+        if signal not in FATAL and not alone:
             return False
         rank = self.rank(fact)
         if self._lost_peer(fact, rank):
             return False
+        if alone:
+            return True
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
             # Why it aborted is in its output, which nobody has seen.
             return self._others_explained(fact) and not self._ended(fact)
@@ -282,7 +289,9 @@ class Scene:
 
     def _terminated_alone(self, fact: Fact) -> bool:
         """Whether one process was told to end and no other: who stops a job, or cleans up after it, tells all."""
-        if not isinstance(fact, ExitStatus) or fact.rank is None or self.launchers or self.stops:
+        if not isinstance(fact, ExitStatus) or fact.rank is None or self.launchers:
+            return False
+        if any(stop.rank != fact.rank for stop in self.stops):
             return False
         # Nor was it alone where another crashed: what is left is then told to end, be it only this one.
         return bool(self._other_ends(fact)) and not self._other_ends(fact) & {"told", "fatal"}
@@ -313,6 +322,21 @@ class Scene:
         span = fact.time - self.memory, fact.time + self.memory
         return self._launched.first(rank, *span) is not None and self._launched_to_fail.first(rank, *span) is None
 
+    def _told_alone(self, fact: LauncherFailure, rank: int | None) -> bool:
+        """Whether a status of a process's own, as its launcher reports it, is all that is known of a failure."""
+        if not fact.exit_code or not self._nothing_said:
+            return False
+        span = fact.time - self.memory, fact.time + self.memory
+        return rank is None or self._launched_to_fail.first(rank, *span) is None
+
+    @cached_property
+    def _nothing_said(self) -> bool:
+        """Whether no process says why it failed, or that it lost another. What launchers raise says neither."""
+        said = chain.from_iterable(facts for kind in self.facts.complaints for facts in kind.values())
+        return not self.facts.peers and all(
+            isinstance(fact, ExceptionRaised) and last_name(fact.type) in {*MESSENGERS, UNFINISHED} for fact in said
+        )
+
     def _other_ends(self, fact: ExitStatus) -> set[str]:
         """Return how the other ranks ended, in the words of `_how_ended`."""
         span = fact.time - self.memory, fact.time + self.memory
@@ -329,7 +353,8 @@ class Scene:
         rank = self.rank(fact)
         if rank is None and fact.exit_code is None:
             return True  # What others say of their peers is said of this one.
-        return (fact.root or self._told_first(fact, rank)) and not self._lost_peer(fact, rank)
+        told = fact.root or self._told_first(fact, rank) or self._told_alone(fact, rank)
+        return told and not self._lost_peer(fact, rank)
 
     def _lost_peer(self, fact: Fact, rank: int | None) -> bool:
         """The rank's own output says that it lost a peer or that its watchdog ended it, before it died."""
@@ -367,15 +392,18 @@ class Scene:
         now = bisect_left(steps, fact.time, key=_time)
         end = bisect_right(steps, fact.time + self.memory, key=_time)
         before = after_it = -1
+        shown: set[int] = set()
         around, furthest = slice(max(0, now - LOOKED_AT), now + LOOKED_AT), slice(max(now, end - LOOKED_AT), end)
         for step in (*steps[around], *steps[furthest]):
             if step.step is None or not self.near(step, fact):
                 continue
             if after(step, fact):
                 after_it = max(after_it, step.step)
+                shown.add(step.step)
             else:
                 before = max(before, step.step)
-        return after_it > before + 1 if before >= 0 else after_it >= 0
+        # A progress bar is drawn once more when its program ends.
+        return after_it > before + 1 if before >= 0 else len(shown) > 1
 
     def confirmed(self, fact: Fact) -> Fact | None:
         """Return other evidence that this very process ended badly: from its launcher, exit status or container."""

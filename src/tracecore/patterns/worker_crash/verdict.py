@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated
-from tracecore.facts.process import CudaError, ExceptionRaised, LauncherFailure, LoaderError, signal_name
+from tracecore.facts.process import UNFINISHED, CudaError, ExceptionRaised, LauncherFailure, LoaderError, signal_name
 from tracecore.facts.wording import quote, reason
 from tracecore.patterns.contract import Role, Suspects, Verdict
 from tracecore.patterns.scope import namespace, pod_name
@@ -146,6 +146,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         if self.exception is None:
             return f"{self.who}{on} failed with exit status {self.exit_code}{then}"
         kind, message = self.exception
+        if kind == UNFINISHED:
+            return f"{self.who}{on} raised an exception, of which the log has no last line{then}"
         if isinstance(self.failure, CudaError):
             return f"{self.who}{on} died of a {kind} ({message}){then}"
         return f"{self.who}{on} raised {kind}{f': {said}' if (said := reason(message)) else ''}{then}"

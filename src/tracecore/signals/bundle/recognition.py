@@ -30,6 +30,7 @@ LAYER_OF = {
     "kubernetes_json": "kubernetes",
     "kubernetes_yaml": "kubernetes",
     "kubernetes_describe": "kubernetes",
+    "kubernetes_pods": "kubernetes",
     "kubernetes_table": "kubernetes",
     "prometheus": "metrics",
     "nvidia_smi": "metrics",
@@ -103,6 +104,7 @@ _YAML_VERSION = re2.compile(rb"(?m)^(?:- | {0,4})?apiVersion: ")
 _EVENTS_TABLE = re2.compile(
     rb"(?m)^(?:NAMESPACE +)?LAST SEEN +(?:FIRST SEEN +COUNT +NAME +KIND +)?.*\bREASON\b.*\bMESSAGE\b"
 )
+_PODS_TABLE = re2.compile(rb"^(?:NAMESPACE +)?NAME +READY +STATUS +RESTARTS +AGE\b")
 _DESCRIBE = re2.compile(rb"(?m)^Name: +\S")
 _DESCRIBE_TOO = re2.compile(rb"(?m)^(?:Namespace|Roles|Annotations|Conditions|Events|Controlled By|Containers): *")
 _SACCT_PIPED = re2.compile(rb"(?m)^(?:[A-Za-z]+\|)*JobID(?:Raw)?\|")
@@ -199,6 +201,8 @@ def _by_content(head: bytes, complete: bool) -> str:
         return "scontrol"
     if b"LAST SEEN" in first and _EVENTS_TABLE.match(start):
         return "kubernetes_table"
+    if b"RESTARTS" in first and _PODS_TABLE.match(start):
+        return "kubernetes_pods"
     if printed.BARE_ROW.match(first) and all(
         printed.BARE_ROW.match(line) for line in start.splitlines()[1:3] if line.strip()
     ):

@@ -1,4 +1,4 @@
-"""Output of kubectl for people: `describe pod`, `describe node`, `get events`.
+"""Output of kubectl for people: `describe pod`, `describe node`, `get events`, `get pods`.
 
 Events there have ages, not times: they are counted back from the end of the bundle, and their records say so.
 """
@@ -60,6 +60,34 @@ def read_table(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
             _number(row.get("COUNT", "")),
             node,
         )
+
+
+#: States of a pod, as `kubectl get pods` shows them, that an event has the same word for.
+_TOLD = frozenset({"Evicted", "CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "Preempting"})
+#: The same that a container ended with.
+_ENDED = frozenset({"OOMKilled", "Error", "ContainerCannotRun", "StartError", "DeadlineExceeded"})
+
+
+def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """`kubectl get pods [-A] [-o wide]`: the state that each pod that failed is in."""
+    columns: list[tuple[str, int]] = []
+    for here, line in _lines(stream):
+        if "STATUS" in line and "RESTARTS" in line:
+            columns = _columns(line)
+            continue
+        row = _row(line, columns) if columns else {}
+        state, name = row.get("STATUS", "").removeprefix("Init:"), row.get("NAME", "")
+        if not name or state not in _TOLD | _ENDED:
+            continue
+        identity: Attributes = {"k8s.pod.name": name}
+        if space := row.get("NAMESPACE"):
+            identity["k8s.namespace.name"] = space
+        if (node := row.get("NODE", "<none>")) != "<none>":
+            identity["k8s.node.name"] = node
+        attributes: Attributes = {"k8s.object.kind": "Pod", "k8s.object.name": name, "tracecore.time.inferred": True}
+        attributes["k8s.event.reason" if state in _TOLD else "k8s.container.terminated.reason"] = state
+        body = f"pod {name}: {state}"
+        yield record(stream, clock, identity, attributes, body, clock.latest, f"{stream.path}@{here}", here)
 
 
 _KINDS = {

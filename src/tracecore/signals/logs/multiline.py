@@ -317,6 +317,16 @@ class Table:
         return TAKE
 
 
+class Row:
+    """One entry of torchelastic's table whose beginning was lost, from its rank on."""
+
+    worthy = False
+    whole = False
+
+    def take(self, text: bytes) -> Take:
+        return TAKE if text.startswith((b"  exitcode ", b"  error_file", b"  traceback ", b"    ")) else CLOSE
+
+
 class Message:
     """The lines after the first line of an error that C++ code printed: details and stack frames.
 
@@ -445,4 +455,6 @@ def opens(text: bytes, owned: bool) -> Shape | None:
         return LostGpu()
     if text[:2] in (b"==", b"**") and _RULE.match(text):
         return Table(text)
+    if b" (local_rank: " in text and text.startswith(b"  rank "):
+        return Row()
     return None

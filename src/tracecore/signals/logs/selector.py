@@ -23,6 +23,7 @@ OPENERS = (
     b" (most recent call first):",
     b'): "MainThread"',
     b"invoked oom-killer:",
+    b" (local_rank: ",
 )
 
 #: The launcher says that its workers failed: what workers print after it is the next attempt.

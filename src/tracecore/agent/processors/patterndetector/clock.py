@@ -24,10 +24,12 @@ class Clock:
 
     Args:
         interval: nanoseconds between two looks while something comes.
+        behind: an instant that is no farther behind our clock than this is taken for our clock.
     """
 
-    def __init__(self, interval: int) -> None:
+    def __init__(self, interval: int, behind: int = 0) -> None:
         self._interval = interval
+        self._behind = behind
         #: When to look next.
         self.next = 0
         #: When the engine looked last, whether anything came since, and since when that is known.
@@ -87,4 +89,11 @@ class Clock:
         self.appoint(now, whole)
         if self._ahead is None:
             return None
-        return min(self._ahead + max(now - self._arrived, 0), now + AHEAD)
+        return self.instant(now)
+
+    def instant(self, now: int) -> int:
+        """Return the engine's time at a time of our clock."""
+        if self._ahead is None:
+            return now
+        found = min(self._ahead + max(now - self._arrived, 0), now + AHEAD)
+        return now if 0 <= now - found <= self._behind else found

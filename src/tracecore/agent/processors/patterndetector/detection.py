@@ -71,12 +71,15 @@ class Detection:
         options: of the processor.
         setting: of the first of the processors that share this.
         owns: as in `LiveIncidents`, where other processes detect other jobs.
+        behind: as in `Clock`.
     """
 
-    def __init__(self, options: Options, setting: Setting, owns: Callable[[str], bool] | None = None) -> None:
+    def __init__(
+        self, options: Options, setting: Setting, owns: Callable[[str], bool] | None = None, behind: int = 0
+    ) -> None:
         self.lock = threading.Lock()
         self._options = options
-        self._clock = Clock(options.evaluation_interval)
+        self._clock = Clock(options.evaluation_interval, behind)
         self._meter = setting.meter
         settings: dict[str, Mapping[str, Any]] = {name: values or {} for name, values in options.patterns.items()}
         patterns = catalogue(settings)
@@ -129,8 +132,17 @@ class Detection:
 
     # -- over restarts -----------------------------------------------------------------------------------------------
 
-    def restore(self, now: int) -> None:
-        """Take the facts of an earlier run, so that what began before a restart is still told."""
+    def waiting(self) -> dict[str, int]:
+        """Return since when incidents wait that were not told yet, by id."""
+        return self._live.waiting() if self._live is not None else {}
+
+    def restore(self, now: int, instant: int = 0, waiting: Mapping[str, int] | None = None) -> None:
+        """Take the facts of an earlier run, so that what began before a restart is still told.
+
+        Args:
+            instant: the engine's time where the earlier run stopped, if that is known.
+            waiting: as `waiting` said it then.
+        """
         if self._options.storage is None:
             return
         store = self._setting.extension(self._options.storage).client(f"processor_{self._setting.id}")
@@ -141,14 +153,15 @@ class Detection:
         self._records.count = max(self._records.count, found.count)
         self._records.known.update(found.known)
         if self._live is not None:
-            found.lost += self._live.restore(found.incidents, found.clock)
+            found.lost += self._live.restore(found.incidents, max(found.clock, instant), waiting)
         if found.lost:
             self._meter.note(STATE_LOST, found.lost)
             log.warning("%s: %d stored facts or verdicts are not understood any more", self._setting.id, found.lost)
         if not found.facts:
             return
-        self._clock.resume(found.clock, now)
-        facts = [*found.facts, *self._bridged(found.facts, found.clock)]
+        clock = max(found.clock, instant)
+        self._clock.resume(clock, now)
+        facts = [*found.facts, *self._bridged(found.facts, clock)]
         self._engine.add(facts)
         if self._live is not None:
             self._live.take(facts)
@@ -320,6 +333,10 @@ class Detection:
     def next(self) -> int:
         """When to look next."""
         return self._clock.next
+
+    def instant(self, now: int) -> int:
+        """Return the engine's time at a time of our clock."""
+        return self._clock.instant(now)
 
     def due(self, now: int) -> int:
         """Return when to look next; sooner than before where the clock was set back."""
