@@ -285,4 +285,4 @@ def recorded() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    record(dict.fromkeys([*(recorded() or names()), *candidates(FIRST)]))
+    record(list(recorded()) or [*names(), *candidates(FIRST)])
