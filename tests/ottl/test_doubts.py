@@ -7,12 +7,12 @@ import time
 import pytest
 
 from tracecore.ottl.planner import doubts
-from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.database import Database, is_literal
 from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.selection import Selector, line_search
 
-PATTERNS = ("(?i)saving [^\\n]{0,40}checkpoint", "checkpoint \\d+ (?:is )?corrupt", "device lost")
-CHATTER = b"utils/checkpoint.py:12: FutureWarning\n"
+PATTERNS = ("(?i)saving [^\\n]{0,40}check-point", "check-point \\d+ (?:is )?corrupt", "device lost")
+CHATTER = b"utils/check-point.py:12: FutureWarning\n"
 
 
 def _selector(patterns: tuple[str, ...] = PATTERNS) -> Selector:
@@ -33,9 +33,9 @@ def test_a_word_alone_is_not_enough() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"2026-11-15T01:00:00Z stdout F SAVING the checkpoint now",
-        b"checkpoint 12 is corrupt",
-        b"[rank3]: checkpoint 9 corrupt, device lost",
+        b"2026-11-15T01:00:00Z stdout F SAVING the check-point now",
+        b"check-point 12 is corrupt",
+        b"[rank3]: check-point 9 corrupt, device lost",
         b"device lost",
         b"Traceback (most recent call last):",
     ],
@@ -52,20 +52,20 @@ def test_lines_that_match_are_found_all_the_same(line: bytes) -> None:
 def test_what_holds_is_found_wherever_it_stands(before: int, ending: bytes) -> None:
     lines = [
         *[CHATTER[:-1]] * before,
-        b"checkpoint 7 is corrupt",
+        b"check-point 7 is corrupt",
         *[CHATTER[:-1]] * 20,
         b"",
-        b"saving a checkpoint",
+        b"saving a check-point",
     ]
     text = b"\n".join(lines) + ending
-    assert _lines(_selector(), text) == [b"checkpoint 7 is corrupt", b"saving a checkpoint"]
+    assert _lines(_selector(), text) == [b"check-point 7 is corrupt", b"saving a check-point"]
 
 
 def test_time_and_memory_grow_with_the_bytes_not_with_the_matches_of_a_line() -> None:
     selector = _selector()
 
     def seconds(times: int) -> float:
-        block = (b"checkpoint " * times + b"\n") * 4
+        block = (b"check-point " * times + b"\n") * 4
         begin = time.process_time()
         assert selector(block) is not None
         return time.process_time() - begin
@@ -82,6 +82,11 @@ def test_a_ruler_counts_only_above_a_table_of_failures() -> None:
     assert found == [len(chatter + ruler + chatter + ruler) - 1]
     # Nobody knows what the next block begins with.
     assert _lines(_selector(), chatter + ruler) == [ruler[:-1]]
+
+
+def test_a_plain_word_does_not_stand_for_an_expression_in_raw_lines() -> None:
+    entries = line_search(["(?i)saving [^\\n]{0,40}checkpoint"]).entries
+    assert not any(is_literal(entry.expression) and entry.patterns for entry in entries)
 
 
 def test_what_always_counts_is_never_doubted() -> None:

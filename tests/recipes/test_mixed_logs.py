@@ -109,11 +109,15 @@ def _writer(stall: StepStalled) -> tuple[int, int]:
     return (-1 if stall.rank is None else stall.rank, stall.time)
 
 
+MIXTURES = sorted(mixed_logs.MIXTURES)
+#: Of each mixture one log in every run. The last one ends a stretch with a line without a time before a pause.
+FEW = [*((mixture, "cri", 0) for mixture in MIXTURES), ("ray", "cri", 12)]
+MANY = [(name, layout, seed) for name in MIXTURES for layout in ("cri", "docker", "text") for seed in range(1, 12)]
+
+
 @pytest.mark.parametrize(
-    "layout", ["cri", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("docker", "text"))]
+    ("mixture", "layout", "seed"), [*FEW, *(pytest.param(*each, marks=pytest.mark.heavy) for each in MANY)]
 )
-@pytest.mark.parametrize("mixture", sorted(mixed_logs.MIXTURES))
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.heavy)])
 def test_the_same_is_concluded_as_from_every_line(mixture: str, layout: str, seed: int) -> None:
     dice = random.Random(f"{mixture} {layout} {seed}")
     data = _kept(layout, _story(mixture, dice))

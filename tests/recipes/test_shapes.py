@@ -8,9 +8,10 @@ import re
 
 import pytest
 
-from tracecore.recipes.columns import HIDDEN, Mask
+from tracecore.recipes.columns import HIDDEN, Lines, Mask, Numbers, read
 from tracecore.recipes.plan import fresh
-from tracecore.recipes.shapes import ALONE, NOTHING, WORTH, Said, Shape, Shapes, learn
+from tracecore.recipes.shapes import ALONE, NOTHING, WORTH, Rows, Said, Shape, Shapes, learn
+from tracecore.signals.arrays import np
 from tracecore.signals.stream import Stream
 
 LINES = {
@@ -74,3 +75,56 @@ def test_what_means_nothing_is_hidden_and_stays_in_its_place() -> None:
     hidden = mask(text)
     assert len(hidden) == len(text)
     assert hidden.replace(HIDDEN, b"") == b"step 5 loss=2.5e-05 =  _7 rank0 3.000000e+00  "
+
+
+def test_a_number_after_a_word_that_recipes_name_is_not_hidden() -> None:
+    assert Mask(["step"])(b"step 70ea1d54 of 70ea1d54") == b"step 70ea1d54 of " + HIDDEN * 8
+
+
+def test_numbers_on_both_sides_of_an_identifier_are_read() -> None:
+    rows = Rows()
+    variant = rows.add(0, Shape(steps=((1, 1),), who=(0,), stream=(0,)), 2)
+    line = b"rank 3 id=ab12 step 17"
+    loose = rows.loosened(variant, line, line.replace(b"ab12", HIDDEN * 4))
+    rows.columns()
+    lines = Lines(line + b"\nrank 4 id=1a2b3c step 18\nrank 5 id=abc step 19\nrank 6 id=12 step 20 30\n")
+    no = np.zeros(1, np.bool_)
+    found, wrong = read(Numbers(lines), np.full(4, loose), rows, no, ~no)
+    assert found.step.tolist() == [17, 18, 19]
+    assert np.diff(found.who).tolist() == [1, 1]
+    assert wrong.tolist() == [3], "the last number is not the step"
+    assert rows.loosened(variant, b"1 id=ab12 2 id=ab12 3", b"1 id=%b 2 id=%b 3" % (HIDDEN * 4, HIDDEN * 4)) == ALONE
+
+
+def test_words_that_meant_nothing_mean_nothing_together() -> None:
+    asked: list[bytes] = []
+
+    def ask(line: bytes) -> Said:
+        asked.append(line)
+        return _ask(line)
+
+    shapes = Shapes(ask)
+
+    def found(words: bytes) -> int:
+        line = b"(%b) step 7" % words
+        return shapes.find(line, line, [(line.index(b"7"), len(line))])
+
+    for _ in range(WORTH):
+        found(b"data")
+    variant = found(b"data")
+    assert variant >= 0
+    assert found(b"rank") == variant
+    asked.clear()
+    assert found(b"rank data") == variant
+    assert not asked, "both words are known"
+    assert found(b"eval") == variant
+    assert asked, "a word that was not there before"
+
+
+def test_lines_without_a_word_of_progress_are_known_when_they_come_again() -> None:
+    layer = fresh("stdout")
+    selector = layer.selector(_stream())
+    lines = [b"comm 0x%08x channel %d via P2P\n" % (n * 7919 * 104729 % 2**32, n) for n in range(50)]
+    assert selector(b"".join(lines)) == []
+    (shapes,) = layer._shapes.values()
+    assert list(shapes.keys.values()) == [NOTHING]

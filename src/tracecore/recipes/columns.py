@@ -30,6 +30,7 @@ _FRONTS: Final = np.array([(1 << 8 * size) - 1 for size in range(9)], np.uint64)
 _KIND: Final = 0x9E3779B97F4A7C1
 _WHO: Final = 0x2545F4914F6CDD1
 _SIZE: Final = 0x369DEA0F31A53F
+_NAMED: Final = 1 << 52
 
 
 class Lines:
@@ -52,6 +53,11 @@ class Lines:
         found = self.marked.translate(None, characters).split(b"\n")
         del found[len(self.ends) :]
         return found
+
+    def some(self, lines: Array) -> Lines:
+        """Some of the lines by themselves."""
+        spans = map(slice, self.starts[lines].tolist(), self.ends[lines].tolist())
+        return Lines(b"\n".join(map(self.marked.__getitem__, spans)))
 
     def raw(self, line: int) -> bytes:
         """A line without its terminator."""
@@ -101,12 +107,16 @@ class Mask:
         if len(parts := np.flatnonzero(mixed)):
             front = np.zeros(len(begin), np.uint64)
             front[letters] = words
-            hidden[parts] = _identifiers(said[parts], size[parts], front[parts], ~touching[parts])
+            # What begins with a digit after a word that recipes name is a number to them.
+            told = np.zeros(len(begin) + 2, np.bool_)
+            told[letters + 2] = named
+            told = told[parts] & (said[parts] != _LETTER)
+            hidden[parts] = _identifiers(said[parts], size[parts], front[parts], ~touching[parts], told)
         # `HIDDEN` has all bits.
         return (array | np.repeat(hidden * np.uint8(HIDDEN[0]), size)).tobytes()
 
 
-def _identifiers(said: Any, size: Array, words: Any, first: Flags) -> Flags:
+def _identifiers(said: Any, size: Array, words: Any, first: Flags, told: Flags) -> Flags:
     """Return the runs that are part of an identifier: hexadecimal but no float, or digits and letters by turns.
 
     Args:
@@ -114,6 +124,7 @@ def _identifiers(said: Any, size: Array, words: Any, first: Flags) -> Flags:
         size: how long it is.
         words: the letters it begins with.
         first: it begins a token.
+        told: it would be a number if it did.
     """
     starts = np.flatnonzero(first)
     runs = np.diff(starts, append=len(first))
@@ -122,7 +133,7 @@ def _identifiers(said: Any, size: Array, words: Any, first: Flags) -> Flags:
     foreign = np.logical_or.reduceat(letter & ~hexadecimal, starts)
     exponent = np.logical_and.reduceat(~letter | (words == ord("e")), starts)
     found = (runs > 3) | (~foreign & ~exponent & (np.add.reduceat(size, starts) >= 6))
-    return np.repeat(found, runs)
+    return np.repeat(found & ~told[starts], runs)
 
 
 class Progress(NamedTuple):
@@ -133,7 +144,7 @@ class Progress(NamedTuple):
         variant: of their shapes.
         step: -1 where they have none.
         time: in seconds; not a number where they have none.
-        who: who wrote them.
+        who: whose progress they are.
         lane: whose lines of which shape they are, and how large their values.
     """
 
@@ -166,60 +177,72 @@ _NONE: Final[Array] = np.zeros(0, np.int64)
 NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NONE, _NONE)
 
 
-def read(lines: Lines, variants: Array, rows: Rows, stepless: Flags, timeless: Flags) -> tuple[Progress, Array]:
-    """Return the events of lines of known shapes, and the lines whose numbers differ from their shape's.
+class Numbers:
+    """Where the numbers of lines are.
 
     Args:
         lines: of a block.
-        variants: of each of its lines; below 0 for those that are none.
+    """
+
+    def __init__(self, lines: Lines) -> None:
+        array = np.frombuffer(lines.block, np.uint8)
+        digit = np.zeros(len(array) + 2, np.bool_)
+        np.less(array - np.uint8(48), 10, out=digit[1:-1])
+        edges = np.flatnonzero(digit[1:] != digit[:-1])
+        # After the last one stands one that is empty, for lines that have none.
+        self.begins, self.ends = np.append(edges[::2], len(array)), np.append(edges[1::2], len(array))
+        #: The first one of each line, and of the line after the last.
+        self.first: Array = np.searchsorted(self.begins[:-1], np.append(lines.starts, len(array)))
+        #: The eight bytes before each place of the block, as a number.
+        self.words = np.ndarray((len(array) + 1,), np.uint64, bytes(8) + lines.block, 0, (1,))
+
+    def fit(self, variants: Array, rows: Rows) -> Flags:
+        """Return which lines are of a variant that has as many numbers."""
+        found = np.zeros(len(variants), np.bool_)
+        line = np.flatnonzero(variants >= 0)
+        if len(line):
+            counts, variant = self.first[line + 1] - self.first[line], variants[line]
+            found[line] = np.where(rows.loose[variant], counts >= rows.counts[variant], counts == rows.counts[variant])
+        return found
+
+
+def read(numbers: Numbers, variants: Array, rows: Rows, stepless: Flags, timeless: Flags) -> tuple[Progress, Array]:
+    """Return the events of lines of known shapes, and the lines whose numbers differ from their shape's.
+
+    Args:
+        numbers: of the lines.
+        variants: of each line; below 0 for those that are none.
         rows: the variants.
         stepless: shapes without a step.
         timeless: shapes without a time.
     """
-    line = np.flatnonzero(variants >= 0)
+    right = numbers.fit(variants, rows)
+    line = np.flatnonzero(right)
+    wrong = np.flatnonzero((variants >= 0) & ~right)
     variant = variants[line]
-    array = np.frombuffer(lines.block, np.uint8)
-    digit = np.zeros(len(array) + 2, np.bool_)
-    np.less(array - np.uint8(48), 10, out=digit[1:-1])
-    edges = np.flatnonzero(digit[1:] != digit[:-1])
-    begins, stops = np.append(edges[::2], len(array)), np.append(edges[1::2], len(array))
-    first = np.searchsorted(begins[:-1], np.append(lines.starts, len(array)))
-    right = (first[line + 1] - first[line]) == rows.counts[variant]
-    wrong = line[~right]
-    if len(wrong):
-        line, variant = line[right], variant[right]
-    base = first[line]
-    present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
-    step, who, size = (np.zeros(len(line), np.int64) for _ in range(3))
-    time = np.zeros(len(line))
-    long = np.zeros(len(line), np.bool_)
-    words = np.ndarray((len(array) + 1,), np.uint64, bytes(8) + lines.block, 0, (1,))
-    for column in range(int(rows.widths[present].max(initial=0))):
-        run = np.minimum(base + _of(rows.runs, column, variant, present), len(begins) - 1)
-        end = stops[run]
-        length = end - begins[run]
-        long |= length > MAX_DIGITS
-        value = _values(words, end, length)
-        for weights, sums in ((rows.steps, step), (rows.who, who), (rows.exponents, size)):
-            if weights[present, column].any():
-                sums += value * _of(weights, column, variant, present)
-        if rows.times[present, column].any():
-            time += value * _of(rows.times, column, variant, present)
-        if rows.lengths[present, column].any():
-            size += np.where(value > 0, length, 0) * _of(rows.lengths, column, variant, present)
+    width = max(int(rows.widths[variant].max(initial=0)), 1)
+    # One row for each line, one column for each number that means something.
+    place = rows.runs[variant, :width]
+    base = np.where(place < 0, numbers.first[line + 1, None], numbers.first[line, None])
+    run = np.minimum(base + place, len(numbers.begins) - 1)
+    end = numbers.ends[run]
+    length = end - numbers.begins[run]
+    value = _values(numbers.words, end.ravel(), length.ravel()).reshape(length.shape)
+    step: Array = (value * rows.steps[variant, :width]).sum(1)
+    time: Times = (value * rows.times[variant, :width]).sum(1)
+    who: Array = (value * rows.streams[variant, :width]).sum(1) + rows.named[variant] * _NAMED
+    size = value * rows.exponents[variant, :width] + np.where(value > 0, length, 0) * rows.lengths[variant, :width]
+    lane = (value * rows.who[variant, :width]).sum(1) * _WHO + size.sum(1) * _SIZE
     shape = rows.shapes[variant]
-    long |= (step >= MAX_STEP) | (step < 0)
+    odd = (length > MAX_DIGITS).any(1) | (step >= MAX_STEP) | (step < 0)
+    if rows.loose[variant].any():
+        odd |= ((numbers.words[end - length] ^ rows.before[variant, :width]) & rows.fixed[variant, :width]).any(1)
     step[stepless[shape]] = -1
     time[timeless[shape]] = np.nan
-    found = Progress(line, variant, step, time, who, shape * _KIND + who * _WHO + size * _SIZE)
-    if long.any():
-        wrong, found = np.append(wrong, line[long]), found.some(~long)
+    found = Progress(line, variant, step, time, who, shape * _KIND + lane)
+    if odd.any():
+        wrong, found = np.append(wrong, line[odd]), found.some(~odd)
     return found, wrong
-
-
-def _of(table: Any, column: int, variant: Array, present: Array) -> Any:
-    """Return the value of a column for each line; one number if all lines are of one variant."""
-    return table[present[0], column] if len(present) == 1 else table[:, column][variant]
 
 
 def _values(words: Any, end: Array, length: Array) -> Array:

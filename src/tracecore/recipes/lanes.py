@@ -53,6 +53,7 @@ class Thinned(NamedTuple):
         rows: how many lines of its lane come before it in this block.
         kept: which are handed on.
         edge: which do not simply follow the one before.
+        pause: which come after a pause of their writer.
         lanes: (its first move here, one past its last, how many lines it has).
         lasts: the last line of each lane, move or not.
     """
@@ -61,6 +62,7 @@ class Thinned(NamedTuple):
     rows: Array
     kept: Flags
     edge: Flags
+    pause: Flags
     lanes: list[tuple[Lane, int, int, int]]
     lasts: Array
 
@@ -130,7 +132,15 @@ class Lanes:
         return len(self._lanes) > MAX_LANES
 
     def thin(
-        self, found: Progress, limit: float, intervals: Sequence[int], enough: int, events: Array, lead: int = 1
+        self,
+        found: Progress,
+        limit: float,
+        intervals: Sequence[int],
+        enough: int,
+        events: Array,
+        lead: int = 1,
+        *,
+        together: bool = False,
     ) -> Thinned:
         """Return the progress lines of a block that are handed on.
 
@@ -141,6 +151,7 @@ class Lanes:
                 handed on in any case, else the last.
             events: lines that are no progress.
             lead: so many moves before the last of these are handed on.
+            together: one line of an interval will do for all lanes of a writer.
         """
         order = np.argsort(found.lane, kind="stable")
         names = found.lane[order]
@@ -168,14 +179,17 @@ class Lanes:
         self._stepped.update(_distinct(found.who[own[stepped]]))
         if not stepped.all():
             counts = stepped | ~np.isin(found.who[own], list(self._stepped))
-        ended = np.zeros(len(moves))
-        ended[here[counts]] = self._pauses(found.some(own[counts]), limit)
-        edge = np.append(False, turned | ((passed >= limit) & (ended[1:] > then)))
+        ended, before = np.zeros(len(moves)), np.full(len(moves), np.nan)
+        ended[here[counts]], before[here[counts]] = self._pauses(found.some(own[counts]), limit)
+        pause = np.append(False, (passed >= limit) & (ended[1:] > then))
+        edge = np.append(False, turned) | pause
         edge[1:] |= follows & (step[moves[:-1]] == _NEW) | (follows & ~np.isfinite(then) & np.isfinite(now))
         kept = edge.copy()
         kept[:-1] |= edge[1:]
+        last = before[1:] if together else then
+        timed = follows & np.isfinite(now) & np.isfinite(last)
         for every in intervals:
-            ticks = 1 + np.flatnonzero(timed & (np.floor(now / every) != np.floor(then / every)))
+            ticks = 1 + np.flatnonzero(timed & (np.floor(now / every) != np.floor(last / every)))
             if len(ticks) <= enough:
                 break
         kept[ticks] = True
@@ -190,10 +204,10 @@ class Lanes:
             lane.step, lane.time = int(level[final]), float(time[moves[move]])
         sizes = (ends - first).tolist()
         parts = list(zip(lanes, starts.tolist(), stops.tolist(), sizes, strict=True))
-        return Thinned(place, row - first[ordinal[moves]], kept, edge, parts, order[ends - 1])
+        return Thinned(place, row - first[ordinal[moves]], kept, edge, pause, parts, order[ends - 1])
 
-    def _pauses(self, moves: Progress, limit: float) -> Times:
-        """Return when the last pause of its writer ended, for each move of a block.
+    def _pauses(self, moves: Progress, limit: float) -> tuple[Times, Times]:
+        """Return for each move of a block when the last pause of its writer ended, and when its move before was.
 
         A lane whose lines are rare pauses all the time: that matters only where its writer makes no other move.
 
@@ -205,9 +219,9 @@ class Lanes:
         if not _one(moves.who):
             order = order[np.argsort(moves.who[order], kind="stable")]
         order = order[np.isfinite(moves.time[order])]
-        found = np.zeros(len(moves.line))
+        ended, before = np.zeros(len(moves.line)), np.full(len(moves.line), np.nan)
         if not len(order):
-            return found
+            return ended, before
         names = moves.who[order]
         first = np.append(0, np.flatnonzero(np.diff(names)) + 1)
         known = [self._writers.get(name, _NEVER) for name in names[first].tolist()]
@@ -221,8 +235,8 @@ class Lanes:
         lasts = np.append(begins[1:], len(times)) - 1
         states = zip(times[lasts].tolist(), ends[lasts].tolist(), strict=True)
         self._writers.update(zip(names[first].tolist(), states, strict=True))
-        found[order] = np.delete(ends, begins)
-        return found
+        ended[order], before[order] = np.delete(ends, begins), np.delete(times, lasts)
+        return ended, before
 
     def _beside(self, kept: Flags, moves: Array, line: Array, who: Array, events: Array, lead: int) -> None:
         """Keeps moves of each writer before and after what is no progress; some of them may be in the next block.

@@ -45,6 +45,8 @@ _PROGRESS = frozenset(
 _VALUES = ("tracecore.training.loss", "tracecore.training.grad_norm")
 #: These say whose line it is.
 _WHO = ("gen_ai.training.rank", "process.pid", "network.local.address", "k8s.pod.name", "k8s.container.name")
+#: These say whose progress it is: stalls are looked for in each by itself.
+_STREAM = ("gen_ai.training.rank", "k8s.pod.name")
 #: Words by which readers know who wrote a line, and when.
 _OF_READERS = (
     *("rank", "pid", "pod", "stdout", "stderr", "time", "timestamp", "asctime", "datetime", "date", "utc", "gmt"),
@@ -291,6 +293,7 @@ class LayerPlan:
                 (attributes.get("gen_ai.training.phase"), frozenset(attributes)),
                 None if stamp is None else stamp.nanos / 10**9,
                 tuple(value if isinstance(value, float) else None for value in map(attributes.get, _VALUES)),
+                (line.host, *map(attributes.get, _STREAM)),
             )
 
         return ask

@@ -9,7 +9,7 @@ lines, every one is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from tracecore.recipes.columns import HIDDEN, Array, Lines
@@ -37,11 +37,23 @@ class Repeats:
         #: How often each event was seen, by what it says without numbers.
         self._kinds: dict[bytes, dict[bytes, int]] = {}
         self._told: dict[bytes, int] = {}
+        #: Kinds of which all that comes is thinned, by the keys of their lines.
+        self._settled: dict[bytes, bytes] = {}
+
+    def open(self, events: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+        """Events of which it has to be known what they say.
+
+        Args:
+            events: lines.
+            keys: of all lines, each what is left of it without digits and the like.
+        """
+        return [line for line in events if keys[line] not in self._settled]
 
     def thin(
         self,
         events: Sequence[int],
-        masked: Sequence[bytes],
+        keys: Sequence[bytes],
+        masked: Mapping[int, bytes],
         said: Lines,
         row: Callable[[int], Report],
         others: Collection[int],
@@ -50,22 +62,29 @@ class Repeats:
 
         Args:
             events: lines.
-            masked: what each of them says, without what means nothing to recipes.
+            keys: as of `open`.
+            masked: what those say that are open, without what means nothing to recipes.
             said: what the lines say.
             row: a line as a report.
             others: lines that are progress, too, or parts of a line.
         """
         kept: list[int] = []
         repeated: dict[tuple[bytes, bytes], list[int]] = {}
-        for line, means in zip(events, masked, strict=True):
-            key = means.translate(None, DIGITS + HIDDEN + b" ")
-            kind = self._kind(key)
-            text, event, count = said.raw(line), b"", FIRST
-            if len(kind) < MAX_ALIKE:
-                event = _UNTELLING.sub(b"", means)
-                count = kind.get(event, 0)
-                kind[event] = count + 1
-            if count < FIRST or line in others or not _alone(text, said, line):
+        for line in events:
+            event, count = b"", FIRST
+            means = masked.get(line)
+            if means is None:
+                key = self._settled[keys[line]]
+            else:
+                key = means.translate(None, DIGITS + HIDDEN + b" ")
+                kind = self._kind(key)
+                if len(kind) < MAX_ALIKE:
+                    event = _UNTELLING.sub(b"", means)
+                    count = kind.get(event, 0)
+                    kind[event] = count + 1
+                else:
+                    self._settle(keys[line], key)
+            if count < FIRST or line in others or not _alone(said.raw(line), said, line):
                 kept.append(line)
             else:
                 repeated.setdefault((key, event), []).append(line)
@@ -79,10 +98,16 @@ class Repeats:
             reports.append(row(last))
         return kept, reports
 
-    def news(self, events: Sequence[int], masked: Sequence[bytes]) -> list[int]:
-        """Events of which there were not many like it; arguments as of `thin`."""
+    def news(self, keys: Sequence[bytes], masked: Mapping[int, bytes], *, settle: bool) -> list[int]:
+        """Events of which there were not many like it.
+
+        Args:
+            keys: as of `open`.
+            masked: as of `thin`.
+            settle: nothing else is asked of events.
+        """
         found = []
-        for line, means in zip(events, masked, strict=True):
+        for line, means in masked.items():
             kind = means.translate(None, DIGITS + HIDDEN + b" ")
             count = self._told.get(kind, 0)
             if count < NEWS:
@@ -90,7 +115,14 @@ class Repeats:
                     self._told.clear()
                 self._told[kind] = count + 1
                 found.append(line)
+            elif settle:
+                self._settle(keys[line], kind)
         return found
+
+    def _settle(self, key: bytes, kind: bytes) -> None:
+        if len(self._settled) >= MAX_KINDS:
+            self._settled.clear()
+        self._settled[key] = kind
 
     def _kind(self, key: bytes) -> dict[bytes, int]:
         kind = self._kinds.get(key)

@@ -19,10 +19,10 @@ from typing import Final
 
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import Selector, plain
-from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Progress, read
+from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
 from tracecore.recipes.lanes import Lanes
 from tracecore.recipes.repeats import Repeats, sampled
-from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, Shapes, numbers
+from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, Shapes, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
 from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Picked, Report
@@ -114,17 +114,20 @@ class Sampler:
         text = plain(lines.marked, self._escaped)
         said = lines if text is lines.marked else Lines(text)
         events = self._events.lines(text, said.ends)
-        keys = said.without(DIGITS)
+        cut, rest = self._partial(lines, events)
+        keys = said.without(VARYING)
         known = np.fromiter(map(self._shapes.keys.get, keys, repeat(UNKNOWN)), np.int64, len(keys))
         # A line that is more than progress is handed on by its place.
         known[events] = NOTHING
-        cut, rest = self._partial(lines, events)
         known[rest] = NOTHING
-        found, alone = self._read(said, known, lines.raw)
-        others, texts = self._progressing(said, np.flatnonzero(known == UNKNOWN))
-        if len(others):
-            more, others_alone = self._found(lines, keys, others, texts)
-            found, alone = found.joined(more), np.concatenate((alone, others_alone))
+        which = np.flatnonzero(known >= 0)
+        found, wrong = self._read(Numbers(said.some(which)), known[which], lambda line: lines.raw(int(which[line])))
+        found = found._replace(line=which[found.line])
+        known[which[wrong]] = UNKNOWN
+        others, alone = self._worded(said, np.flatnonzero(known == UNKNOWN), keys), _NONE
+        if len(others := self._telling(said, others)):
+            more, alone = self._found(lines, said.some(others), others, [keys[line] for line in others.tolist()])
+            found = found.joined(more)
         newlines = lines.newlines()
 
         def row(line: int) -> Report:
@@ -132,11 +135,12 @@ class Sampler:
             return Report(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
 
         reports: list[Report] = []
-        masked = self._masked(said, events)
-        news = [line for line in self._repeats.news(events.tolist(), masked) if line not in cut]
-        if not self._live and len(events):
-            also = self._progressing(said, events)[0].tolist()
-            kept, reports = self._repeats.thin(events.tolist(), masked, said, row, {*also, *cut, *rest})
+        listed = events.tolist()
+        masked = self._masked(said, self._repeats.open(listed, keys))
+        news = [line for line in self._repeats.news(keys, masked, settle=self._live) if line not in cut]
+        if not self._live and listed:
+            also = self._telling(said, self._worded(said, events)).tolist()
+            kept, reports = self._repeats.thin(listed, keys, masked, said, row, {*also, *cut, *rest})
             events = np.array(kept, np.int64)
         picked = [events, alone]
         if self._lanes.full:
@@ -154,9 +158,10 @@ class Sampler:
             thinned = self._lanes.thin(rows, PAUSE, EVERY, ENOUGH, beside, keep)
             reports += self._lanes.follow(thinned, lambda place: row(int(rows.line[place])), keep)
             reports.sort(key=_offset)
+            picked.append(_before(found.line[~timed], rows.line[thinned.place[thinned.pause]]))
         if not timed.all():
             rows = found.some(~timed)
-            thinned = self._lanes.thin(rows, LIVE_PAUSE, LIVE_EVERY, LIVE_ENOUGH, beside)
+            thinned = self._lanes.thin(rows, LIVE_PAUSE, LIVE_EVERY, LIVE_ENOUGH, beside, together=self._live)
             places = thinned.place[thinned.kept]
             # Far from the end, the last line of each writer stands for its lanes.
             lasts = _lasts(rows.who) if self._far(block) else thinned.lasts
@@ -176,7 +181,9 @@ class Sampler:
         return 1 if self._far(block) else self._lanes.tail()
 
     def _far(self, block: Block) -> bool:
-        """Return whether the end of the stream is far away."""
+        """Return whether the end of the stream is far away; more follows what is in a full block."""
+        if self._live:
+            return len(block.data) >= FULL_BLOCK
         return self._size is not None and block.offset + len(block.data) < self._size - RECENT
 
     def _true(self, lines: Lines, events: Array) -> Array:
@@ -189,61 +196,93 @@ class Sampler:
                 chosen.append(line)
         return np.array(chosen, np.int64)
 
-    def _masked(self, said: Lines, events: Array) -> list[bytes]:
+    def _masked(self, said: Lines, events: list[int]) -> dict[int, bytes]:
         """Events without what means nothing to any recipe."""
-        if not len(events):
-            return []
-        text = b"\n".join([said.raw(line) for line in events.tolist()])
+        if not events:
+            return {}
+        text = b"\n".join([said.raw(line) for line in events])
         # An escape in a line of JSON is no part of the word after it.
         aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
-        return [aside.raw(number) for number in range(len(events))]
+        return {line: aside.raw(number) for number, line in enumerate(events)}
 
-    def _progressing(self, said: Lines, others: Array) -> tuple[Array, list[bytes]]:
-        """Those of some lines in which recipes of progress can find something, and what they say."""
-        begin, end = said.starts[others].tolist(), said.ends[others].tolist()
-        texts = list(map(said.marked.__getitem__, map(slice, begin, end)))
-        # The guards are words and cheap to find; most lines that have one are prose.
-        for database in (self._progress, self._effects):
-            if database is not None and texts:
-                found = _matching(database, texts)
-                others, texts = others[found], [texts[number] for number in found.tolist()]
-        return others, texts
+    def _worded(self, said: Lines, which: Array, keys: list[bytes] | None = None) -> Array:
+        """Those of some lines that have a word of progress.
 
-    def _found(self, lines: Lines, keys: list[bytes], others: Array, texts: list[bytes]) -> tuple[Progress, Array]:
+        Args:
+            said: what all lines say.
+            which: which lines.
+            keys: of all lines, by which those without such a word are known from now on.
+        """
+        found = _matching(self._progress, said, which)
+        if keys is not None:
+            others = [keys[line] for line in which[~found].tolist()]
+            for place in self._shapes.again(others):
+                self._shapes.remember(others[place], NOTHING, masked=False)
+        return which[found]
+
+    def _telling(self, said: Lines, which: Array) -> Array:
+        """Those of some lines in which recipes of progress can find something: many that have its words are prose."""
+        return which if self._effects is None else which[_matching(self._effects, said, which)]
+
+    def _found(self, lines: Lines, some: Lines, which: Array, keys: list[bytes]) -> tuple[Progress, Array]:
         """The same as `_read` for lines that may be progress and are not known as they are.
 
         Args:
-            lines: as they are.
-            keys: of all lines.
-            others: which lines.
-            texts: what they say.
+            lines: all lines of the block, as they are.
+            some: what those say that are asked for.
+            which: which lines these are.
+            keys: of these.
         """
         shapes = self._shapes
-        text = b"\n".join(texts)
-        aside = Lines(self._mask(text))
+        aside = Lines(self._mask(some.block))
         masked = aside.without(_UNTELLING)
         variants = np.fromiter(map(shapes.masked.get, masked, repeat(UNKNOWN)), np.int64, len(masked))
-        for number in np.flatnonzero(variants == UNKNOWN).tolist():
-            found = shapes.masked.get(masked[number], UNKNOWN)
-            if found == UNKNOWN:
-                raw = lines.raw(int(others[number]))
-                line = aside.raw(number)
-                spans = numbers(line) if raw == texts[number] else _numbers(raw, texts[number], line)
-                found = ALONE if spans is None else shapes.find(line, raw, spans)
-                if found != ALONE:
-                    shapes.remember(masked[number], found, masked=True)
-            variants[number] = found
-        progress, alone = self._read(aside, variants, lambda number: lines.raw(int(others[number])))
-        # Where no digit was hidden, the line is known as it is from now on.
-        hidden = np.frombuffer(aside.block, np.uint8) == HIDDEN[0]
-        hidden &= np.frombuffer(text, np.uint8) - np.uint8(48) < 10
-        opaque = np.zeros(len(others), np.bool_)
-        opaque[np.searchsorted(aside.ends, np.flatnonzero(hidden))] = True
-        for number in progress.line[~opaque[progress.line]].tolist():
-            shapes.remember(keys[int(others[number])], int(variants[number]), masked=False)
-        return progress._replace(line=others[progress.line]), others[alone]
+        found = Numbers(aside)
+        shapes.rows.columns()
+        unclear = (variants == UNKNOWN) | ((variants >= 0) & ~found.fit(variants, shapes.rows))
+        for number in np.flatnonzero(unclear).tolist():
+            # The same line may have more numbers: an identifier may happen to be one.
+            count = int(found.first[number + 1] - found.first[number])
+            key = masked[number] if variants[number] == UNKNOWN else masked[number] + b" %d" % count
+            variant = shapes.masked.get(key, UNKNOWN)
+            if variant == UNKNOWN:
+                raw, text, line = lines.raw(int(which[number])), some.raw(number), aside.raw(number)
+                spans = numbers(line) if raw == text else _numbers(raw, text, line)
+                variant = ALONE if spans is None else shapes.find(line, raw, spans)
+                if variant != ALONE:
+                    shapes.remember(key, variant, masked=True)
+            variants[number] = variant
+        progress, alone = self._read(found, variants, lambda line: lines.raw(int(which[line])))
+        self._remember(keys, progress, some, aside)
+        return progress._replace(line=which[progress.line]), which[alone]
 
-    def _read(self, lines: Lines, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
+    def _remember(self, keys: list[bytes], progress: Progress, some: Lines, aside: Lines) -> None:
+        """Progress lines whose key comes again are known by it from now on.
+
+        Args:
+            keys: of some lines.
+            progress: those of them that are progress.
+            some: the lines.
+            aside: the same without what means nothing.
+        """
+        shapes = self._shapes
+        own = [keys[line] for line in progress.line.tolist()]
+        # Lines of which digits are hidden.
+        hidden = (np.frombuffer(some.block, np.uint8) - np.uint8(48) < 10) & (
+            np.frombuffer(aside.block, np.uint8) == HIDDEN[0]
+        )
+        opaque = np.zeros(len(some.ends), np.bool_)
+        opaque[np.searchsorted(some.ends, np.flatnonzero(hidden))] = True
+        for place in shapes.again(own):
+            line, variant = int(progress.line[place]), int(progress.variant[place])
+            if opaque[line]:
+                variant = shapes.rows.loosened(variant, some.raw(line), aside.raw(line))
+            elif own[place] in shapes.keys:
+                variant = ALONE  # in other lines, an identifier is no number
+            if variant != ALONE:
+                shapes.remember(own[place], variant, masked=False)
+
+    def _read(self, found: Numbers, variants: Array, raw: Callable[[int], bytes]) -> tuple[Progress, Array]:
         """Progress lines that can be read by the block, and those that cannot; `raw` gives a line as it is."""
         shapes = self._shapes
         alone = np.flatnonzero(variants == ALONE)
@@ -251,16 +290,18 @@ class Sampler:
             return NO_PROGRESS, alone
         shapes.rows.columns()
         stepless, timeless = shapes.without()
-        found, wrong = read(lines, variants, shapes.rows, stepless, timeless)
+        progress, wrong = read(found, variants, shapes.rows, stepless, timeless)
         refused = [
             place
-            for place in self._doubtful(found)
-            if not shapes.agrees(int(found.variant[place]), raw(int(found.line[place])), int(found.step[place]))
+            for place in self._doubtful(progress)
+            if not shapes.agrees(
+                int(progress.variant[place]), raw(int(progress.line[place])), int(progress.step[place])
+            )
         ]
         if refused:
-            others = np.isin(shapes.rows.shapes[found.variant], shapes.rows.shapes[found.variant[refused]])
-            wrong, found = np.append(wrong, found.line[others]), found.some(~others)
-        return found, np.append(alone, wrong)
+            others = np.isin(shapes.rows.shapes[progress.variant], shapes.rows.shapes[progress.variant[refused]])
+            wrong, progress = np.append(wrong, progress.line[others]), progress.some(~others)
+        return progress, np.append(alone, wrong)
 
     def _doubtful(self, found: Progress) -> list[int]:
         """Progress lines to compare with what recipes make of them: one of each shape that was not seen often."""
@@ -319,16 +360,28 @@ def _lasts(names: Array) -> Array:
     return found
 
 
+def _before(lines: Array, pauses: Array) -> Array:
+    """Return the last of some lines without a time before each line that ends a pause.
+
+    Whoever reads every line does not know for how long nothing came after it.
+    """
+    places = np.searchsorted(lines, pauses) - 1
+    return lines[places[places >= 0]]
+
+
 def _is_ruler(raw: bytes) -> bool:
     return b"====================" in raw or b"********************" in raw
 
 
-def _matching(database: Database, texts: Sequence[bytes]) -> Array:
-    """Return the places of the texts in which something is found, ascending."""
-    matched: list[int] = []
-    database.scan(b"\n".join(texts), _collect, matched)
-    borders = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
-    return np.unique(np.searchsorted(borders, np.array(matched, np.int64)))
+def _matching(database: Database, said: Lines, which: Array) -> Flags:
+    """Return in which of some lines something is found."""
+    found = np.zeros(len(which), np.bool_)
+    if len(which):
+        some = said.some(which)
+        matched: list[int] = []
+        database.scan(some.block, _collect, matched)
+        found[np.searchsorted(some.ends, np.array(matched, np.int64))] = True
+    return found
 
 
 def _numbers(raw: bytes, text: bytes, masked: bytes) -> list[tuple[int, int]] | None:

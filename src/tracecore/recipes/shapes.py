@@ -43,10 +43,13 @@ MAX_STEP: Final = 1 << 40
 MAX_DIGITS: Final = 18
 
 DIGITS: Final = b"0123456789"
+#: Left out of a line, what is left is the same in lines that differ in numbers and identifiers only.
+VARYING: Final = DIGITS + b"abcdef"
 _NUMBER: Final = re.compile(rb"\d+")
 _TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
 _REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
 _UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
+_FIXED: Final = re.compile(rb"[^0-9a-f]{0,4}\Z")
 _PROSE: Final = re.compile(rb"\xff(?:[^0-9A-Za-z\xff]{0,3}\xff)+")
 
 
@@ -61,6 +64,7 @@ class Said(NamedTuple):
         kind: the rest that tells one kind of progress line from another.
         time: in seconds, in any calendar; None where it has none.
         values: of which it matters how large they are.
+        stream: names whose progress it is, which may be that of several writers.
     """
 
     something: bool
@@ -70,6 +74,7 @@ class Said(NamedTuple):
     kind: object
     time: float | None
     values: tuple[float | None, ...]
+    stream: tuple[object, ...] = ()
 
 
 Ask: TypeAlias = Callable[[bytes], Said]
@@ -82,21 +87,25 @@ class Shape(NamedTuple):
         steps: what a number adds to the step, for each of one.
         times: the same for the time, in seconds.
         who: numbers that say whose line it is.
+        stream: those of them that say whose progress it is.
         lengths: numbers whose length says how large a value is, each with a factor that tells values apart.
         exponents: the same for exponents, the factor with their sign.
         stepless: the line has no step.
         kind: see `Said`.
         since: the time of a line whose numbers are all 0; None for lines without one.
+        named: what there is of the names of its stream: no rank is not rank 0.
     """
 
     steps: tuple[tuple[int, int], ...] = ()
     times: tuple[tuple[int, float], ...] = ()
     who: tuple[int, ...] = ()
+    stream: tuple[int, ...] = ()
     lengths: tuple[tuple[int, int], ...] = ()
     exponents: tuple[tuple[int, int], ...] = ()
     stepless: bool = False
     kind: object = None
     since: float | None = None
+    named: tuple[bool, ...] = ()
 
     @property
     def timeless(self) -> bool:
@@ -116,7 +125,7 @@ class Shape(NamedTuple):
     def used(self) -> list[int]:
         """Numbers that mean something."""
         pairs = (*self.steps, *self.times, *self.lengths, *self.exponents)
-        return sorted({*self.who, *(place for place, _ in pairs)})
+        return sorted({*self.who, *self.stream, *(place for place, _ in pairs)})
 
 
 def numbers(line: bytes) -> list[tuple[int, int]]:
@@ -138,6 +147,7 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
     steps: list[tuple[int, int]] = []
     times: list[tuple[int, float]] = []
     who: list[int] = []
+    stream: list[int] = []
     lengths: list[tuple[int, int]] = []
     exponents: list[tuple[int, int]] = []
     for place in _telling(raw, spans, ask, base, 0, len(spans)):
@@ -147,6 +157,8 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
             return ALONE
         if said.who != base.who or said.kind != base.kind:
             who.append(place)
+        if said.stream != base.stream:
+            stream.append(place)
         if said.step != base.step:
             if said.step is None or base.step is None or (said.step - base.step) % change:
                 return ALONE
@@ -168,8 +180,8 @@ def learn(raw: bytes, spans: Sequence[tuple[int, int]], ask: Ask) -> Shape | int
     since = None
     if times and base.time is not None:
         since = base.time - sum(_at(raw, spans[place]) * weight for place, weight in times)
-    columns = tuple(steps), tuple(times), tuple(who), tuple(lengths), tuple(exponents)
-    shape = Shape(*columns, base.step is None, base.kind, since)
+    columns = tuple(steps), tuple(times), tuple(who), tuple(stream), tuple(lengths), tuple(exponents)
+    shape = Shape(*columns, base.step is None, base.kind, since, tuple(bool(name) or name == 0 for name in base.stream))
     return shape if len(shape.used) <= WIDTH and shape.fits(base, raw, spans) else ALONE
 
 
@@ -225,47 +237,125 @@ def _exponent(before: float, after: float, change: int) -> int:
 class Rows:
     """Variants of shapes as columns: of each, which numbers of a line mean something, and what.
 
-    A variant is a shape and how many numbers its lines have.
+    A variant is a shape and how many numbers its lines have. A loose one has an identifier in its lines, and so any
+    number of numbers: those behind the identifier are counted from the end, and the bytes before each have to be right.
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, ...], int] = {}
         self.shapes = np.zeros(0, np.int64)
         self._rows: list[list[list[float]]] = []
         self._shapes: list[int] = []
         self._counts: list[int] = []
         self._widths: list[int] = []
+        self._named: list[int] = []
+        #: Of loose variants, the bytes before their numbers and which of these matter.
+        self._before: list[tuple[list[int], list[int]] | None] = []
 
     def add(self, number: int, shape: Shape, count: int) -> int:
         """The number of a variant: that of the shape, and how many numbers a line has."""
         key = number, count
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = len(self._rows)
-            who = [(place, 1 + order * 1_000_003) for order, place in enumerate(shape.who)]
+        if key not in self._known:
+            who, stream = (
+                [(place, 1 + order * 1_000_003) for order, place in enumerate(places)]
+                for places in (shape.who, shape.stream)
+            )
             used = shape.used
             columns: list[list[float]] = [list(used)]
-            for meaning in (shape.steps, shape.times, who, shape.lengths, shape.exponents):
+            for meaning in (shape.steps, shape.times, who, stream, shape.lengths, shape.exponents):
                 weights: dict[int, float] = dict(meaning)
                 columns.append([weights.get(place, 0) for place in used])
-            self._rows.append([column + [0.0] * (WIDTH - len(used)) for column in columns])
-            self._shapes.append(number)
-            self._counts.append(count)
-            self._widths.append(len(used))
-        return found
+            rows = [column + [0.0] * (WIDTH - len(used)) for column in columns]
+            named = sum(known << bit for bit, known in enumerate(shape.named))
+            self._known[key] = self._added(number, count, len(used), rows, named, None)
+        return self._known[key]
+
+    def loosened(self, variant: int, text: bytes, masked: bytes) -> int:
+        """Return the loose variant of a line of which something is hidden; `ALONE` if there cannot be one.
+
+        Args:
+            variant: of the line as it is masked.
+            text: the line.
+            masked: the same without identifiers.
+        """
+        spans, shown = numbers(text), numbers(masked)
+        pairs = enumerate(zip(spans, shown, strict=False))
+        front = next((place for place, (one, other) in pairs if one != other), min(len(spans), len(shown)))
+        back = len(shown) - front
+        if shown != [*spans[:front], *spans[len(spans) - back :]]:
+            return ALONE  # numbers between two identifiers
+        key = variant, front, -1
+        if key not in self._known:
+            width = self._widths[variant]
+            places, *meanings = self._rows[variant]
+            used = [int(place) for place in places[:width]]
+            counted = [float(place if place < front else place - len(shown)) for place in used]
+            before = [_before(text, shown[place][0]) for place in used]
+            padding = [0] * (WIDTH - width)
+            known = [pair[0] for pair in before] + padding, [pair[1] for pair in before] + padding
+            rows = [counted + [0.0] * (WIDTH - width), *meanings]
+            named = self._named[variant]
+            self._known[key] = self._added(self._shapes[variant], len(shown), width, rows, named, known)
+        return self._known[key]
+
+    def _added(
+        self,
+        number: int,
+        count: int,
+        width: int,
+        rows: list[list[float]],
+        named: int,
+        before: tuple[list[int], list[int]] | None,
+    ) -> int:
+        self._rows.append(rows)
+        self._shapes.append(number)
+        self._counts.append(count)
+        self._widths.append(width)
+        self._named.append(named)
+        self._before.append(before)
+        return len(self._rows) - 1
 
     def columns(self) -> None:
         """Makes columns of what was added."""
         if len(self.shapes) == len(self._rows):
             return
         table = np.array(self._rows, np.float64)
-        self.runs, self.steps, self.who, self.lengths, self.exponents = (
-            table[:, column].astype(np.int64) for column in (0, 1, 3, 4, 5)
+        self.runs, self.steps, self.who, self.streams, self.lengths, self.exponents = (
+            table[:, column].astype(np.int64) for column in (0, 1, 3, 4, 5, 6)
         )
         self.times = table[:, 2]
         self.shapes = np.array(self._shapes, np.int64)
         self.counts = np.array(self._counts, np.int64)
         self.widths = np.array(self._widths, np.int64)
+        self.named = np.array(self._named, np.int64)
+        self.loose = np.array([pair is not None for pair in self._before], np.bool_)
+        nothing = [0] * WIDTH, [0] * WIDTH
+        pairs = np.array([pair or nothing for pair in self._before], np.uint64)
+        self.before, self.fixed = pairs[:, 0], pairs[:, 1]
+
+
+def _before(text: bytes, begin: int) -> tuple[int, int]:
+    """Return the eight bytes before a number, and which of the last four no identifier or other number can be in."""
+    found = _FIXED.search(text, 0, begin)
+    size = 0 if found is None else len(found.group())
+    before = (bytes(8) + text)[begin : begin + 8]
+    return int.from_bytes(before, "little"), int.from_bytes(b"\xff" * size, "little") << (64 - 8 * size)
+
+
+class _Alike:
+    """The lines of one outline, whatever words they have that no number follows.
+
+    As long as all of them say the same, words that were seen in them mean nothing there.
+    """
+
+    __slots__ = ("answers", "seen", "words")
+
+    def __init__(self) -> None:
+        #: Shapes, or what else is known of some of them.
+        self.answers: list[int] = []
+        self.words: set[bytes] = set()
+        #: Lines after the first.
+        self.seen = 0
 
 
 class Shapes:
@@ -282,9 +372,9 @@ class Shapes:
         self.keys: dict[bytes, int] = {}
         self.masked: dict[bytes, int] = {}
         self._outlines: dict[tuple[bytes, bytes], int] = {}
-        #: Shapes of outlines that differ in words only that no number follows.
-        self._alike: dict[bytes, list[int]] = {}
-        self._seen: dict[tuple[bytes, bytes], int] = {}
+        self._alike: dict[bytes, _Alike] = {}
+        #: Keys of lines that came once, by their hashes.
+        self._once: set[int] = set()
         self.shapes: list[Shape | int] = []
         self.rows = Rows()
         #: Lines of each variant that were seen.
@@ -323,34 +413,58 @@ class Shapes:
             keys.clear()
         keys[key] = found
 
+    def again(self, keys: Sequence[bytes]) -> list[int]:
+        """Return a place of each key that came before, here or earlier: lines of prose have a key that comes once."""
+        found: dict[int, int] = {}
+        for place, each in enumerate(map(hash, keys)):
+            if each in self._once:
+                found[each] = place
+            else:
+                self._once.add(each)
+        if len(self._once) >= MAX_KEYS:
+            self._once.clear()
+        return list(found.values())
+
     def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
-        known = self._alike.setdefault(outline[0], [])
-        seen = self._seen.get(outline, 0)
-        if not seen or known:
-            said = self.ask(raw)
-            if not said.something or not said.progress:
-                return ALONE if said.something else NOTHING
-            if any(end - begin > MAX_DIGITS for begin, end in spans):
-                return ALONE
-            for number in known:
-                shape = self.shapes[number]
-                if isinstance(shape, Shape) and shape.fits(said, raw, spans):
-                    return number
-        if seen < WORTH:
-            if len(self._seen) >= MAX_KEYS:
-                self._seen.clear()
+        alike = self._alike.get(outline[0])
+        if alike is None:
+            # Most outlines come once: such a line is evaluated by itself.
+            if len(self._alike) >= MAX_KEYS:
                 self._alike.clear()
-            self._seen[outline] = seen + 1
+            self._alike[outline[0]] = _Alike()
             return UNKNOWN
-        if len(self.shapes) >= MAX_SHAPES or len(known) >= MAX_ALIKE:
+        words = outline[1].split()
+        if len(alike.answers) == 1 and alike.answers[0] >= 0 and alike.words.issuperset(words):
+            return alike.answers[0]
+        alike.seen += 1
+        found = self._answer(alike, raw, spans)
+        if found != UNKNOWN:
+            alike.words.update(words)
+            if found not in alike.answers:
+                alike.answers.append(found)
+        return found
+
+    def _answer(self, alike: _Alike, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+        """The same for an outline of which some lines are known."""
+        said = self.ask(raw)
+        if not said.something or not said.progress:
+            return ALONE if said.something else NOTHING
+        if any(end - begin > MAX_DIGITS for begin, end in spans):
+            return ALONE
+        for number in alike.answers:
+            shape = self.shapes[number] if number >= 0 else ALONE
+            if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+                return number
+        if alike.seen < WORTH:
+            return UNKNOWN
+        if len(self.shapes) >= MAX_SHAPES or len(alike.answers) >= MAX_ALIKE:
             return ALONE
         found = learn(raw, spans, cache(self.ask))
         if isinstance(found, int):
             return found
-        known.append(len(self.shapes))
         self.shapes.append(found)
-        return known[-1]
+        return len(self.shapes) - 1
 
     def without(self) -> tuple[Flags, Flags]:
         """Return the shapes without a step, and those without a time."""

@@ -18,7 +18,7 @@ from tracecore.ottl.planner.widening import alternatives, written
 MIN_LITERAL: Final = 6
 
 _ESCAPED: Final = tuple(b"\\x%02x" % byte for byte in range(256))
-_LITERAL: Final = re.compile(rb"(?:\\x[0-9a-f]{2})+").fullmatch
+is_literal: Final = re.compile(rb"(?:\\x[0-9a-f]{2})+").fullmatch
 
 
 class Searched(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ def _wanted(pattern: str, *, lines: bool, shortened: bool) -> set[tuple[bytes, i
     wanted: set[tuple[bytes, int]] = set()
     for branch in branches:
         literals = required(branch) if shortened else None
-        if literals is not None and all(len(text) >= MIN_LITERAL for text, _ in literals):
+        if literals is not None and all(_is_rare(text, lines) for text, _ in literals):
             for text, folded in literals:
                 escaped = b"".join(_ESCAPED[byte] for byte in text)
                 wanted.add((escaped, hyperscan.HS_FLAG_CASELESS if folded else 0))
@@ -98,9 +98,15 @@ def _wanted(pattern: str, *, lines: bool, shortened: bool) -> set[tuple[bytes, i
     return wanted
 
 
+def _is_rare(text: bytes, lines: bool) -> bool:
+    """Whether a literal may stand for an expression; a word that programs write all the time may not in raw lines."""
+    word = text.strip(b" ")
+    return len(text) >= MIN_LITERAL and not (lines and word.isalpha() and word.islower())
+
+
 def _only_shortest(found: dict[tuple[bytes, int], list[int]]) -> None:
     """Leaves out literals that contain another: where only the line matters, the shorter one says as much."""
-    literals = sorted((len(e), bytes.fromhex(e.replace(b"\\x", b"").decode()), f, e) for e, f in found if _LITERAL(e))
+    literals = sorted((len(e), bytes.fromhex(e.replace(b"\\x", b"").decode()), f, e) for e, f in found if is_literal(e))
     kept: list[tuple[bytes, list[int]]] = []
     folded: list[tuple[bytes, list[int]]] = []
     for _, text, flags, expression in literals:

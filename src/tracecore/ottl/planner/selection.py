@@ -13,7 +13,7 @@ from string import hexdigits
 from typing import Final
 
 from tracecore.ottl.planner.database import FOLDING, Database, Search, search
-from tracecore.ottl.planner.doubts import RULERS, Array, Doubts, lines_end
+from tracecore.ottl.planner.doubts import Array, Doubts, lines_end
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.selector import ALWAYS
@@ -37,6 +37,13 @@ _MEANT[list(b'"/\\tbfnr')] = list(b'"/\\\t\b\f' + _BREAK + _BREAK)
 #: Hexadecimal digits; 255 for all other bytes.
 _HEX: Final = np.array([int(chr(byte), 16) if chr(byte) in hexdigits else 255 for byte in range(256)], np.uint8)
 _ANSI: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
+#: What opens a table of failures; one of twenty is found as often as it is long.
+_RULERS: Final = tuple(text for text in ALWAYS if len(set(text)) == 1)
+_RULER: Final = re.compile(rb'(?:(?<!=)={20,}+|(?<!\*)\*{20,}+)(?=[ \t]*+(?:[\n"\r\x1e]|\Z))')
+#: The first line of torchelastic's table, which begins with a ruler, ends so.
+TABLE: Final = b" FAILED"
+#: Bytes of other lines that may stand in between.
+REACH: Final = 1 << 14
 #: With these a line may say anything: escapes that are not taken out, fields that are lists of bytes.
 _OPAQUE: Final = (b"\\\\u[0-9A-Fa-f]{4}", b"\\\\x[0-9a-f]{2}", b'"MESSAGE"[ \\t]*:[ \\t]*\\[')
 
@@ -50,9 +57,8 @@ def line_search(patterns: Sequence[str], *, always: bool = True) -> Search:
     """
     if not always:
         return search(patterns, lines=True, extra=FOLDING[1:])
-    # A literal would be found as often as a ruler is long.
-    extra = (*FOLDING[1:], *(text for text in ALWAYS if len(set(text)) > 1))
-    return search(patterns, lines=True, extra=extra, opaque=(*_OPAQUE, *RULERS))
+    extra = (*FOLDING[1:], *(text for text in ALWAYS if text not in _RULERS))
+    return search(patterns, lines=True, extra=extra, opaque=_OPAQUE)
 
 
 class Selector:
@@ -90,7 +96,7 @@ class Selector:
         found: list[int] = []
         entries: list[int] = []
         self._scan(text, found, entries)
-        others = long_lines(text)
+        others = long_lines(text) + rulers(text)
         # A single byte is found much sooner than two.
         if _LONG_S[:1] in text:
             others += [match.start() for match in re.finditer(_LONG_S, text)]
@@ -162,6 +168,20 @@ def _unescaped(block: bytes) -> bytes:
 def ends(block: bytes) -> Array:
     """Where lines end, in a block that is `lined`."""
     return np.flatnonzero(np.frombuffer(block, np.uint8) == 10)
+
+
+def rulers(block: bytes) -> list[int]:
+    """A place in every ruler below which a table of failures may begin; nobody knows what follows the block."""
+    found: list[int] = []
+    done = 0
+    while done < len(block):
+        table = block.find(TABLE, done)
+        begin, end = done, len(block) if table < 0 else table + len(TABLE)
+        begin = max(begin, end - REACH)
+        if any(block.find(ruler, begin, end) >= 0 for ruler in _RULERS):
+            found += [match.end() - 1 for match in _RULER.finditer(block, begin, end)]
+        done = end
+    return found
 
 
 def long_lines(block: bytes) -> list[int]:
