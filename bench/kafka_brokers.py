@@ -100,6 +100,8 @@ class Brokers:
         self._java += ["-cp", f"{jars()}/*"]
         self._ports = [free_port() for _ in range(2 * count)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        #: More settings of clients, where brokers want them.
+        self.client: dict[str, Any] = {}
         replicas = min(count, 3)
         self._settings = {
             "process.roles": "broker,controller",
@@ -184,7 +186,7 @@ class Brokers:
     def admin(self) -> Any:
         from confluent_kafka.admin import AdminClient
 
-        return AdminClient({"bootstrap.servers": ",".join(self.addresses), "log_level": 0})
+        return AdminClient({"bootstrap.servers": ",".join(self.addresses), "log_level": 0} | self.client)
 
     def topic(self, name: str, partitions: int, **settings: object) -> str:
         """Make a topic."""
@@ -206,8 +208,12 @@ class Brokers:
 
 
 @contextmanager
-def running(count: int = 1, **settings: object) -> Iterator[Brokers]:
+def running(count: int = 1, client: dict[str, Any] | None = None, **settings: object) -> Iterator[Brokers]:
     """Give brokers of a Kafka that is removed at the end.
+
+    Args:
+        client: more settings of the clients that make topics.
+        settings: as in `Brokers`.
 
     Raises:
         NoKafka: it cannot be started here.
@@ -215,6 +221,7 @@ def running(count: int = 1, **settings: object) -> Iterator[Brokers]:
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tracecore-kafka-", ignore_cleanup_errors=True))
         brokers = Brokers(count, Path(folder), **settings)
+        brokers.client = client or {}
         stack.callback(brokers.stop)
         brokers.start()
         yield brokers

@@ -250,3 +250,15 @@ def test_a_checkpoint_that_is_told_late_does_not_begin_after_the_next_step() -> 
     bridge.tick(at(5))
     bridge.observe(checkpoint(2, "write", "begin"))
     assert brief(bridge.tick(at(64))) == [(60.0, 4, None)]
+
+
+def test_a_tick_does_not_look_at_streams_that_an_attempt_has_left() -> None:
+    """A job that is started again and again leaves thousands of streams behind, and each tick would look at them."""
+    bridge = ProgressBridge()
+    for rank in range(500):
+        bridge.observe(step(10, 1, job="a", rank=rank))
+    assert len(bridge.tick(at(100))) == 500
+    bridge.observe(step(110, 1, job="a", rank=0, attempt=1))
+    bridge.tick(at(200))
+    assert len(bridge._due) <= 1
+    assert [stall.attempt for stall in bridge.tick(at(400))] == [1]

@@ -19,7 +19,7 @@ from workers import Workers
 def _brokers(count: int) -> Iterator[Brokers]:
     with ExitStack() as stack:
         try:
-            brokers = stack.enter_context(running(count))
+            brokers = stack.enter_context(running(count, log_retention_check_interval_ms=2000))
         except NoKafka as error:
             pytest.skip(f"NO KAFKA, so nothing of `tracecore detect` is tested against brokers: {error}")
         yield brokers

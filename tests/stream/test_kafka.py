@@ -281,6 +281,33 @@ def test_messages_that_expire_before_they_are_read_are_counted_and_told(one_brok
     assert "5 messages expired before they were read" in workers.said()
 
 
+def test_a_topic_that_is_full_drops_its_oldest_messages_and_that_is_told(one_broker: Brokers, workers: Workers) -> None:
+    """Brokers keep a topic within its size; what nobody read in time is gone, and the rest is read."""
+    topic = one_broker.topic(name("full"), 1, retention_bytes=2 << 20, segment_bytes=1 << 20)
+    sender = Sender(one_broker, topic)
+    worker = workers.start(one_broker, topic)
+    sent = sent_by(SOME, Groups(1))
+    sender.send(sent[:10])
+    workers.wait(sender.flush())
+    workers.stop(worker)
+    sender.send(sent[10:20])
+    sender.send(Sent(0, sent[20].time, CHANCE.randbytes(900_000), sent[20].layout) for _ in range(5))
+    sender.send(sent[20:])
+    expected = sender.flush()
+    consumer = reading(one_broker, topic)
+    from confluent_kafka import TopicPartition
+
+    deadline = time.monotonic() + 60
+    while consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[0] <= 10:
+        assert time.monotonic() < deadline, "the broker kept everything"
+        time.sleep(0.5)
+    consumer.close()
+    workers.start(one_broker, topic)
+    workers.wait(expected)
+    assert "messages expired before they were read" in (workers.folder / "2.log").read_text()
+    assert workers.found()
+
+
 def test_a_topic_that_is_away_is_named(one_broker: Brokers, workers: Workers) -> None:
     process = workers.start(one_broker, "no-such-topic")
     assert process.wait(60) == 1

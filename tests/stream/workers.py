@@ -84,12 +84,16 @@ class Workers:
 
 
 class Sender:
-    """Writes messages as the exporter does: acknowledged by all replicas, each once."""
+    """Writes messages as the exporter does: acknowledged by all replicas, each once.
 
-    def __init__(self, brokers: Brokers, topic: str) -> None:
+    Args:
+        connection: how to speak to the brokers; in plain text where it is not given.
+    """
+
+    def __init__(self, brokers: Brokers, topic: str, connection: Connection | None = None) -> None:
         from confluent_kafka import Producer
 
-        settings = Connection(brokers=brokers.addresses).settings()
+        settings = (connection or Connection(brokers=brokers.addresses)).settings()
         self._producer = Producer(settings | ProducerOptions().settings(120 * 10**9))
         self._topic = topic
         self._failed: list[str] = []

@@ -43,7 +43,8 @@ _Waiting = tuple[int, str, int, str, str, int, Fact]
 
 class _State:
     __slots__ = (
-        "attempt", "checkpoints", "ended", "last", "latest", "pending", "phase", "saved", "since", "stated", "step",
+        "attempt", "checkpoints", "due", "ended", "last", "latest", "pending", "phase", "saved", "since", "stated",
+        "step",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -63,6 +64,8 @@ class _State:
         #: Length of the current stall as last stated, nanoseconds.
         self.stated = 0
         self.pending: list[_Waiting] = []
+        #: When to look at it next; None where only another fact can change it.
+        self.due: int | None = None
 
 
 class ProgressBridge:
@@ -91,6 +94,8 @@ class ProgressBridge:
         #: When each attempt of a job made its first progress.
         self._begun: OrderedDict[str, dict[int, int]] = OrderedDict()
         self._ends: list[_Waiting] = []
+        #: When to look at streams. Most of those that were ever seen are over, and a tick does not look at them.
+        self._due: list[tuple[int, int, _State]] = []
         self._count = itertools.count()
         self._now: int | None = None
 
@@ -115,7 +120,8 @@ class ProgressBridge:
         state = self._states.get(stream)
         if state is None:
             if len(self._states) >= self.streams:
-                self._states.popitem(last=False)
+                _, forgotten = self._states.popitem(last=False)
+                forgotten.since, forgotten.pending = None, []
                 self.evicted += 1
             state = self._states[stream] = _State()
         else:
@@ -125,6 +131,13 @@ class ProgressBridge:
             self.hurried += 1
             early = heapq.heappop(state.pending)[-1]
             _apply(state, early, over=False, advances=_advances(state, early))
+        self._appoint(state, fact.time)
+
+    def _appoint(self, state: _State, time: int) -> None:
+        """Look at a stream at this time, or earlier."""
+        if state.due is None or time < state.due:
+            state.due = time
+            heapq.heappush(self._due, (time, next(self._count), state))
 
     def _begin(self, fact: Fact) -> None:
         job = fact.job or ""
@@ -147,8 +160,15 @@ class ProgressBridge:
         while self._ends and self._ends[0][0] <= now:
             end = heapq.heappop(self._ends)
             ends.setdefault(end[-1].rank, []).append(end)
+        looked = [*self._states.values()] if ends else []
+        while self._due and self._due[0][0] <= now:
+            time, _, state = heapq.heappop(self._due)
+            if state.due == time:
+                state.due = None
+                if not ends:
+                    looked.append(state)
         found: list[StepStalled] = []
-        for state in self._states.values():
+        for state in looked:
             for fact in _reached(state, ends, now):
                 over = _is_end(fact)
                 advances = not over and _advances(state, fact)
@@ -156,8 +176,21 @@ class ProgressBridge:
                     self._state(state, fact.time, found)
                 _apply(state, fact, over=over, advances=advances)
             self._state(state, now, found)
+            if (due := self._next(state, now)) is not None:
+                self._appoint(state, due)
         found.sort(key=lambda stall: (stall.time, stall.uid))
         return found
+
+    def _next(self, state: _State, now: int) -> int | None:
+        """Return when something can be said of a stream that cannot be said now; None where only a fact changes it."""
+        due = state.pending[0][0] if state.pending else None
+        if state.since is None or state.last is None or state.ended or state.last.approximate:
+            return due
+        begun = self._begun.get(state.last.job or "", {})
+        if any(number > state.attempt and time < now for number, time in begun.items()):
+            return due  # its stall has ended
+        grows = state.since + _longer(now - state.since, self.threshold)
+        return grows if due is None else min(due, grows)
 
     def _state(self, state: _State, until: int, found: list[StepStalled]) -> None:
         """State the stall of this stream up to this time, where it is longer than what was said of it."""
@@ -209,8 +242,17 @@ def _rounded(length: int, threshold: int) -> int:
     """The lengths at which a stall is stated: finer while it is young. 0 below the threshold."""
     if length < threshold:
         return 0
-    step = 10 * SECOND if length < 600 * SECOND else 60 * SECOND if length < 3600 * SECOND else 600 * SECOND
+    step = _step(length)
     return max(threshold, length // step * step)
+
+
+def _longer(length: int, threshold: int) -> int:
+    """Return the next length at which a stall is stated."""
+    return threshold if length < threshold else (length // _step(length) + 1) * _step(length)
+
+
+def _step(length: int) -> int:
+    return 10 * SECOND if length < 600 * SECOND else 60 * SECOND if length < 3600 * SECOND else 600 * SECOND
 
 
 def _is_end(fact: Fact) -> bool:

@@ -44,7 +44,7 @@ class _Node:
 
 
 class _Cohort:
-    __slots__ = ("begun", "finished", "nodes", "steps", "stopped", "talk")
+    __slots__ = ("begun", "changed", "finished", "nodes", "steps", "stopped", "talk")
 
     def __init__(self) -> None:
         self.nodes: OrderedDict[str, _Node] = OrderedDict()
@@ -57,6 +57,8 @@ class _Cohort:
         self.finished = False
         #: Pieces of time in which any node spoke.
         self.talk: set[int] = set()
+        #: Whether a fact came that the clock may not have reached when it was looked at.
+        self.changed = True
 
 
 class _Course:
@@ -167,9 +169,12 @@ class SilenceBridge:
         """The silences that began or grew, as known at this time, ordered by (time, uid)."""
         found: list[NodeSilence] = []
         for job, cohort in self._cohorts.items():
-            if len(cohort.nodes) < 2:
+            if not cohort.changed or len(cohort.nodes) < 2:
                 continue
-            latest = min(now, max(node.last for node in cohort.nodes.values()))
+            latest = max(node.last for node in cohort.nodes.values())
+            # Silence is measured by the talk of peers: while nobody says anything, nothing new can be said of anybody.
+            cohort.changed = latest > now
+            latest = min(latest, now)
             quiet = [pair for pair in cohort.nodes.items() if latest - pair[1].last >= self.threshold]
             if not quiet or cohort.finished:
                 continue
@@ -212,6 +217,7 @@ class SilenceBridge:
                 self._cohorts.popitem(last=False)
                 self.evicted += 1
             cohort = self._cohorts[job or ""] = _Cohort()
+        cohort.changed = True
         return cohort
 
 

@@ -2,9 +2,9 @@
 
 The clock jumps from one window to the next: a window begins a minute before something happens and ends when the job
 runs again. In a window the job that fails reports as agents report, every ten seconds, with heartbeats every fifteen.
-Of a job of more than 64 nodes, 64 report so, the culprit's among them, and the others send a heartbeat in 45 seconds;
-what its ranks print when they fail comes from all of them. Between windows, and for jobs to which nothing happens,
-rank 0 stands for the job with reports that are thinned over longer times.
+Of a job of more than 32 nodes, 32 report so, the culprit's among them, and the others send a heartbeat in 45 seconds
+while it stands still; what its ranks print when they fail comes from all of them. Between windows, and for jobs to
+which nothing happens, rank 0 stands for the job with reports that are thinned over longer times.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HEARTBEAT: Final = 15
 #: Seconds between heartbeats of the other nodes of a failing job: fewer than agents send, yet a node is never silent.
 FAR_HEARTBEAT: Final = 45
 #: Nodes of one job that are heard as often as agents send.
-HEARD: Final = 64
+HEARD: Final = 32
 #: How long the detector waits before it tells an incident.
 SETTLE: Final = 10 * SECOND
 #: Facts of one request.
@@ -254,8 +254,10 @@ class Story:
         if again is not None:
             near = _near(job, 0)
             for number, node in enumerate(job.nodes):
-                every = HEARTBEAT if number in near else FAR_HEARTBEAT
-                yield from _heartbeats(job, node, again, window.end, every)
+                if number in near:
+                    yield from _heartbeats(job, node, again, window.end, HEARTBEAT)
+                else:  # a job that makes steps misses nobody
+                    yield from _heartbeats(job, node, again, again + FAR_HEARTBEAT * SECOND, FAR_HEARTBEAT)
             yield from _reports(job, [0], again, window.end)
             return
         for node in sorted({job.node(culprit(event, job)) for event in noise}):

@@ -79,7 +79,7 @@ class Worker:
             self._producer = self._kafka.Producer(settings | ProducerOptions().settings(DELIVERY_S * SECOND))
         except self._kafka.KafkaException as error:
             raise KafkaError(said(error)) from None
-        self._groups = Groups(partitions_of(self._consumer, options.topic), options.copies)
+        self._groups = Groups(partitions_of(self._consumer, settings, options.topic), options.copies)
         self._partitions: dict[int, Partition] = {}
         #: Partitions whose state could not be read, and when it is tried again.
         self._broken: dict[int, float] = {}

@@ -89,6 +89,7 @@ class KafkaExporter:
         self._setting = setting
         self._lock = threading.Lock()
         self._producer: Any = None
+        self._settings: dict[str, Any] = {}
         self._partitioner: FactPartitioner | None = None
         self._layout = b""
         setting.meter.declare(dropped=(TOO_LARGE,))
@@ -125,14 +126,14 @@ class KafkaExporter:
         with self._lock:
             options = self._options
             if self._producer is None:
-                settings = options.settings() | options.producer.settings(options.timeout)
+                self._settings = options.settings() | options.producer.settings(options.timeout)
                 try:
-                    self._producer = library().Producer(settings)
+                    self._producer = library().Producer(self._settings)
                 except Exception as error:  # a certificate that cannot be read, and the like
                     raise Retry(said(error)) from None
             if self._partitioner is None:
                 try:
-                    count = partitions_of(self._producer, options.destination, options.timeout / SECOND)
+                    count = partitions_of(self._producer, self._settings, options.destination, options.timeout / SECOND)
                 except KafkaError as error:
                     raise Retry(str(error)) from None
                 groups = Groups(count, options.copies)

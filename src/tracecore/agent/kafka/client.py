@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
@@ -70,6 +70,22 @@ class KafkaAuth(msgspec.Struct, frozen=True, kw_only=True):
         return known.get(name, "")
 
 
+class Heard:
+    """Called by the client library with errors of connections; keeps the one that says most."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self._refused = False
+
+    def __call__(self, error: Any) -> None:
+        # That no broker is left follows from the errors before it.
+        if error.name() == "_ALL_BROKERS_DOWN":
+            return
+        refused = error.name() in ("_AUTHENTICATION", "_SSL")
+        if refused or not self._refused:
+            self.last, self._refused = said(error), refused
+
+
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
@@ -110,6 +126,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             "client.id": self.client_id,
             "security.protocol": ("SASL_" if sasl else "") + ("SSL" if encrypted else "PLAINTEXT"),
             "logger": log,
+            "error_cb": Heard(),
             # A broker that comes back is found soon: the default waits up to 10 s between two attempts.
             "reconnect.backoff.max.ms": 2000,
         }
@@ -185,8 +202,11 @@ def library() -> Any:
     return confluent_kafka
 
 
-def partitions_of(client: Any, topic: str, timeout: float | None = None) -> int:
+def partitions_of(client: Any, settings: Mapping[str, Any], topic: str, timeout: float | None = None) -> int:
     """Ask the brokers for the number of partitions of a topic.
+
+    Args:
+        settings: of the client.
 
     Raises:
         KafkaError: no broker answers, or there is no such topic.
@@ -195,7 +215,11 @@ def partitions_of(client: Any, topic: str, timeout: float | None = None) -> int:
     try:
         answer = client.list_topics(topic, timeout=FIRST_ANSWER if timeout is None else timeout)
     except kafka.KafkaException as error:
-        raise KafkaError(f"no broker answers: {said(error)}") from None
+        client.poll(0)  # hands over what was heard meanwhile
+        plain = settings["security.protocol"].endswith("PLAINTEXT")
+        hint = " (it speaks another protocol? tls is not set)" if plain else ""
+        reason = settings["error_cb"].last or said(error) + hint
+        raise KafkaError(f"no broker answers at {settings['bootstrap.servers']}: {reason}") from None
     found = answer.topics.get(topic)
     if found is None or found.error is not None or not found.partitions:
         raise KafkaError(f"there is no topic {topic!r}: make it first, with as many partitions as it is to have")

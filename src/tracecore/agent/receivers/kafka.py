@@ -66,8 +66,9 @@ class KafkaReceiver:
 
     def run(self, consume: Consumer, stop: threading.Event) -> None:
         kafka, options = library(), self._options
+        settings = options.settings()
         consumer = kafka.Consumer(
-            options.settings()
+            settings
             | {
                 "group.id": options.group_id,
                 "auto.offset.reset": options.initial_offset,
@@ -78,7 +79,7 @@ class KafkaReceiver:
             }
         )
         try:
-            partitions_of(consumer, options.logs.topic)
+            partitions_of(consumer, settings, options.logs.topic)
             positions: dict[int, Positions] = {}
             consumer.subscribe(
                 [options.logs.topic],
