@@ -354,7 +354,7 @@ class _Alike:
         #: Shapes, or what else is known of some of them.
         self.answers: list[int] = []
         self.words: set[bytes] = set()
-        #: Lines after the first.
+        #: Lines that were asked about.
         self.seen = 0
 
 
@@ -427,18 +427,14 @@ class Shapes:
 
     def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
-        alike = self._alike.get(outline[0])
-        if alike is None:
-            # Most outlines come once: such a line is evaluated by itself.
-            if len(self._alike) >= MAX_KEYS:
-                self._alike.clear()
-            self._alike[outline[0]] = _Alike()
-            return UNKNOWN
+        if len(self._alike) >= MAX_KEYS:
+            self._alike.clear()
+        alike = self._alike.setdefault(outline[0], _Alike())
         words = outline[1].split()
         if len(alike.answers) == 1 and alike.answers[0] >= 0 and alike.words.issuperset(words):
             return alike.answers[0]
-        alike.seen += 1
         found = self._answer(alike, raw, spans)
+        alike.seen += 1
         if found != UNKNOWN:
             alike.words.update(words)
             if found not in alike.answers:
