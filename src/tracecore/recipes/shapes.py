@@ -354,7 +354,7 @@ class _Alike:
         #: Shapes, or what else is known of some of them.
         self.answers: list[int] = []
         self.words: set[bytes] = set()
-        #: Lines that were asked about.
+        #: Lines that were looked at.
         self.seen = 0
 
 
@@ -443,15 +443,16 @@ class Shapes:
 
     def _answer(self, alike: _Alike, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
         """The same for an outline of which some lines are known."""
-        said = self.ask(raw)
-        if not said.something or not said.progress:
-            return ALONE if said.something else NOTHING
+        if not alike.seen or alike.answers:
+            said = self.ask(raw)
+            if not said.something or not said.progress:
+                return ALONE if said.something else NOTHING
+            for number in alike.answers:
+                shape = self.shapes[number] if number >= 0 else ALONE
+                if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+                    return number
         if any(end - begin > MAX_DIGITS for begin, end in spans):
             return ALONE
-        for number in alike.answers:
-            shape = self.shapes[number] if number >= 0 else ALONE
-            if isinstance(shape, Shape) and shape.fits(said, raw, spans):
-                return number
         if alike.seen < WORTH:
             return UNKNOWN
         if len(self.shapes) >= MAX_SHAPES or len(alike.answers) >= MAX_ALIKE:
