@@ -156,6 +156,24 @@ SPEECH: tuple[tuple[int, Line], ...] = (
     (4, lambda a: f"\r{a.words(1, 1)}: {a.dice.randint(0, 100):3d}%|{'#' * a.dice.randint(0, 10):<10}| {a.dice.randint(1, 400)}/400 [{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}<{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}, {a.value(1, 90):.2f}utt/s]"),
 )  # fmt: skip
 
+#: Biology and weather: OpenFold and Anemoi with Lightning, TorchTitan, NVIDIA BioNeMo, PyG and CatBoost, with Dask, MLflow, Kafka, Envoy and
+#: Fluent Bit beside them. Written after the reader was changed, for a first rate.
+SCIENCE: tuple[tuple[int, Line], ...] = (
+    (12, lambda a: f"[titan] {a.stamp()},{a.millis:03d} - root - INFO - step: {a.step:6d}  loss: {a.value(1, 9):7.4f}  grad_norm: {a.value(0.1, 2):.4f}  memory: {a.value(20, 70):.2f}GiB({a.value(20, 90):.2f}%)  tps: {a.dice.randint(1, 9)},{a.dice.randint(100, 999)}  mfu: {a.value(10, 50):.2f}%"),
+    (10, lambda a: f"Training epoch {a.step // 400}, iteration {a.step % 400}/399 | lr: {a.value(1e-6, 9e-4):.3e} | global_batch_size: 256 | global_step: {a.step} | reduced_train_loss: {a.value(0.5, 4):.4f} | train_step_timing in s: {a.value(0.4, 2):.4f} | consumed_samples: {a.step * 256}"),
+    (8, lambda a: f"Epoch: {a.step // 300:03d}, Batch: {a.step % 300:04d}, Loss: {a.value(0.1, 2):.4f}, Val: {a.value(0.4, 0.9):.4f}, Time: {a.value(0.1, 2):.3f}s"),
+    (6, lambda a: f"{a.step % 1000}:\tlearn: {a.value(0.1, 0.9):.7f}\ttest: {a.value(0.1, 0.9):.7f}\tbest: {a.value(0.1, 0.9):.7f} ({a.step % 1000})\ttotal: {a.value(1, 90):.2f}s\tremaining: {a.dice.randint(1, 59)}m {a.dice.randint(1, 59)}s"),
+    (8, lambda a: f"{a.stamp('%Y-%m-%d %H:%M:%S')},{a.millis:03d} anemoi.training.{a.words(1, 1)}.{a.words(1, 1)} INFO     {a.words(3, 10)} member={a.dice.randint(0, 50)} lead_time={a.dice.randint(6, 240)}h id={a.hex(8)}-{a.hex(4)}-4{a.hex(3)}"),
+    (10, lambda a: f"{a.stamp()},{a.millis:03d} - distributed.{a.words(1, 1)} - INFO - {a.words(2, 8)} tcp://10.7.{a.rank}.{a.dice.randint(1, 250)}:{a.dice.randint(30_000, 60_000)}; key: ('{a.words(1, 1)}-{a.hex(32)}', {a.dice.randint(0, 900)})"),
+    (8, lambda a: f'[{a.stamp("%Y-%m-%dT%H:%M:%S")}.{a.millis:03d}Z] "POST /api/2.0/mlflow/runs/log-batch HTTP/2" {a.dice.choice((200, 200, 429))} - "-" {a.dice.randint(100, 9999)} {a.dice.randint(2, 900)} {a.dice.randint(1, 900)} "10.7.{a.rank}.{a.dice.randint(1, 250)}" "python/{a.words(1, 1)}" "{a.hex(8)}-{a.hex(4)}-{a.hex(4)}-{a.hex(12)}" "mlflow.{a.words(1, 1)}:5000"'),
+    (8, lambda a: f"%{a.dice.randint(3, 7)}|{int(a.time)}.{a.millis:03d}|{a.words(1, 1).upper()}|rdkafka#producer-{a.dice.randint(1, 4)}| [thrd:{a.words(1, 1)}]: broker/{a.dice.randint(1, 9)}: {a.words(3, 9)} (after {a.dice.randint(1, 900)}ms in state UP)"),
+    (7, lambda a: f"[{a.stamp('%Y/%m/%d %H:%M:%S')}] [ info] [{a.words(1, 1)}:{a.words(1, 1)}.{a.dice.randint(0, 9)}] {a.words(2, 7)} inode={a.dice.randint(10**6, 10**8)} offset={a.dice.randint(0, 10**9)}"),
+    (7, lambda a: json.dumps({"asctime": a.stamp() + f",{a.millis:03d}", "name": f"openfold.{a.words(1, 1)}", "levelname": "INFO", "message": f"{a.words(3, 9)} {a.hex(4)}_{a.dice.choice('ABCD')}", "taskName": None})),
+    (6, lambda a: f"{a.hex(4)}_{a.dice.choice('ABCD')} {a.dice.randint(50, 900)} residues: plddt {a.value(30, 95):.2f} ptm {a.value(0, 1):.3f} recycles {a.dice.randint(1, 20)} {a.words(1, 6)}"),
+    (5, lambda a: f"/opt/venv/lib/python3.12/site-packages/{a.words(1, 1)}/{a.words(1, 1)}.py:{a.dice.randint(1, 999)}: {a.dice.choice(('RuntimeWarning', 'DeprecationWarning'))}: {a.words(5, 15)}"),
+    (5, lambda a: f"\rSampling {a.words(1, 1)}: {a.dice.randint(0, 100):3d}%|{'━' * a.dice.randint(0, 20)}{' ' * a.dice.randint(0, 5)}| {a.dice.randint(1, 500)}/500 [{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}<{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}, {a.value(1, 90):.2f}it/s]"),
+)  # fmt: skip
+
 MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "torch": TORCH,
     "ray": RAY,
@@ -163,6 +181,7 @@ MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "vision": VISION,
     "rlhf": RLHF,
     "speech": SPEECH,
+    "science": SCIENCE,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 

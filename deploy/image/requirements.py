@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Extras of tracecore that are part of the image, where the lock has them.
-EXTRAS = ("gpu", "server", "postgres", "mcp")
+EXTRAS = ("gpu", "server", "postgres", "mcp", "kafka")
 
 
 def name_of(text: str) -> str:

@@ -32,7 +32,7 @@ from tracecore.patterns import PATTERNS
 
 PATH = Path(__file__).resolve().parent / "recorded" / "composed.txt"
 #: So many stories are recorded at first.
-FIRST = 60
+FIRST = 120
 SECOND = 1_000_000_000
 CODES = (None, None, 0, 0, 1, 1, 1, 1, 2, 134, 137, -9, -6, -15, 143, 255)
 SIGNALS = (*(None,) * 10, "SIGKILL", "9", "sigterm", 11)

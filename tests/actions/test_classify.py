@@ -93,6 +93,16 @@ def test_a_traceback_after_which_training_goes_on_was_survived() -> None:
     assert "training went on after it" in info.evidence.considered[0].why
 
 
+def test_a_step_that_comes_late_does_not_survive_the_error_for_which_others_lost_a_peer() -> None:
+    """`torchrun --tee` joins output and errors as they come, so a step that was made before may stand after."""
+    step = "[rank1]: 2026-01-01 10:00:04 step {0} | loss 1.5\n"
+    lost = "[rank2]: RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.3]:29511\n"
+    failed = step.format(3) + raised("KeyError: 'input_ids'", 1) + step.format(4)
+    assert classify(1, None, failed + lost).failure_class == "code"
+    assert classify(1, None, failed + step.format(5) + lost).failure_class == "infrastructure"
+    assert not classify(None, None, failed).failed
+
+
 def test_the_failure_after_a_survived_one_decides() -> None:
     log = raised("ConnectionResetError: [Errno 104] Connection reset by peer") + STEPS + raised("TypeError: no", line=9)
     info = classify(1, None, log)

@@ -144,3 +144,25 @@ def test_the_oldest_revisions_of_ended_episodes_are_forgotten_first() -> None:
         for emission in engine.advance(at(5000 + 1000 * number + 61)):
             revisions[emission.verdict.episode] = emission.revision
     assert list(revisions.values()) == [1, 2, 2]
+
+
+def test_by_default_a_fact_is_taken_up_to_two_seconds_ahead_of_the_clock() -> None:
+    for ahead, held in ((2.0, 1), (2.000000001, 0)):
+        engine = Engine([FirePattern()])
+        engine.add([Smoke(time=at(10) + round(ahead * SECOND), source=smoke(0).source, node="n1")])
+        engine.advance(at(10))
+        assert engine.stats.held == held
+
+
+def test_facts_that_change_nothing_are_looked_at_ever_more_seldom() -> None:
+    engine = Engine([FirePattern()])
+    engine.add([spark(0), smoke(1)])
+    engine.advance(at(1))
+    looks = []
+    for second in range(100, 140):
+        engine.add([spark(second)])
+        engine.advance(at(second))
+        looks.append(engine.stats.evaluations)
+    assert [second for second, (one, other) in enumerate(zip([1, *looks], looks, strict=False)) if other > one] == [
+        0, 1, 2, 3, 5, 9, 17, 27, 37,
+    ]  # fmt: skip

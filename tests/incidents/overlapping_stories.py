@@ -8,8 +8,8 @@ incidents are recorded, so that a change of a rule shows every judgement that ch
 
 A line is the two cases, a number, a digest of the incidents' documents, and their root causes. Stories of one case have
 a digest of their report and its pictures as well. From number 100 on a story has logs to quote, more ranks, sometimes a
-second attempt, and is told live as well; these are chosen, because each notices a mutation that nothing else does
-(`tests.mutants.choosing`). Their digests are of the documents, of the report and its page, and of what was told live.
+second attempt, and is told live as well; some of these are chosen, because each notices a mutation that nothing else
+does (`tests.mutants.choosing`). Their digests are of documents, of the report and its page, and of what is told live.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ PATH = Path(__file__).resolve().parent / "stories" / "overlapping.txt"
 MOST = 40
 SHIFTS = (0, 1, SECOND, 20 * SECOND, 90 * SECOND, WENT_ON, EPISODE, 2 * EPISODE, HISTORY)
 CODES = (0, 1, -6, -9, -15, None)
-#: From this number on a story is told in full.
-IN_FULL = 100
+#: From this number on a story is told in full; so many of these are recorded at first.
+IN_FULL, FIRST = 100, 100
 #: Lines that stand between those that facts were read from.
 LINES = (
     "[2026-01-01 10:00:00] step 12 | loss 1.5 | iter_time 0.1",
@@ -285,4 +285,4 @@ def recorded() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    record(dict.fromkeys([*names(), *recorded()]))
+    record(list(recorded()) or [*names(), *candidates(FIRST)])

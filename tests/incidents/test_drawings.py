@@ -14,6 +14,7 @@ from tracecore.incidents.drawings import _amount, _thin, line_chart, progress_ch
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import drawn_stories
 from made_verdicts import SECOND, T0
 
 
@@ -121,3 +122,10 @@ def test_ticks_are_round(span: float, last: str) -> None:
     assert 2 <= len(marks) <= 6
     assert marks[-1][0] <= span
     assert last in [label for _, label in marks]
+
+
+def test_drawings_of_made_up_runs_stay_as_they_are_recorded() -> None:
+    before = drawn_stories.recorded()
+    assert len(before) == drawn_stories.FIRST
+    changed = [name for name, digest in before.items() if drawn_stories.outcome(name) != digest]
+    assert not changed, f"{changed}: if this is meant: python tests/incidents/drawn_stories.py"

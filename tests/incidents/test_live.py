@@ -400,6 +400,7 @@ def test_an_incident_can_be_resolved_by_hand_and_stays_so() -> None:
     assert closed is not None
     assert (closed.state, closed.reason) == ("resolved", "resolved by hand")
     assert story.live.resolve(update.id, T0 + 61 * SECOND) is None
+    assert story.live.resolve("incident-000000000000", T0 + 61 * SECOND) is None
     assert story.at(70) == []
 
 

@@ -7,9 +7,9 @@ recorded, so that a change of a detector shows every judgement that changes with
 
     python tests/patterns/case_variations.py            # record them anew, after a change that is meant
 
-A line is the case, the number of the variation, a digest of the verdicts' documents, and their headlines. Each case has
-the first variations; those from number 100 on change more, and are recorded where one of them notices a mutation of the
-detector that nothing else does (`tests.mutants.choosing`).
+A line is the case, the number of the variation, a digest of the verdicts' documents, and their headlines. Those from
+number 100 on change more. Each case has the first of both; others are recorded where one of them notices a mutation of
+the detector that nothing else does (`tests.mutants.choosing`).
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from tracecore.engine.emission import standing
 from tracecore.engine.engine import Engine
 from tracecore.facts.catalog import TIME_FIELDS
 from tracecore.facts.fact import Fact
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import StackPrinted
 from tracecore.patterns import PATTERNS
 from tracecore.patterns.cases import Case, cases_of, settings_for
 from tracecore.patterns.config import SECOND
-from tracecore.patterns.contract import Pattern
+from tracecore.patterns.contract import LastLines, Pattern, Rest, Verdict
 from tracecore.signals.record import Source
 
 FOLDER = Path(__file__).resolve().parent / "variations"
 #: Variations of one case; from this number on the story happens twice; and the most facts of a case that is varied.
 NUMBER, EDITED, MOST = 8, 6, 60
-#: From this number on more is changed.
-CHANGED_MORE = 100
+#: From this number on more is changed; so many of these belong to every case.
+CHANGED_MORE, MORE = 100, 6
 IDENTITIES = ("node", "pod", "job", "rank", "gpu", "attempt")
 OTHERS: dict[str, tuple[Any, ...]] = {
     "node": ("n1", "n2", None),
@@ -52,14 +54,15 @@ OTHERS: dict[str, tuple[Any, ...]] = {
 
 def names(kind: type[Pattern[Any]]) -> list[str]:
     """Return the variations that are recorded or belong to every case."""
-    first = [f"{name} {number}" for name in _cases(kind) for number in range(NUMBER)]
+    numbers = (*range(NUMBER), *range(CHANGED_MORE, CHANGED_MORE + MORE))
+    first = [f"{name} {number}" for name in _cases(kind) for number in numbers]
     chosen = [name for name in recorded(kind) if name.rpartition(" ")[0] in _cases(kind)]
     return list(dict.fromkeys([*first, *chosen]))
 
 
 def candidates(kind: type[Pattern[Any]], number: int) -> list[str]:
     """Return the names of so many further variations of each case."""
-    return [f"{name} {CHANGED_MORE + n}" for n in range(number) for name in _cases(kind)]
+    return [f"{name} {CHANGED_MORE + MORE + n}" for n in range(number) for name in _cases(kind)]
 
 
 def verdicts(kind: type[Pattern[Any]], name: str) -> str:
@@ -84,8 +87,10 @@ def _values(kind: type[Pattern[Any]]) -> dict[tuple[type[Fact], str], list[Any]]
                 if field.name not in (*TIME_FIELDS, "time", "source"):
                     values = known.setdefault((type(fact), field.name), {})
                     values[getattr(fact, field.name)] = None
-                    if field.default is None or isinstance(field.default, bool):
-                        values[field.default] = None
+                    if field.default is None:
+                        values[None] = None
+                    elif isinstance(field.default, bool):
+                        values |= {False: None, True: None}
     return {name: list(values) for name, values in known.items() if len(values) > 1}
 
 
@@ -108,8 +113,44 @@ def _verdicts(pattern: Pattern[Any], case: Case, number: int) -> str:
             _exchange(rng, _values(type(pattern)), facts)
     end = max([fact.end for fact in facts] + [e.at for e in case.expectations]) + rng.choice((0, pattern.horizon))
     said = standing(Engine([pattern]).replay(facts, until=end))
-    digest = hashlib.sha256(render(said).encode()).hexdigest()[:10]
+    text = render(said)
+    if number >= CHANGED_MORE:
+        more = [one.verdict for one in said if type(one.verdict).beside is not Verdict.beside]
+        text += "".join(repr(verdict.beside(_rest(rng, facts)).document()) for verdict in more for _ in range(3))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     return " | ".join([digest, *(emission.verdict.headline().replace("\n", " ")[:90] for emission in said[:2])])
+
+
+def _rest(rng: random.Random, facts: list[Fact]) -> Rest:
+    """Return other knowledge of an incident: reports of watchdogs, stacks, ends and last lines of some ranks."""
+    known = sorted({fact.rank for fact in facts if fact.rank is not None} | {0, 1, 2, 3})
+    reports: dict[int, list[WatchdogReport]] = {}
+    for fact in facts:
+        if isinstance(fact, WatchdogReport) and rng.random() < 0.8:
+            rank = rng.choice((fact.rank, rng.choice(known)))
+            seq = None if fact.seq is None else fact.seq + rng.choice((-1, 0, 0, 1))
+            missing = rng.choice((fact.missing, (rng.choice(known),)))
+            told = msgspec.structs.replace(fact, rank=rank, seq=rng.choice((seq, seq, None)), missing=missing)
+            if rank is not None:
+                reports.setdefault(rank, []).append(told)
+    stacks = {
+        rank: StackPrinted(
+            time=facts[0].time, source=Source(f"rank{rank}.log", 7), rank=rank, inner=rng.choice(("wait", "join")),
+            file=rng.choice((None, "train.py", "data.py")), line=rng.choice((8, 9)), function="main",
+        )
+        for rank in rng.sample(known, rng.choice((0, 0, 1, len(known))))
+    }  # fmt: skip
+    doing = rng.choice((None, "was in validation"))
+    return Rest(
+        ranks=frozenset(rng.sample(known, rng.choice((0, 1, len(known))))),
+        lost=frozenset(rng.sample(known, rng.choice((0, 0, 1, 2)))),
+        awaited=tuple(rng.sample(known, rng.choice((0, 0, 1, 2)))),
+        ended=dict.fromkeys(rng.sample(known, rng.choice((0, 1, 2))), "exit status 1"),
+        stacks=stacks,
+        reports=reports,
+        transport=rng.choice(((), ("port mlx5_0/1 had 7 errors",))),
+        last_lines=lambda rank: LastLines(rank, f"rank{rank}.log", ((5, "step 12"),), doing) if rank % 2 else None,
+    )
 
 
 def _happen_again(rng: random.Random, pattern: Pattern[Any], facts: list[Fact]) -> None:

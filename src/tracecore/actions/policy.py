@@ -374,8 +374,7 @@ def check(policy: Policy) -> list[str]:
         for number, attempt in enumerate(case.attempts):
             failure = failure_of(attempt.fields)
             ledger.progress(step=failure.step, checkpoint=attempt.fields.get("checkpoint"))
-            now = number * 60 * SECOND
-            decision = policy.decide(failure, ledger, now)
+            decision = policy.decide(failure, ledger, number)
             expect = attempt.expect
             where = f"{policy.path}:{attempt.line}: {case.name}, attempt {number + 1}"
             if decision.retry != expect.retry:
@@ -386,7 +385,7 @@ def check(policy: Policy) -> list[str]:
                 wrong.append(f"{where}: expected a delay of {expect.delay_s:g} s, got {decision.delay_s:g} s")
             elif expect.because and expect.because not in decision.reason:
                 wrong.append(f"{where}: expected a reason with {expect.because!r}, got {decision.reason!r}")
-            ledger.record(failure, decision, now)
+            ledger.record(failure, decision, number)
     return wrong
 
 

@@ -251,6 +251,7 @@ def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
     # A log in which one rank reports is that rank's, and so is a traceback in it that names nobody.
     whose = {made.rank for made in progress}
     alone = whose.pop() if len(whose) == 1 else None
+    late: list[Statement] = []
     for one in found:
         if one.role == "stop":
             continue
@@ -261,10 +262,16 @@ def _survivals(found: list[Statement], progress: Sequence[Made]) -> None:
         after = len(own) - bisect_left(own, one.end) if (own := steps.get(rank)) else 0
         if after >= (1 if one.rank is not None else STEPS_AFTER):
             one.survived = "training went on after it"
+            if after == 1 and one.role in ("cause", "error"):
+                late.append(one)
         elif finished.get(rank, -1) >= one.end:
             one.survived = "the run says that it finished after it"
         elif one.role == "symptom" and one.offset > finished.get(one.rank, finished.get(None, one.offset)):
             one.survived = "the run says that it had finished before it"
+    standing = [one for one in found if not one.survived and one.role in ("cause", "error", "crash", "stop", "symptom")]
+    if late and standing and all(one.role == "symptom" and one.offset > late[-1].offset for one in standing):
+        # Others lost a peer, and nobody says why: output and errors are joined as they come, a step may come late.
+        late[-1].survived = ""
     _outlived(found)
 
 

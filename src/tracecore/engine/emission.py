@@ -109,7 +109,7 @@ class Revisions:
                     out.append(last)
             after[verdict.episode] = last
         self._stats.emitted += len(out)
-        for episode, last in before.items():
+        for episode, last in () if holds else before.items():
             if episode not in after:
                 if _begin(last.verdict) >= final:
                     last = Emission(last.revision + 1, "cleared", last.verdict, instant)
@@ -133,7 +133,8 @@ class Revisions:
 def _alike(one: Verdict, other: Verdict) -> bool:
     """Whether two verdicts have the same document and name the same suspects. Cheap comparisons come first."""
     return (
-        [fact.uid for fact in one.evidence()] == [fact.uid for fact in other.evidence()]
+        one.fields() == other.fields()
+        and [fact.uid for fact in one.evidence()] == [fact.uid for fact in other.evidence()]
         and one.suspects() == other.suspects()
         and repr(one.document()) == repr(other.document())
     )

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tracecore.ottl.planner.selection import ends, lined
-from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP, Rows
+from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP
+from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -56,6 +57,8 @@ class Lines:
 
     def some(self, lines: Array) -> Lines:
         """Some of the lines by themselves."""
+        if len(lines) == len(self.ends):
+            return self
         spans = map(slice, self.starts[lines].tolist(), self.ends[lines].tolist())
         return Lines(b"\n".join(map(self.marked.__getitem__, spans)))
 
@@ -220,29 +223,48 @@ def read(numbers: Numbers, variants: Array, rows: Rows, stepless: Flags, timeles
     line = np.flatnonzero(right)
     wrong = np.flatnonzero((variants >= 0) & ~right)
     variant = variants[line]
-    width = max(int(rows.widths[variant].max(initial=0)), 1)
-    # One row for each line, one column for each number that means something.
-    place = rows.runs[variant, :width]
-    base = np.where(place < 0, numbers.first[line + 1, None], numbers.first[line, None])
-    run = np.minimum(base + place, len(numbers.begins) - 1)
-    end = numbers.ends[run]
-    length = end - numbers.begins[run]
-    value = _values(numbers.words, end.ravel(), length.ravel()).reshape(length.shape)
-    step: Array = (value * rows.steps[variant, :width]).sum(1)
-    time: Times = (value * rows.times[variant, :width]).sum(1)
-    who: Array = (value * rows.streams[variant, :width]).sum(1) + rows.named[variant] * _NAMED
-    size = value * rows.exponents[variant, :width] + np.where(value > 0, length, 0) * rows.lengths[variant, :width]
-    lane = (value * rows.who[variant, :width]).sum(1) * _WHO + size.sum(1) * _SIZE
+    present = np.flatnonzero(np.bincount(variant, minlength=len(rows.shapes)))
+    first, after = numbers.first[line], numbers.first[line + 1]
+    step, who, writer, size = (np.zeros(len(line), np.int64) for _ in range(4))
+    time = np.zeros(len(line))
+    odd = np.zeros(len(line), np.bool_)
+    # Column by column, and only what one of the variants says: most numbers mean one thing.
+    for column in range(int(rows.widths[present].max(initial=0))):
+        place = _of(rows.runs, column, variant, present)
+        base = np.where(place < 0, after, first) if rows.runs[present, column].min() < 0 else first
+        run = np.minimum(base + place, len(numbers.begins) - 1)
+        end = numbers.ends[run]
+        length = end - numbers.begins[run]
+        odd |= length > MAX_DIGITS
+        value = _values(numbers.words, end, length)
+        for weights, sums in (
+            (rows.steps, step),
+            (rows.times, time),
+            (rows.streams, who),
+            (rows.who, writer),
+            (rows.exponents, size),
+        ):
+            if weights[present, column].any():
+                sums += value * _of(weights, column, variant, present)
+        if rows.lengths[present, column].any():
+            size += np.where(value > 0, length, 0) * _of(rows.lengths, column, variant, present)
+        if rows.fixed[present, column].any():
+            before = numbers.words[end - length] ^ _of(rows.before, column, variant, present)
+            odd |= before & _of(rows.fixed, column, variant, present) != 0
     shape = rows.shapes[variant]
-    odd = (length > MAX_DIGITS).any(1) | (step >= MAX_STEP) | (step < 0)
-    if rows.loose[variant].any():
-        odd |= ((numbers.words[end - length] ^ rows.before[variant, :width]) & rows.fixed[variant, :width]).any(1)
+    odd |= (step >= MAX_STEP) | (step < 0)
     step[stepless[shape]] = -1
     time[timeless[shape]] = np.nan
-    found = Progress(line, variant, step, time, who, shape * _KIND + lane)
+    who += rows.named[variant] * _NAMED
+    found = Progress(line, variant, step, time, who, shape * _KIND + writer * _WHO + size * _SIZE)
     if odd.any():
         wrong, found = np.append(wrong, line[odd]), found.some(~odd)
     return found, wrong
+
+
+def _of(table: Any, column: int, variant: Array, present: Array) -> Any:
+    """Return the value of a column for each line; one number if all lines are of one variant."""
+    return table[present[0], column] if len(present) == 1 else table[:, column][variant]
 
 
 def _values(words: Any, end: Array, length: Array) -> Array:

@@ -20,9 +20,10 @@ from typing import Final
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import Selector, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
+from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
 from tracecore.recipes.repeats import Repeats, sampled
-from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, Shapes, numbers
+from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
 from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Picked, Report
@@ -120,10 +121,8 @@ class Sampler:
         # A line that is more than progress is handed on by its place.
         known[events] = NOTHING
         known[rest] = NOTHING
-        which = np.flatnonzero(known >= 0)
-        found, wrong = self._read(Numbers(said.some(which)), known[which], lambda line: lines.raw(int(which[line])))
-        found = found._replace(line=which[found.line])
-        known[which[wrong]] = UNKNOWN
+        found, wrong = self._known(lines, said, known)
+        known[wrong] = UNKNOWN
         others, alone = self._worded(said, np.flatnonzero(known == UNKNOWN), keys), _NONE
         if len(others := self._telling(said, others)):
             more, alone = self._found(lines, said.some(others), others, [keys[line] for line in others.tolist()])
@@ -204,6 +203,14 @@ class Sampler:
         # An escape in a line of JSON is no part of the word after it.
         aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
         return {line: aside.raw(number) for number, line in enumerate(events)}
+
+    def _known(self, lines: Lines, said: Lines, variants: Array) -> tuple[Progress, Array]:
+        """Progress lines of known variants, and those that turn out not to be."""
+        which = np.flatnonzero(variants >= 0)
+        if 2 * len(which) > len(variants):
+            return self._read(Numbers(said), variants, lines.raw)
+        found, wrong = self._read(Numbers(said.some(which)), variants[which], lambda line: lines.raw(int(which[line])))
+        return found._replace(line=which[found.line]), which[wrong]
 
     def _worded(self, said: Lines, which: Array, keys: list[bytes] | None = None) -> Array:
         """Those of some lines that have a word of progress.

@@ -128,6 +128,23 @@ def test_a_root_without_progress_is_given_up_and_progress_starts_its_count_again
     assert state(tmp_path / "moving")["attempt"] == 7
 
 
+def test_a_hang_up_that_was_ignored_before_stays_ignored(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for folder, before, code in (("nohup", signal.SIG_IGN, 0), ("plain", signal.SIG_DFL, 129)):
+        script = f"echo {folder}; sleep 1; exit 0"
+        with log.open("ab") as file:
+            ignoring = lambda before=before: signal.signal(signal.SIGHUP, before)  # noqa: E731
+            running = begin(tmp_path / folder, "--", "sh", "-c", script, stdout=file, preexec_fn=ignoring)
+        assert eventually(lambda folder=folder: folder in text(log))
+        running.send_signal(signal.SIGHUP)
+        assert running.wait(60) == code
+
+
+def test_the_step_before_an_exit_is_recorded(tmp_path: Path) -> None:
+    assert supervise(tmp_path, "--", "sh", "-c", "echo step 7 loss 1.0; exit 1").returncode == 1
+    assert record(tmp_path, 1)["step"] == 7
+
+
 def test_max_restarts_bounds_the_policy(tmp_path: Path) -> None:
     done = supervise(tmp_path, "--max-restarts", "1", "--", "sh", "-c", "kill -9 $$")
     assert done.returncode == 137

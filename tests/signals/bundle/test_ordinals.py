@@ -1,9 +1,12 @@
-"""Which rank a container of compose is, by the number in its name."""
+"""Which rank a container of compose, or a file of several, is, by the number in its name."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.ordinals import containers
 
 
@@ -49,3 +52,38 @@ def test_containers_of_several_processes_are_no_ranks(text: str) -> None:
 
 def test_the_end_of_a_long_log_counts_too() -> None:
     assert containers(log("w-0", "w-1"), log("w-0", "w-1", "w-2")) == {"w-0": 0, "w-1": 1, "w-2": 2}
+
+
+STEPS = "".join(f"2026-11-16 13:14:{second:02d} step {second} loss 2.0\n" for second in range(9))
+LOST = "[rank{0}]:[E1116 13:15:00.1 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation timeout\n"
+
+
+def ranks_of(folder: Path, files: dict[str, str]) -> dict[str, object]:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    streams = discover([folder]).streams
+    return {stream.path.rpartition("/")[2]: stream.resource.get("gen_ai.training.rank") for stream in streams}
+
+
+def test_files_in_a_row_are_ranks_where_some_of_them_say_so(tmp_path: Path) -> None:
+    """`srun --output=%x-%j_%t.out`: the rank that left without a word is known by those that say who they are."""
+    said = {f"job-7_{rank}.err": LOST.format(rank) for rank in (0, 2)}
+    told = {f"job-7_{rank}.out": STEPS for rank in range(3)}
+    found = ranks_of(tmp_path, said | told)
+    assert found == {name: int(name[6]) for name in (*said, *told)}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"job-7_0.out": STEPS, "job-7_1.out": STEPS},
+        {"job-7_0.out": LOST.format(0), "job-7_1.out": LOST.format(0)},
+        {"job-7_0.out": LOST.format(0), "job-7_1.out": STEPS},
+        {"job-7_1.out": LOST.format(1), "job-7_2.out": STEPS},
+        {"job-7_0.out": STEPS, "job-7_1.out": LOST.format(1), "job-7_2.out": LOST.format(0)},
+    ],
+    ids=("nobody says so", "tasks of an array", "only the first", "not in a row", "another says otherwise"),
+)
+def test_other_files_in_a_row_are_no_ranks(files: dict[str, str], tmp_path: Path) -> None:
+    found = ranks_of(tmp_path, files)
+    assert [found[name] for name, text in files.items() if text == STEPS] == [None] * [*files.values()].count(STEPS)

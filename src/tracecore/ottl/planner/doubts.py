@@ -51,7 +51,7 @@ class Doubts:
         return held
 
     def _database(self, entry: int) -> Database | None:
-        """What a line with a find has to match as well; None for nothing."""
+        """Return what a line with a find has to match as well; None for nothing."""
         if entry not in self._databases:
             self._databases[entry] = self._whole(entry)
         return self._databases[entry]

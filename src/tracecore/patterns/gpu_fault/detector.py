@@ -166,7 +166,7 @@ class GpuFaultVerdict(Verdict, frozen=True, kw_only=True):
         return fields
 
     def promoted(self) -> dict[str, Any]:
-        code = self.first.code if isinstance(self.first, Xid) else None
+        code = code_of(self.first) if isinstance(self.first, Xid) else None
         return {
             "gpu.id": self.first.gpu,
             "k8s.node.name": self.first.node,

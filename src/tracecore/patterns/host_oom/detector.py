@@ -333,7 +333,7 @@ class HostOom(Pattern[Config]):
 
 
 def _shown(facts: list[F]) -> tuple[F, ...]:
-    return tuple(facts if len(facts) <= SHOWN else facts[:SHOWN])
+    return tuple(facts[:SHOWN])
 
 
 def _by_status(report: Report) -> bool:

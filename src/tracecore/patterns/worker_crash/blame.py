@@ -194,7 +194,7 @@ class Scene:
         if not isinstance(fact, LoaderError) or fact.error_class != WORKER_KILLED:
             return False
         # Workers that are terminated were told to end, by their own process or by whoever stops it.
-        return fact.signal != "SIGTERM" and not self._ended(fact)
+        return fact.signal != "SIGTERM" and not self._ended(fact) and not self.survived(fact)
 
     def rank(self, fact: Fact) -> int | None:
         """Its rank, or that of whose exception it tells; where the line names only a process, that process's rank."""

@@ -1,5 +1,6 @@
 """Ranks by the numbers in the names of pods: `train-0` of a StatefulSet, `llm-master-0` and `llm-worker-3` of a
-PyTorchJob, `pt-0-x7k2m` of an indexed Job, `pt-workers-0-3-x7k2m` of a JobSet; and in those of compose's containers.
+PyTorchJob, `pt-0-x7k2m` of an indexed Job, `pt-workers-0-3-x7k2m` of a JobSet; in those of compose's containers; and in
+those of files in a row, `pretrain-70214_3.out`, where some of them say that it is their rank and none says otherwise.
 
 A pod is a rank only where it runs one process. Where anything in a group of pods speaks of more, nothing is concluded.
 """
@@ -25,6 +26,7 @@ _JOBSET = re2.compile(r"^(.+)-(\d{1,6})-(\d{1,6})-[a-z0-9]{5}$")
 _INDEXED = re2.compile(r"^(.+)-(\d{1,6})-[a-z0-9]{5}$")
 _STATEFUL = re2.compile(r"^(.+)-(\d{1,6})$")
 _FILE = re2.compile(r"^(.+?)(?:\.(?:log|out|err|txt|\d{1,3}))+$")
+_IN_A_ROW = re2.compile(r"^(.*?)[-_.](\d{1,5})\.(?:out|err|log|txt)$")
 #: Words of launchers that start several processes side by side.
 _LAUNCHER = re2.compile(
     rb"\[default[1-9]|local_rank['\"]?[:=] ?[1-9]|nproc[_-]per[_-]node|torchrun|torch\.distributed\.(?:run|launch)"
@@ -134,6 +136,8 @@ def _place(stream: Stream) -> _Place | None:
         folder, name = str(stream.resource.get("k8s.namespace.name", "")), pod
     else:
         folder, _, file = stream.path.rpartition("/")
+        if RANK not in stream.resource and (match := _IN_A_ROW.match(file)):
+            return _Place((folder, match.group(1), "row"), False, (int(match.group(2)),))
         if not any(role in file for role in ("-master-", "-chief-", "-worker-")):
             return None
         match = _FILE.match(file)
@@ -165,6 +169,10 @@ def _settle(members: Sequence[tuple[_Place, Stream]], said: dict[str, Processes]
         (before, number): number[-1] + (0 if before else leaders) + (number[0] * wide if len(number) > 1 else 0)
         for before, number in pods
     }
+    if members[0][0].group[-1] == "row":
+        counted = sorted(number[0] for _, number in pods) == list(range(len(pods)))
+        if not counted or not any(place.number[0] in said[stream.path].ranks - {0} for place, stream in members):
+            return  # dates, parts, tasks of an array
     for place, stream in members:
         known, rank = said[stream.path], ranks[place.before, place.number]
         if known.launched or not known.ranks <= {rank} or known.world not in (None, len(pods)):
