@@ -16,8 +16,8 @@ from tracecore.agent.configuration import read as read_configuration
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
 from tracecore.agent.selection import selections
 from tracecore.agent.telemetry import Meter
+from tracecore.recipes.known_shapes import WORTH
 from tracecore.recipes.live import LiveSelectors
-from tracecore.recipes.shapes import WORTH
 from tracecore.signals.bundle.discovery import discover
 from tracecore.signals.bundle.reading import read
 from tracecore.signals.logs.selector import SelectAll

@@ -9,8 +9,10 @@ import re
 import pytest
 
 from tracecore.recipes.columns import HIDDEN, Lines, Mask, Numbers, read
+from tracecore.recipes.known_shapes import WORTH, Shapes
 from tracecore.recipes.plan import fresh
-from tracecore.recipes.shapes import ALONE, NOTHING, WORTH, Rows, Said, Shape, Shapes, learn
+from tracecore.recipes.shapes import ALONE, NOTHING, Said, Shape, learn
+from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
 from tracecore.signals.stream import Stream
 

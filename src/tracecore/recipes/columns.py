@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from tracecore.ottl.planner.selection import ends, lined
-from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP, Rows
+from tracecore.recipes.shapes import DIGITS, MAX_DIGITS, MAX_STEP
+from tracecore.recipes.variants import Rows
 from tracecore.signals.arrays import np
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.int64]]

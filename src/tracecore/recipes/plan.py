@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tracecore.ottl.planner.plan import PlannedGroup
     from tracecore.ottl.planner.selection import Selector as LineSelector
     from tracecore.recipes.columns import Mask
-    from tracecore.recipes.shapes import Ask, Shapes
+    from tracecore.recipes.known_shapes import Shapes
+    from tracecore.recipes.shapes import Ask
     from tracecore.signals.logs.selector import Selector
     from tracecore.signals.record import Attributes, LogSignal
     from tracecore.signals.stream import Stream
@@ -223,7 +224,7 @@ class LayerPlan:
 
     def _shapes_of(self, stream: Stream) -> Shapes:
         """Return the known shapes of lines of this kind of stream."""
-        from tracecore.recipes.shapes import Shapes
+        from tracecore.recipes.known_shapes import Shapes
 
         ranked = "gen_ai.training.rank" in stream.resource
         key = stream.format, stream.wrapping, stream.single_node, ranked

@@ -20,9 +20,10 @@ from typing import Final
 from tracecore.ottl.planner.database import Database
 from tracecore.ottl.planner.selection import Selector, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
+from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
 from tracecore.recipes.repeats import Repeats, sampled
-from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, Shapes, numbers
+from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
 from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Picked, Report

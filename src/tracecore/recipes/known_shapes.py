@@ -1,0 +1,206 @@
+"""The shapes that are known of the lines of one format, and how a line is found among them.
+
+A line is looked up by what is left of it without its digits and the letters of identifiers. What is not found so is
+looked up once more by its `outline`, in which words that no recipe names, identifiers, padding and bars are alike; so
+text that is different in every line does no harm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Final, TypeAlias
+
+from tracecore.recipes.shapes import ALONE, MAX_DIGITS, NOTHING, NUMBER, UNKNOWN, Ask, Shape, learn
+from tracecore.recipes.variants import Rows
+from tracecore.signals.arrays import np
+
+Flags: TypeAlias = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+#: Shapes that are learned; further ones are evaluated line by line.
+MAX_SHAPES: Final = 512
+#: To learn a shape takes as long as to evaluate twenty lines: so many of them have to come first.
+WORTH: Final = 3
+#: Shapes that differ in words only that no number follows.
+MAX_ALIKE: Final = 8
+#: Lines and outlines that are remembered; all are forgotten when there are so many.
+MAX_KEYS: Final = 1 << 16
+_TOKEN: Final = re.compile(rb"[0-9A-Za-z]+|[^0-9A-Za-z]+")
+_REPEATED: Final = re.compile(rb"([\x80-\xff])[\x80-\xff ]+|([ =.#>*_~-])\2+")
+_UNNUMBERED: Final = re.compile(rb"([A-Za-z]+)(?![0-9A-Za-z]|[^0-9A-Za-z\xff]{0,6}0)")
+_PROSE: Final = re.compile(rb"\xff(?:[^0-9A-Za-z\xff]{0,3}\xff)+")
+
+
+class _Alike:
+    """The lines of one outline, whatever words they have that no number follows.
+
+    As long as all of them say the same, words that were seen in them mean nothing there.
+    """
+
+    __slots__ = ("answers", "seen", "words")
+
+    def __init__(self) -> None:
+        #: Shapes, or what else is known of some of them.
+        self.answers: list[int] = []
+        self.words: set[bytes] = set()
+        #: Lines that were looked at.
+        self.seen = 0
+
+
+class Shapes:
+    """The known shapes of lines of one format. Not for two threads at a time.
+
+    Args:
+        ask: what recipes and reader make of a line.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self.ask = ask
+        self._words = _Words()
+        #: Variants, or one of `NOTHING` and `ALONE`, by lines without their digits, and by what is left of masked ones.
+        self.keys: dict[bytes, int] = {}
+        self.masked: dict[bytes, int] = {}
+        self._outlines: dict[tuple[bytes, bytes], int] = {}
+        self._alike: dict[bytes, _Alike] = {}
+        #: Keys of lines that came once, by their hashes.
+        self._once: set[int] = set()
+        self.shapes: list[Shape | int] = []
+        self.rows = Rows()
+        #: Lines of each variant that were seen.
+        self._counts: dict[int, int] = {}
+        self._without = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+        #: Shapes of which a line said something else than its columns; their lines are evaluated one by one.
+        self.refused = 0
+
+    def find(self, line: bytes, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+        """The variant of a line that was not found by its key.
+
+        Args:
+            line: the line, masked.
+            raw: the line as it is.
+            spans: where its numbers are in the latter.
+        """
+        outline = self._words.outline(line)
+        number = self._outlines.get(outline, UNKNOWN)
+        if number == UNKNOWN:
+            number = self._learned(outline, raw, spans)
+            if number == UNKNOWN:
+                return ALONE
+            if len(self._outlines) >= MAX_KEYS:
+                self._outlines.clear()
+            self._outlines[outline] = number
+        found = number
+        if number >= 0:
+            shape = self.shapes[number]
+            found = self.rows.add(number, shape, len(spans)) if isinstance(shape, Shape) else ALONE
+        return found
+
+    def remember(self, key: bytes, found: int, *, masked: bool) -> None:
+        """Keeps what was found of a line under its key."""
+        keys = self.masked if masked else self.keys
+        if len(keys) >= MAX_KEYS:
+            keys.clear()
+        keys[key] = found
+
+    def again(self, keys: Sequence[bytes]) -> list[int]:
+        """Return a place of each key that came before, here or earlier: lines of prose have a key that comes once."""
+        found: dict[int, int] = {}
+        for place, each in enumerate(map(hash, keys)):
+            if each in self._once:
+                found[each] = place
+            else:
+                self._once.add(each)
+        if len(self._once) >= MAX_KEYS:
+            self._once.clear()
+        return list(found.values())
+
+    def _learned(self, outline: tuple[bytes, bytes], raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+        """The shape of the first lines with an outline, or what else is known of it; `UNKNOWN` for nothing yet."""
+        if len(self._alike) >= MAX_KEYS:
+            self._alike.clear()
+        alike = self._alike.setdefault(outline[0], _Alike())
+        words = outline[1].split()
+        if len(alike.answers) == 1 and alike.answers[0] >= 0 and alike.words.issuperset(words):
+            return alike.answers[0]
+        found = self._answer(alike, raw, spans)
+        alike.seen += 1
+        if found != UNKNOWN:
+            alike.words.update(words)
+            if found not in alike.answers:
+                alike.answers.append(found)
+        return found
+
+    def _answer(self, alike: _Alike, raw: bytes, spans: Sequence[tuple[int, int]]) -> int:
+        """The same for an outline of which some lines are known."""
+        if not alike.seen or alike.answers:
+            said = self.ask(raw)
+            if not said.something or not said.progress:
+                return ALONE if said.something else NOTHING
+            for number in alike.answers:
+                shape = self.shapes[number] if number >= 0 else ALONE
+                if isinstance(shape, Shape) and shape.fits(said, raw, spans):
+                    return number
+        if any(end - begin > MAX_DIGITS for begin, end in spans):
+            return ALONE
+        if alike.seen < WORTH:
+            return UNKNOWN
+        if len(self.shapes) >= MAX_SHAPES or len(alike.answers) >= MAX_ALIKE:
+            return ALONE
+        found = learn(raw, spans, cache(self.ask))
+        if isinstance(found, int):
+            return found
+        self.shapes.append(found)
+        return len(self.shapes) - 1
+
+    def without(self) -> tuple[Flags, Flags]:
+        """Return the shapes without a step, and those without a time."""
+        if len(self._without[0]) < len(self.shapes):
+            shapes = [shape if isinstance(shape, Shape) else Shape() for shape in self.shapes]
+            self._without = (
+                np.array([shape.stepless for shape in shapes], np.bool_),
+                np.array([shape.timeless for shape in shapes], np.bool_),
+            )
+        return self._without
+
+    def doubtful(self, variant: int, count: int) -> bool:
+        """Whether a line of a variant is to be compared with what recipes make of it, now that so many more came.
+
+        After 1, 4, 16, 64, … of them.
+        """
+        before = self._counts.get(variant, 0)
+        self._counts[variant] = before + count
+        return before.bit_length() + 1 >> 1 != (before + count).bit_length() + 1 >> 1
+
+    def agrees(self, variant: int, raw: bytes, step: int) -> bool:
+        """Whether a line says what its columns say; if not, its shape is not used any more."""
+        number = int(self.rows.shapes[variant])
+        said = self.ask(raw)
+        if said.something and said.progress and (-1 if said.step is None else said.step) == step:
+            return True
+        self.refused += 1
+        self.shapes[number] = ALONE
+        for keys in (self.keys, self.masked):
+            for key in [key for key, found in keys.items() if found >= 0 and self.rows.shapes[found] == number]:
+                del keys[key]
+        return False
+
+
+class _Words(dict[bytes, bytes]):
+    """Return the placeholder for a token of a masked line in an outline."""
+
+    def __missing__(self, token: bytes) -> bytes:
+        if len(self) >= MAX_KEYS:
+            self.clear()
+        found = NUMBER.sub(b"0", token) if token[:1].isalnum() else _REPEATED.sub(rb"\1\2", token)
+        self[token] = found
+        return found
+
+    def outline(self, line: bytes) -> tuple[bytes, bytes]:
+        """A line in which everything is alike that means the same to recipes, and named words that no number follows.
+
+        Of these it matters that they are there, and not where.
+        """
+        parts = _UNNUMBERED.split(b"".join(map(self.__getitem__, _TOKEN.findall(line))))
+        named = {word for word in parts[1::2] if len(word) > 2}
+        return _PROSE.sub(b"\xff", b"\xff".join(parts[::2])), b" ".join(sorted(named))

@@ -1,0 +1,119 @@
+"""Variants of shapes as columns, for reading the numbers of many lines at once."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tracecore.recipes.shapes import ALONE, WIDTH, Shape, numbers
+from tracecore.signals.arrays import np
+
+_FIXED: Final = re.compile(rb"[^0-9a-f]{0,4}\Z")
+
+
+class Rows:
+    """Variants of shapes as columns: of each, which numbers of a line mean something, and what.
+
+    A variant is a shape and how many numbers its lines have. A loose one has an identifier in its lines, and so any
+    number of numbers: those behind the identifier are counted from the end, and the bytes before each have to be right.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], int] = {}
+        self.shapes = np.zeros(0, np.int64)
+        self._rows: list[list[list[float]]] = []
+        self._shapes: list[int] = []
+        self._counts: list[int] = []
+        self._widths: list[int] = []
+        self._named: list[int] = []
+        #: Of loose variants, the bytes before their numbers and which of these matter.
+        self._before: list[tuple[list[int], list[int]] | None] = []
+
+    def add(self, number: int, shape: Shape, count: int) -> int:
+        """The number of a variant: that of the shape, and how many numbers a line has."""
+        key = number, count
+        if key not in self._known:
+            who, stream = (
+                [(place, 1 + order * 1_000_003) for order, place in enumerate(places)]
+                for places in (shape.who, shape.stream)
+            )
+            used = shape.used
+            columns: list[list[float]] = [list(used)]
+            for meaning in (shape.steps, shape.times, who, stream, shape.lengths, shape.exponents):
+                weights: dict[int, float] = dict(meaning)
+                columns.append([weights.get(place, 0) for place in used])
+            rows = [column + [0.0] * (WIDTH - len(used)) for column in columns]
+            named = sum(known << bit for bit, known in enumerate(shape.named))
+            self._known[key] = self._added(number, count, len(used), rows, named, None)
+        return self._known[key]
+
+    def loosened(self, variant: int, text: bytes, masked: bytes) -> int:
+        """Return the loose variant of a line of which something is hidden; `ALONE` if there cannot be one.
+
+        Args:
+            variant: of the line as it is masked.
+            text: the line.
+            masked: the same without identifiers.
+        """
+        spans, shown = numbers(text), numbers(masked)
+        pairs = enumerate(zip(spans, shown, strict=False))
+        front = next((place for place, (one, other) in pairs if one != other), min(len(spans), len(shown)))
+        back = len(shown) - front
+        if shown != [*spans[:front], *spans[len(spans) - back :]]:
+            return ALONE  # numbers between two identifiers
+        key = variant, front, -1
+        if key not in self._known:
+            width = self._widths[variant]
+            places, *meanings = self._rows[variant]
+            used = [int(place) for place in places[:width]]
+            counted = [float(place if place < front else place - len(shown)) for place in used]
+            before = [_before(text, shown[place][0]) for place in used]
+            padding = [0] * (WIDTH - width)
+            known = [pair[0] for pair in before] + padding, [pair[1] for pair in before] + padding
+            rows = [counted + [0.0] * (WIDTH - width), *meanings]
+            named = self._named[variant]
+            self._known[key] = self._added(self._shapes[variant], len(shown), width, rows, named, known)
+        return self._known[key]
+
+    def _added(
+        self,
+        number: int,
+        count: int,
+        width: int,
+        rows: list[list[float]],
+        named: int,
+        before: tuple[list[int], list[int]] | None,
+    ) -> int:
+        self._rows.append(rows)
+        self._shapes.append(number)
+        self._counts.append(count)
+        self._widths.append(width)
+        self._named.append(named)
+        self._before.append(before)
+        return len(self._rows) - 1
+
+    def columns(self) -> None:
+        """Makes columns of what was added."""
+        if len(self.shapes) == len(self._rows):
+            return
+        table = np.array(self._rows, np.float64)
+        self.runs, self.steps, self.who, self.streams, self.lengths, self.exponents = (
+            table[:, column].astype(np.int64) for column in (0, 1, 3, 4, 5, 6)
+        )
+        self.times = table[:, 2]
+        self.shapes = np.array(self._shapes, np.int64)
+        self.counts = np.array(self._counts, np.int64)
+        self.widths = np.array(self._widths, np.int64)
+        self.named = np.array(self._named, np.int64)
+        self.loose = np.array([pair is not None for pair in self._before], np.bool_)
+        nothing = [0] * WIDTH, [0] * WIDTH
+        pairs = np.array([pair or nothing for pair in self._before], np.uint64)
+        self.before, self.fixed = pairs[:, 0], pairs[:, 1]
+
+
+def _before(text: bytes, begin: int) -> tuple[int, int]:
+    """Return the eight bytes before a number, and which of the last four no identifier or other number can be in."""
+    found = _FIXED.search(text, 0, begin)
+    size = 0 if found is None else len(found.group())
+    before = (bytes(8) + text)[begin : begin + 8]
+    return int.from_bytes(before, "little"), int.from_bytes(b"\xff" * size, "little") << (64 - 8 * size)
