@@ -119,13 +119,13 @@ _BARE_TEXT = (
 )
 #: The same under `Events:` of a described pod, whose name was cut off, too: type, reason, how long ago, who says it.
 _BARE_EVENT_TEXT = (
-    r"^ *(?P<TYPE>Normal|Warning) {2,}(?P<REASON>[A-Z]\w+) {2,}(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?) {2,}"
-    r"[a-z][\w.-]*(?:, [\w.-]+)? {2,}(?P<MESSAGE>\S.*)$"
+    r"^ *(?P<TYPE>Normal|Warning) {2,}(?P<REASON>[A-Z]\w+) {2,}"
+    r"(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?) {2,}[a-z][\w.-]*(?:, [\w.-]+)? {2,}(?P<MESSAGE>\S.*)$"
 )
 #: And of a table of pods: perhaps a namespace, name, containers that are ready, state, restarts, age.
 _BARE_POD_TEXT = (
-    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<NAME>[a-z0-9][a-z0-9.-]*) +\d+/\d+ +(?P<STATUS>[A-Z][\w:]+|Init:[\w:/]+) +"
-    r"\d+(?: \(\S+ ago\))? +(?:\d+[smhdy]){1,3}(?: .*)?$"
+    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<NAME>[a-z0-9][a-z0-9.-]*) +\d+/\d+ +"
+    r"(?P<STATUS>[A-Z][\w:]+|Init:[\w:/]+) +\d+(?: \(\S+ ago\))? +(?:\d+[smhdy]){1,3}(?: .*)?$"
 )
 #: Whom such a row is about: it does not say, and an eviction is one all the same.
 UNNAMED = "pod/unnamed-pod"
