@@ -77,6 +77,16 @@ def test_a_record_alone_gives_its_document_and_others_give_none() -> None:
     assert wire.from_record({"resource": {}, "log": {}}) is None
 
 
+@pytest.mark.parametrize(
+    ("job", "taken"), [("a", True), ("x" * 1024, True), ("x" * 1025, False), ("", False), (7, False)]
+)
+def test_the_name_of_a_job_is_a_text_within_bounds(job: object, taken: bool) -> None:
+    record = wire.to_record(document())
+    found = wire.from_record({"resource": {"attributes": {"gen_ai.training.job_id": job}}, "log": record["log"]})
+    assert (found is not None) is taken
+    assert found is None or found["job"] == job
+
+
 def test_the_document_follows_the_published_schema() -> None:
     schema = {**SCHEMA["$defs"]["incident"], "$defs": SCHEMA["$defs"]}
     for update in updates():

@@ -326,7 +326,7 @@ def line_chart(
     if logarithmic:
         lines = {rank: [(x, math.log10(y)) for x, y in points] for rank, points in lines.items()}
         ys = [math.log10(y) for y in ys]
-    x0, x1, y0, y1 = min(xs), max(xs), min(0.0, *ys) if min(ys) >= 0 and unit else min(ys), max(ys)
+    x0, x1, y0, y1 = min(xs), max(xs), min(0.0, *ys) if unit else min(ys), max(ys)
     if y1 == y0:
         y0, y1 = y0 - 0.5, y1 + 0.5
     left, right, top, bottom = 70.0, 440.0, 26.0, 150.0

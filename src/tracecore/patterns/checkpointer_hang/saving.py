@@ -88,7 +88,6 @@ def _not_left_behind(begun: Iterable[CheckpointPhase], reports: Sequence[Progres
     furthest = max(steps)
     since = reports[steps.index(furthest)].time
     first = reports[0].time
-    start = max(steps[0], -1)
     # Where there are steps from before it, one beyond all that were reached by then: the furthest, reached after it.
     return [
         begin
@@ -96,7 +95,7 @@ def _not_left_behind(begun: Iterable[CheckpointPhase], reports: Sequence[Progres
         if not (
             (since > begin.time and (begin.step is None or furthest > begin.step))
             if first <= begin.time
-            else furthest > (start if begin.step is None else max(begin.step, -1))
+            else furthest > (steps[0] if begin.step is None else begin.step)
         )
     ]
 
