@@ -39,7 +39,7 @@ STEADY = 1 / PROGRESS + 1 / (HEARTBEAT * GPUS)
 
 
 class Inputs(msgspec.Struct, kw_only=True):
-    """Measured numbers, and the command that printed each.
+    """Measured numbers.
 
     Args:
         start_rank: facts a second of one rank in the first minute of a run, of the mixture of logs that sends most.
@@ -66,27 +66,34 @@ class Inputs(msgspec.Struct, kw_only=True):
 
 
 SOURCES = {
-    "start_rank": ("facts a second and rank, first minute of a run", "`python -m bench.cost_model --measure`"),
+    "start_rank": ("facts a second and rank, first minute of a run", "the mixture of logs that sends the most"),
     "bytes_fact": ("bytes of a fact in a request", "the same"),
     "packed_fact": ("the same with zstd", "the same"),
-    "topic_fact": ("bytes of a fact on the topic, copies included", "`python -m bench kafka`"),
+    "topic_fact": ("bytes of a fact on the topic, copies included", "a real broker, one worker, 120,000 facts"),
     "worker_facts": ("facts a worker manages in a second of processor time", "the same"),
-    "join_us": ("µs of processor time to decode and join a fact", "bench/fleet.py, 16,384 healthy ranks"),
+    "join_us": ("µs of processor time to decode and join a fact", "16,384 healthy ranks, a minute"),
     "join_mib": ("MiB of the process that joins 16,384 ranks", "the same"),
-    "incident_bytes": ("bytes of an incident in the store (SQLite)", "the same command, 400 recorded incidents"),
-    "point_bytes": ("bytes of a stored report of progress", "the same command, 100,000 reports"),
-    "load": ("load of the two cores while this was measured", "the same command"),
+    "incident_bytes": ("bytes of an incident in the store (SQLite)", "400 recorded incidents"),
+    "point_bytes": ("bytes of a stored report of progress", "100,000 reports"),
+    "load": ("load of the two cores at the end", "the system"),
 }
 
 
-def measure(before: Inputs) -> Inputs:
-    """Measure all inputs but those of Kafka, which `python -m bench kafka` prints and which are kept."""
+def measure() -> Inputs:
+    """Measure all inputs, on a Kafka of our own among others.
+
+    Raises:
+        NoKafka: Kafka cannot be started here.
+    """
+    from bench.kafka import costs
+
+    topic_fact, worker_facts = costs()
     start_rank, bytes_fact, packed_fact = _wire()
     join_us, join_mib = _join()
     incident_bytes, point_bytes = _store()
     return Inputs(
         start_rank=round(start_rank, 2), bytes_fact=round(bytes_fact), packed_fact=round(packed_fact),
-        topic_fact=before.topic_fact, worker_facts=before.worker_facts,
+        topic_fact=round(topic_fact), worker_facts=round(worker_facts, -2),
         join_us=round(join_us), join_mib=round(join_mib), incident_bytes=round(incident_bytes, -2),
         point_bytes=round(point_bytes), load=round(os.getloadavg()[0], 1),
     )  # fmt: skip
@@ -219,7 +226,7 @@ def jobs(gpus: int) -> list[int]:
 
 def tables(inputs: Inputs) -> str:
     """Return the tables of docs/scale.md."""
-    lines = ["| input | measured | printed by |", "|---|---|---|"]
+    lines = ["| input | measured | with |", "|---|---|---|"]
     for name, (what, source) in SOURCES.items():
         lines.append(f"| {what} | {getattr(inputs, name):,g} | {source} |")
     needs = [need(gpus, inputs) for gpus in FLEETS]
@@ -262,7 +269,7 @@ def tables(inputs: Inputs) -> str:
     )
     row(
         "brokers",
-        f"{REPLICAS} replicas need {REPLICAS}; one takes tens of MB/s",
+        f"{REPLICAS} replicas need {REPLICAS}; we estimate tens of MB/s for one, not measured",
         *("none" if one.workers == 1 else str(REPLICAS) for one in needs),
     )
     row(
@@ -294,8 +301,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What a fleet of a size needs.")
     parser.add_argument("--measure", action="store_true", help="measure the inputs again")
     if parser.parse_args().measure:
-        found = measure(msgspec.json.decode(INPUTS.read_bytes(), type=Inputs))
-        INPUTS.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+        INPUTS.write_bytes(msgspec.json.format(msgspec.json.encode(measure()), indent=2) + b"\n")
     print(tables(msgspec.json.decode(INPUTS.read_bytes(), type=Inputs)))
 
 

@@ -37,9 +37,11 @@ SEED = int(os.environ.get("TRACECORE_STREAM_SEED", "1"))
 PARTITIONS = int(os.environ.get("BENCH_PARTITIONS", "4"))
 #: Nodes with eight ranks each, in jobs of so many nodes.
 NODES, RANKS, TOGETHER = 512, 8, 8
+#: A rank reports a step in so many seconds.
+EVERY = 10
 #: Facts of a throughput run, and seconds of the log that they fill.
 FACTS = int(os.environ.get("BENCH_FACTS", "120000"))
-EVERY = 10
+SECONDS = max(FACTS // (NODES * RANKS // EVERY + NODES // 15), 20)
 T0 = 1_780_000_000 * SECOND
 
 
@@ -198,8 +200,20 @@ def _read(brokers: Brokers, messages: list[tuple[int, int, bytes]], workers: int
         return took, busiest, max(run.memory())
 
 
+def costs() -> tuple[float, float]:
+    """Return the bytes of a fact on the topic, and the facts of one worker in a second of its processor time.
+
+    Raises:
+        NoKafka: Kafka cannot be started here.
+    """
+    count, messages = _encoded(SECONDS)
+    with running(1) as brokers:
+        _, processor, _ = _read(brokers, messages, 1)
+    return sum(len(raw) for _, _, raw in messages) / count, count / processor
+
+
 def _throughput(brokers: Brokers) -> list[Measurement]:
-    count, messages = _encoded(max(FACTS // (NODES * RANKS // EVERY + NODES // 15), 20))
+    count, messages = _encoded(SECONDS)
     size = sum(len(raw) for _, _, raw in messages)
     rates: dict[int, list[float]] = {1: [], 2: []}
     spent: dict[int, list[float]] = {1: [], 2: []}

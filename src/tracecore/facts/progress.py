@@ -96,6 +96,8 @@ class ProgressBridge:
         self._ends: list[_Waiting] = []
         #: When to look at streams. Most of those that were ever seen are over, and a tick does not look at them.
         self._due: list[tuple[int, int, _State]] = []
+        #: Streams of which facts came since the last tick.
+        self._touched: dict[_State, None] = {}
         self._count = itertools.count()
         self._now: int | None = None
 
@@ -131,7 +133,7 @@ class ProgressBridge:
             self.hurried += 1
             early = heapq.heappop(state.pending)[-1]
             _apply(state, early, over=False, advances=_advances(state, early))
-        self._appoint(state, fact.time)
+        self._touched[state] = None
 
     def _appoint(self, state: _State, time: int) -> None:
         """Look at a stream at this time, or earlier."""
@@ -160,13 +162,14 @@ class ProgressBridge:
         while self._ends and self._ends[0][0] <= now:
             end = heapq.heappop(self._ends)
             ends.setdefault(end[-1].rank, []).append(end)
-        looked = [*self._states.values()] if ends else []
+        looked, self._touched = self._touched, {}
+        if ends:
+            looked |= dict.fromkeys(self._states.values())
         while self._due and self._due[0][0] <= now:
             time, _, state = heapq.heappop(self._due)
             if state.due == time:
                 state.due = None
-                if not ends:
-                    looked.append(state)
+                looked[state] = None
         found: list[StepStalled] = []
         for state in looked:
             for fact in _reached(state, ends, now):
