@@ -22,8 +22,8 @@ from tracecore.patterns import PATTERNS, cases
 
 PLUGINS = ("cacheprovider", "schemathesis", "playwright", "anyio", "xdist")
 PYTEST = ("-q", "-x", *(word for name in PLUGINS for word in ("-p", f"no:{name}")))
-#: Exit statuses of a trial.
-PASSED, NOTICED = 0, 1
+#: Exit statuses of a trial; the last where a test that is recorded is not there any more.
+PASSED, NOTICED, NOT_FOUND = 0, 1, 2
 
 
 def preload(folders: Sequence[str]) -> None:
@@ -69,7 +69,8 @@ def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[st
         change(module, before, after)
         if pattern and fails_cases(pattern):
             os._exit(NOTICED)
-        status = PASSED if not tests or pytest.main([*PYTEST, *tests]) in (0, 5) else NOTICED
+        ended = pytest.main([*PYTEST, *tests]) if tests else 0
+        status = {0: PASSED, 4: NOT_FOUND, 5: PASSED}.get(int(ended), NOTICED)
     except BaseException:
         status = NOTICED
     finally:
