@@ -20,6 +20,7 @@ from tracecore.diagnose.offline import diagnose
 from tracecore.simulation import run
 from tracecore.simulation.fleet import DAY, SECOND, START, Event, Fleet, Job
 from tracecore.simulation.plays import catalogue
+from tracecore.simulation.reading import lines_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 TARGET: Final = ROOT / "src/tracecore/server/demo/incidents.json.zst"
@@ -63,6 +64,7 @@ def simulated() -> list[dict[str, Any]]:
                     number=number, at=START + 3600 * SECOND, slot=0, cause=cause.cause, play=play, end=end,
                     rank_share=(number % 8 + 0.5) / job.ranks,
                 )  # fmt: skip
+                quoted = lines_of(event, job)
                 told = run.play(Fleet(nodes=4, days=1, slots=[[job]], spares=[], events=[event]), 0, 1).told
                 named = [
                     one.document for one in told if one.document["root_cause"] and one.document["state"] != "resolved"
@@ -73,6 +75,10 @@ def simulated() -> list[dict[str, Any]]:
                     k: v for k, v in named[-1].items() if k not in ("state", "revision", "updated_at", "reason")
                 }
                 verdicts = document.pop("verdicts", [])
+                document["quotes"] = [
+                    {"description": who, "file": where, "lines": [{"text": text} for text in lines[:8]]}
+                    for who, where, lines in quoted[:4]
+                ]
                 found.append(
                     {"name": f"{play.play}/{end}", "pattern": document["root_cause"]["pattern"], "ranks": job.ranks,
                      "incident": document, "verdicts": verdicts}

@@ -13,6 +13,7 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.storage import StorageError
 from tracecore.facts.training import CheckpointPhase, StepStalled
 from tracecore.patterns.checkpointer_hang.detector import CheckpointerHang
+from tracecore.patterns.contract import Key
 from tracecore.signals.record import Source
 
 SECOND = 1_000_000_000
@@ -74,31 +75,37 @@ def test_what_waits_is_bounded_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
     assert [(e.verdict.key[0], e.verdict.confidence) for e in said] == [("gone", "partial"), ("llm", "full")]
 
 
+def _delivered(known: node_facts.NodeFacts, fact: Fact) -> list[tuple[Fact, Key]]:
+    """Return the fact with its own windows, and what it is joined with."""
+    own = CheckpointerHang().keys(fact)
+    return [(fact, key) for key in own] + known.joined(fact, own)
+
+
 def test_what_is_old_is_forgotten() -> None:
     known = node_facts.NodeFacts(CheckpointerHang(), Engine([]).stats)
     job = ("llm", "")
-    known.deliveries(_save(0))
+    _delivered(known, _save(0))
     trouble = _trouble(1)
-    assert (trouble, job) in known.deliveries(trouble)
+    assert (trouble, job) in _delivered(known, trouble)
     known.prune(START + 2 * SECOND)
     later = _trouble(3)
-    assert [key for _, key in known.deliveries(later)] == [("", "")]
+    assert [key for _, key in _delivered(known, later)] == [("", "")]
     known.prune(START + 4 * SECOND)
     save = _save(5)
-    assert known.deliveries(save) == [(save, job)]
+    assert _delivered(known, save) == [(save, job)]
 
 
 def test_a_fact_at_the_time_of_the_cutoff_is_kept() -> None:
     known = node_facts.NodeFacts(CheckpointerHang(), Engine([]).stats)
     trouble, save = _trouble(1), _save(0)
-    known.deliveries(trouble)
-    known.deliveries(save)
+    _delivered(known, trouble)
+    _delivered(known, save)
     known.prune(START)
-    assert (_save(2), ("llm", "")) in known.deliveries(_save(2))
-    assert ("llm", "") in [key for _, key in known.deliveries(_trouble(2, number=7))]
+    assert (_save(2), ("llm", "")) in _delivered(known, _save(2))
+    assert ("llm", "") in [key for _, key in _delivered(known, _trouble(2, number=7))]
     known.prune(START + SECOND)
     other = _save(3, "other")
-    assert (trouble, ("other", "")) in known.deliveries(other)
+    assert (trouble, ("other", "")) in _delivered(known, other)
 
 
 def test_a_late_fact_that_goes_on_still_joins() -> None:

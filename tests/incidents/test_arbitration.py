@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.facts.nccl import NcclError, WatchdogReport
@@ -401,3 +403,19 @@ def test_a_verdict_that_names_all_ranks_suspects_nobody() -> None:
         crash = verdict("worker_crash", 10, *(seen(10, path=f"r{r}", rank=r) for r in ranks), ranks=ranks)
         (incident,) = judge([crash], FAILED).incidents
         assert incident.suspects.ranks == suspects
+
+
+@pytest.mark.parametrize(
+    ("times", "together"),
+    [((20, 40), True), ((5, 10), True), ((100, 110), True), ((101, 110), False), ((5, 9), False)],
+)
+def test_ranks_that_are_slow_at_the_same_time_are_one_incident(times: tuple[int, int], together: bool) -> None:
+    first = verdict("straggler", 10, seen(10, rank=2), seen(100, rank=2), ranks=[2])
+    second = verdict("straggler", times[0], seen(times[0], rank=5), seen(times[1], rank=5), ranks=[5])
+    finding = judge([first, second], ended(dict.fromkeys(range(8), 0)))
+    if together:
+        (incident,) = finding.incidents
+        assert incident.suspects.ranks == (2, 5)
+        assert "so, too" in incident.headline
+    else:
+        assert sorted(incident.suspects.ranks for incident in finding.incidents) == [(2,), (5,)]

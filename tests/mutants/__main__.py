@@ -27,7 +27,7 @@ from typing import NamedTuple
 from tests.mutants.covering import FOLDERS as TESTED
 from tests.mutants.covering import Covering, record
 from tests.mutants.mutations import Mutation, Places
-from tests.mutants.trial import PASSED, copy_of, module_of, preload, trial
+from tests.mutants.trial import NOT_FOUND, PASSED, copy_of, module_of, preload, trial
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "src/tracecore"
@@ -96,7 +96,8 @@ class Sample:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 shutil.rmtree(copy_of(pid), ignore_errors=True)
-                yield pid, SURVIVED if status == PASSED else KILLED
+                found = {PASSED: SURVIVED, NOT_FOUND << 8: UNDECIDED}.get(status, KILLED)
+                yield pid, found
             elif time.monotonic() - entry.begin > LIMIT:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)

@@ -99,3 +99,10 @@ def test_a_guard_of_which_only_a_word_is_known_is_never_doubted(monkeypatch: pyt
     monkeypatch.setattr(doubts, "search", lambda patterns, **_: line_search(["x*"]))
     selector = _selector()
     assert len(selector(CHATTER * 200) or ()) == 200
+
+
+@pytest.mark.parametrize("line", [b"ValueError", b"  ValueError:  ", b"ValueError: no", b'{"log":"ValueError\\n"}'])
+def test_a_break_at_the_end_of_an_expression_is_the_end_of_a_line(line: bytes) -> None:
+    searched = line_search(["(?:Error|Exception)(?:: |:?\\s*(?:\\n|$))"])
+    selector = Selector(Database(searched.entries, once=False), escaped=line[:1] == b"{")
+    assert _lines(selector, b"| Error    | 12 |\n" + line + b"\nErrors are counted\n") == [line]

@@ -79,6 +79,25 @@ def facts_of(event: Event, job: Job) -> list[Fact]:
     return sorted(found, key=lambda fact: fact.time)
 
 
+def lines_of(event: Event, job: Job) -> list[tuple[str, str, list[str]]]:
+    """Return who tells of an event, where, and the lines, in the order of time. Of several that print it, the first."""
+    rank = culprit(event, job)
+    found: dict[tuple[str, str], list[str]] = {}
+    lines = [*event.play.lines, *catalogue().ends.get(event.end, ())]
+    for line in sorted(lines, key=lambda line: _seconds(line, job)):
+        writers = _writers(line.on, job, rank, event)
+        if not writers or line.of not in (None, job.scheduler):
+            continue
+        writer = writers[0]
+        known = {
+            "node": (f"Kernel log of {job.node(writer)}", "dmesg"),
+            "kubernetes": ("Events of the cluster", "kubectl get events"),
+        }
+        place = known.get(line.on, (f"Output of rank {writer}", log_of(job, writer)))
+        found.setdefault(place, []).extend(_text(line.text, event, job, rank, writer).split("\n"))
+    return [(who, where, lines) for (who, where), lines in found.items()]
+
+
 class NodeAgent:
     """A node agent that sends facts, on a clock that follows the lines it is given."""
 

@@ -181,7 +181,7 @@ def test_a_rank_whose_network_could_not_be_set_up(server: Any, agent: Agent, unt
     server.event(pods[3], "FailedCreatePodSandBox", note, "gpu-4")
     verdict = until(lambda: agent.named("nccl_bootstrap", "mixtral"))[-1]
     assert verdict["tracecore.alert.nccl_bootstrap_timeout.discriminator"] == "cni_error"
-    assert verdict["gen_ai.training.job_id"] == "mixtral"
+    assert verdict["gen_ai.training.job_id"] == "default/mixtral"
 
 
 def test_a_pod_whose_eviction_was_asked_for_stopped_as_planned(server: Any, agent: Agent, until: Until) -> None:
@@ -191,7 +191,7 @@ def test_a_pod_whose_eviction_was_asked_for_stopped_as_planned(server: Any, agen
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "drained-0"}}
     server.call("POST", "/api/v1/namespaces/default/pods/drained-0/eviction", eviction)
     verdict = until(lambda: agent.named("planned_stop", "drained-0"))[-1]
-    assert verdict["gen_ai.training.job_id"] == "qwen"
+    assert verdict["gen_ai.training.job_id"] == "default/qwen"
     assert agent.named("pod_evicted", "drained-0") == []
 
 

@@ -356,6 +356,8 @@ def test_what_a_path_says(path: str, expected: dict[str, object]) -> None:
         ("LAST SEEN   TYPE      REASON    OBJECT   MESSAGE\n5m          Warning   x   pod/a   b\n", "kubernetes_table"),
         ("NAMESPACE   LAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n", "kubernetes_table"),
         ("NAME      READY   STATUS    RESTARTS   AGE\ntrain-0   0/1     Evicted   0          3h\n", "kubernetes_pods"),
+        ("train-0   0/1     Evicted   0          3h\n", "kubernetes_pods"),
+        ("  Warning  Evicted  9s  kubelet  Pod exceeds its limit\n", "kubernetes_table"),
         ("Name:         a\nNamespace:    b\nStatus:       Running\n", "kubernetes_describe"),
         ("# HELP up x\n# TYPE up gauge\nup 1\n", "prometheus"),
         ('DCGM_FI_DEV_GPU_TEMP{gpu="0"} 61\n', "prometheus"),

@@ -358,3 +358,20 @@ def test_pods_that_failed_are_read_from_a_table_of_pods(make: Make) -> None:
     ]
     assert found[0]["log"]["attributes"]["k8s.event.reason"] == "Evicted"
     assert found[1]["log"]["attributes"]["k8s.container.terminated.reason"] == "OOMKilled"
+
+
+def test_rows_of_pods_are_read_without_their_header(make: Make) -> None:
+    rows = PODS.partition("\n")[2]
+    found = list(printed.read_pods(make(rows, "kubernetes_pods", layer="kubernetes"), CLOCK))
+    assert [r["resource"]["attributes"]["k8s.pod.name"] for r in found] == ["train-worker-1", "train-worker-2"]
+    assert {r["resource"]["attributes"]["k8s.namespace.name"] for r in found} == {"ml"}
+
+
+def test_events_of_a_described_pod_are_read_without_the_pod(make: Make) -> None:
+    rows = """\
+  Warning  Evicted              109s               kubelet            Pod ephemeral local storage usage exceeds 5Gi.
+  Normal   Killing              109s (x2 over 3m)  kubelet, node-7    Stopping container model
+"""
+    found = list(printed.read_table(make(rows, "kubernetes_table", layer="kubernetes"), CLOCK))
+    told = [(r["log"]["attributes"]["k8s.event.reason"], r["log"]["attributes"]["k8s.event.count"]) for r in found]
+    assert told == [("Evicted", 1), ("Killing", 2)]

@@ -91,24 +91,33 @@ def _trimmed(node: Node, *, start: bool = True, end: bool = True) -> Node:
     return node
 
 
-def one_line(node: Node) -> Node:
-    """The part of an expression that one line of the text has to match."""
+def one_line(node: Node, *, last: bool = True) -> Node:
+    """The part of an expression that one line of the text has to match.
+
+    Args:
+        node: the expression, or a part of it.
+        last: nothing follows it.
+    """
     match node:
         case Byte(mask) if not mask & _NOT_BREAKS:
             return _BREAK
         case Sequence(parts):
             pieces: list[list[Node]] = [[]]
-            for part in map(one_line, parts):
-                if part is _BREAK:
+            for at, part in enumerate(parts):
+                line = one_line(part, last=last and at == len(parts) - 1)
+                if line is _BREAK:
                     pieces.append([Place("line start")])
                 else:
-                    pieces[-1].append(part)
+                    pieces[-1].append(line)
             whole = [Sequence(tuple(piece)) for piece in pieces]
             return next((piece for piece in whole if not _nullable(piece)), whole[-1])
         case Choice(parts):
-            return Choice(tuple(Place("line start") if part is _BREAK else part for part in map(one_line, parts)))
+            # `(?:\n|$)` at the end of an expression is the end of a line.
+            instead = Place("line end" if last else "line start")
+            lines = (one_line(part, last=last) for part in parts)
+            return Choice(tuple(instead if line is _BREAK else line for line in lines))
         case Repeat(part, least, most):
-            inner = one_line(part)
+            inner = one_line(part, last=False)
             return Repeat(EMPTY, 0, 1) if inner is _BREAK else Repeat(inner, least, most)
     return node
 

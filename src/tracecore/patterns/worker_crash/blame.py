@@ -182,7 +182,9 @@ class Scene:
             return self._raised(fact)
         if isinstance(fact, CudaError):
             # A watchdog that met an error of its own GPU ends the process, often without another word; so does ROCm.
-            return self._last_word(fact) is not None and not self._ended(fact) and not self.survived(fact)
+            # No process goes on after an assert on its GPU, and the log may end before it says so.
+            fatal = self._last_word(fact) is not None or (fact.error == "device_assert" and self._nothing_said)
+            return fatal and not self._ended(fact) and not self.survived(fact)
         if isinstance(fact, FatalSignal):
             return self._died(fact, fact.signal)
         if isinstance(fact, ExitStatus):

@@ -136,10 +136,9 @@ def _place(stream: Stream) -> _Place | None:
         folder, name = str(stream.resource.get("k8s.namespace.name", "")), pod
     else:
         folder, _, file = stream.path.rpartition("/")
-        if RANK not in stream.resource and (match := _IN_A_ROW.match(file)):
-            return _Place((folder, match.group(1), "row"), False, (int(match.group(2)),))
         if not any(role in file for role in ("-master-", "-chief-", "-worker-")):
-            return None
+            row = _IN_A_ROW.match(file) if RANK not in stream.resource else None
+            return row and _Place((folder, row.group(1), "row"), False, (int(row.group(2)),))
         match = _FILE.match(file)
         name = match.group(1) if match else file
     if match := _ROLE.match(name):

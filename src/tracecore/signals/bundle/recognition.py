@@ -105,6 +105,12 @@ _EVENTS_TABLE = re2.compile(
     rb"(?m)^(?:NAMESPACE +)?LAST SEEN +(?:FIRST SEEN +COUNT +NAME +KIND +)?.*\bREASON\b.*\bMESSAGE\b"
 )
 _PODS_TABLE = re2.compile(rb"^(?:NAMESPACE +)?NAME +READY +STATUS +RESTARTS +AGE\b")
+#: Rows of kubectl without the header.
+_BARE_ROWS = (
+    (printed.BARE_ROW, "kubernetes_table"),
+    (printed.BARE_EVENT, "kubernetes_table"),
+    (printed.BARE_POD, "kubernetes_pods"),
+)
 _DESCRIBE = re2.compile(rb"(?m)^Name: +\S")
 _DESCRIBE_TOO = re2.compile(rb"(?m)^(?:Namespace|Roles|Annotations|Conditions|Events|Controlled By|Containers): *")
 _SACCT_PIPED = re2.compile(rb"(?m)^(?:[A-Za-z]+\|)*JobID(?:Raw)?\|")
@@ -203,10 +209,9 @@ def _by_content(head: bytes, complete: bool) -> str:
         return "kubernetes_table"
     if b"RESTARTS" in first and _PODS_TABLE.match(start):
         return "kubernetes_pods"
-    if printed.BARE_ROW.match(first) and all(
-        printed.BARE_ROW.match(line) for line in start.splitlines()[1:3] if line.strip()
-    ):
-        return "kubernetes_table"
+    for row, kind in _BARE_ROWS:
+        if row.match(first) and all(row.match(line) for line in start.splitlines()[1:3] if line.strip()):
+            return kind
     if start.startswith(b"Name:") and _DESCRIBE.match(start) and _DESCRIBE_TOO.search(head):
         return "kubernetes_describe"
     if b"apiVersion: " in head[:8192] and _YAML_VERSION.search(head[:8192]) and _YAML_KIND.search(head):

@@ -6,6 +6,7 @@ Events there have ages, not times: they are counted back from the end of the bun
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import re2
 
@@ -75,7 +76,7 @@ def read_pods(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
         if "STATUS" in line and "RESTARTS" in line:
             columns = _columns(line)
             continue
-        row = _row(line, columns) if columns else {}
+        row = _row(line, columns) if columns else _matched(_BARE_POD, line)
         state, name = row.get("STATUS", "").removeprefix("Init:"), row.get("NAME", "")
         if not name or state not in _TOLD | _ENDED:
             continue
@@ -116,14 +117,36 @@ _BARE_TEXT = (
     r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?|<unknown>) +"
     r"(?P<TYPE>Normal|Warning) +(?P<REASON>[A-Z]\w+) +(?P<OBJECT>[a-z][a-z.]*/(?:<[^>]*>|[^\s<>])+) +(?P<MESSAGE>\S.*)$"
 )
+#: The same under `Events:` of a described pod, whose name was cut off, too: type, reason, how long ago, who says it.
+_BARE_EVENT_TEXT = (
+    r"^ *(?P<TYPE>Normal|Warning) {2,}(?P<REASON>[A-Z]\w+) {2,}"
+    r"(?P<SEEN>(?:\d+[smhdy]){1,3}(?: \(x\d+ over \S+\))?) {2,}[a-z][\w.-]*(?:, [\w.-]+)? {2,}(?P<MESSAGE>\S.*)$"
+)
+#: And of a table of pods: perhaps a namespace, name, containers that are ready, state, restarts, age.
+_BARE_POD_TEXT = (
+    r"^(?:(?P<NAMESPACE>[a-z0-9][a-z0-9-]*) +)?(?P<NAME>[a-z0-9][a-z0-9.-]*) +\d+/\d+ +"
+    r"(?P<STATUS>[A-Z][\w:]+|Init:[\w:/]+) +\d+(?: \(\S+ ago\))? +(?:\d+[smhdy]){1,3}(?: .*)?$"
+)
+#: Whom such a row is about: it does not say, and an eviction is one all the same.
+UNNAMED = "pod/unnamed-pod"
 _BARE = re2.compile(_BARE_TEXT)
+_BARE_EVENT = re2.compile(_BARE_EVENT_TEXT)
+_BARE_POD = re2.compile(_BARE_POD_TEXT)
 BARE_ROW = re2.compile(_BARE_TEXT.encode())
+BARE_EVENT = re2.compile(_BARE_EVENT_TEXT.encode())
+BARE_POD = re2.compile(_BARE_POD_TEXT.encode())
 
 
 def _bare_row(line: str) -> dict[str, str]:
-    match = _BARE.match(line.rstrip())
-    row = {} if match is None else {name: value for name, value in match.groupdict().items() if value}
-    return {**row, "LAST SEEN": row["SEEN"]} if row else {}
+    row = _matched(_BARE, line) or _matched(_BARE_EVENT, line)
+    if not row:
+        return {}
+    return {"OBJECT": UNNAMED, **row, "LAST SEEN": row["SEEN"]}
+
+
+def _matched(expression: Any, line: str) -> dict[str, str]:
+    match = expression.match(line.rstrip())
+    return {} if match is None else {name: value for name, value in match.groupdict().items() if value}
 
 
 def _event(
