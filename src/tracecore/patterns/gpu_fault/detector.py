@@ -222,7 +222,8 @@ class GpuFault(Pattern[Config]):
             return [*found]
         kernel = in_order(window.of(Xid), window.of(GpuLost), window.of(GpuDriverError))
         # An Xid that names its cause counts where the log does not have the cause itself.
-        kernel = [fact for fact in kernel if not follows(fact)] or kernel
+        if any(map(follows, kernel)):
+            kernel = [fact for fact in kernel if not follows(fact)] or kernel
         return [self._verdict(window, gauges, chain) for chain in _chains(kernel, self.config.window)]
 
     def _programs(self, window: Window, gauges: Gauges) -> list[GpuFaultVerdict]:
