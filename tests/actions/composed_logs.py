@@ -30,6 +30,9 @@ from tracecore.actions.ledger import FailureLedger
 from tracecore.actions.supervisor.judgement import _bounded
 from tracecore.patterns import PATTERNS
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from recorded_lines import read, write
+
 PATH = Path(__file__).resolve().parent / "recorded" / "composed.txt"
 #: So many stories are recorded at first.
 FIRST = 120
@@ -155,13 +158,12 @@ def _piece(rng: random.Random) -> str:
 
 def recorded() -> dict[str, str]:
     """Return what was recorded by the name of the story."""
-    lines = PATH.read_text(encoding="utf-8").splitlines() if PATH.exists() else []
-    return {name: said for line in lines for name, _, said in [line.partition(": ")]}
+    return read(PATH)
 
 
 def record(which: Iterable[str]) -> None:
     """Record what is said and decided in these stories."""
-    PATH.write_text("".join(f"{name}: {outcome(name)}\n" for name in which), encoding="utf-8")
+    write(PATH, ((name, outcome(name)) for name in which))
 
 
 if __name__ == "__main__":

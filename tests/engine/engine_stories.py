@@ -26,6 +26,9 @@ from tracecore.patterns.contract import Key, Verdict, Window
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from fire import T0, Fire, FirePattern, SilencePattern, Smoke, Spark, smoke, spark
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from recorded_lines import read, write
+
 PATH = Path(__file__).resolve().parent / "recorded" / "stories.txt"
 FIRST = 100
 #: Distances in seconds: the horizon, the lateness, the longest pause, their sums, and little.
@@ -133,13 +136,12 @@ def _facts(rng: random.Random, number: int) -> list[Fact]:
 
 def recorded() -> dict[str, str]:
     """Return what was recorded by the name of the story."""
-    lines = PATH.read_text(encoding="utf-8").splitlines() if PATH.exists() else []
-    return {name: said for line in lines for name, _, said in [line.partition(": ")]}
+    return read(PATH)
 
 
 def record(which: Iterable[str]) -> None:
     """Record the emissions and counters of these stories."""
-    PATH.write_text("".join(f"{name}: {outcome(name)}\n" for name in which), encoding="utf-8")
+    write(PATH, ((name, outcome(name)) for name in which))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from tracecore.facts.training import Progress
 from tracecore.incidents.drawings import _amount, lanes_of, progress_charts, read_rows, ticks, timeline_picture
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals.record import Source
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from recorded_lines import read, write
 
 PATH = Path(__file__).resolve().parent / "stories" / "drawn.txt"
 FIRST = 80
@@ -94,13 +98,12 @@ def _steps(rng: random.Random) -> list[Progress]:
 
 def recorded() -> dict[str, str]:
     """Return the digests by the name of the story."""
-    lines = PATH.read_text(encoding="utf-8").splitlines() if PATH.exists() else []
-    return {name: said for line in lines for name, _, said in [line.partition(": ")]}
+    return read(PATH)
 
 
 def record(which: Iterable[str]) -> None:
     """Record these drawings."""
-    PATH.write_text("".join(f"{name}: {outcome(name)}\n" for name in which), encoding="utf-8")
+    write(PATH, ((name, outcome(name)) for name in which))
 
 
 if __name__ == "__main__":

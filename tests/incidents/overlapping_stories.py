@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import io
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -45,6 +46,9 @@ from tracecore.patterns.config import SECOND
 from tracecore.signals.bundle.discovery import Bundle
 from tracecore.signals.record import LAYERS, Source
 from tracecore.signals.stream import Clock, Counters, Stream
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from recorded_lines import read, write
 
 PATH = Path(__file__).resolve().parent / "stories" / "overlapping.txt"
 #: The most facts of a case that is part of a story.
@@ -106,7 +110,7 @@ def outcome(name: str) -> str:
 
 def record(which: Iterable[str]) -> None:
     """Record the incidents of these stories."""
-    PATH.write_text("".join(f"{name}: {found}\n" for name in which if (found := judged(name))), encoding="utf-8")
+    write(PATH, ((name, found) for name in which if (found := judged(name))))
 
 
 def judged(name: str) -> str | None:
@@ -280,8 +284,7 @@ def _moved(fact: Fact, shift: int) -> Fact:
 
 def recorded() -> dict[str, str]:
     """Return the recorded incidents by the name of the story."""
-    lines = PATH.read_text(encoding="utf-8").splitlines()
-    return {name: incidents for line in lines for name, _, incidents in [line.partition(": ")]}
+    return read(PATH)
 
 
 if __name__ == "__main__":

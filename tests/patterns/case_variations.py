@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,9 @@ from tracecore.patterns.cases import Case, cases_of, settings_for
 from tracecore.patterns.config import SECOND
 from tracecore.patterns.contract import LastLines, Pattern, Rest, Verdict
 from tracecore.signals.record import Source
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from recorded_lines import read, write
 
 FOLDER = Path(__file__).resolve().parent / "variations"
 #: Variations of one case; from this number on the story happens twice; and the most facts of a case that is varied.
@@ -96,9 +100,7 @@ def _values(kind: type[Pattern[Any]]) -> dict[tuple[type[Fact], str], list[Any]]
 
 def recorded(kind: type[Pattern[Any]]) -> dict[str, str]:
     """Return the recorded verdicts by the name of the variation."""
-    path = FOLDER / f"{kind.name}.txt"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return {name: rest for line in lines for name, _, rest in [line.partition(": ")]}
+    return read(FOLDER / f"{kind.name}.txt")
 
 
 def _verdicts(pattern: Pattern[Any], case: Case, number: int) -> str:
@@ -222,8 +224,7 @@ def _moved(fact: Fact, time: int) -> Fact:
 
 def record(kind: type[Pattern[Any]], which: Iterable[str]) -> None:
     """Record the verdicts on these variations."""
-    lines = [f"{name}: {verdicts(kind, name)}\n" for name in which]
-    (FOLDER / f"{kind.name}.txt").write_text("".join(lines), encoding="utf-8")
+    write(FOLDER / f"{kind.name}.txt", ((name, verdicts(kind, name)) for name in which))
 
 
 if __name__ == "__main__":

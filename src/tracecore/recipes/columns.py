@@ -181,7 +181,7 @@ NO_PROGRESS: Final = Progress(_NONE, _NONE, _NONE, np.zeros(0, np.float64), _NON
 
 
 class Numbers:
-    """Where the numbers of lines are.
+    """The places of numbers in the lines of a block.
 
     Args:
         lines: of a block.
