@@ -70,7 +70,7 @@ def test_an_attempt_is_dated_by_the_earliest_exact_line_of_its_own(second: Fact,
 )
 def test_the_last_report_of_a_rank_is_the_latest_of_its_file(later: Progress, kept: int) -> None:
     job = JobState("a")
-    job.take(step(10, 1))
+    job.take(step(3, 1, last_time=T0 + 10 * SECOND))
     job.take(later)
     assert [report.step for report in job.progress.values()] == [kept]
 
@@ -121,9 +121,12 @@ def test_a_fact_is_news_once_and_then_a_detail_and_nothing_where_it_is_forgotten
     job.take(seen(21))
     assert (len(job.facts), job.changed, job.grown) == (1, True, False)
     job.changed = False
+    job.take(seen(15, last_time=T0 + 21 * SECOND, path="long.log"))
+    assert (len(job.facts), job.changed) == (2, True)
+    job.changed = False
     job.take(seen(21, count=2))
-    assert (len(job.facts), job.changed, job.grown) == (1, False, True)
-    assert [fact.count for fact in job.known()] == [1, 2], "the first line dates the attempt"
+    assert (len(job.facts), job.changed, job.grown) == (2, False, True)
+    assert sorted(fact.count for fact in job.known()) == [1, 2]
 
 
 def test_every_layer_of_its_facts_counts_as_measured() -> None:
@@ -224,7 +227,7 @@ def restarted() -> JobState:
     job = JobState("a")
     for fact in (
         step(10), seen(12, attempt=0), xid(13), seen(14, last_time=T0 + 20 * SECOND, path="long.log"),
-        step(20, attempt=1), xid(21),
+        xid(20), step(20, attempt=1), xid(21),
     ):  # fmt: skip
         job.take(fact)
     emissions = verdict("worker_crash", 19), verdict("worker_crash", 21), verdict("worker_crash", 20)
@@ -249,8 +252,16 @@ def test_an_attempt_with_an_incident_is_not_retired() -> None:
     job.incidents["x"] = Life(id="x", since=0, attempt=0)
     job.retire(T0 + 20 * SECOND)
     assert [*job.first] == [0, 1]
-    assert len(job.facts) == 4
+    assert len(job.facts) == 5
     assert not job.closed
+
+
+def test_an_incident_of_the_last_attempt_keeps_nothing_of_those_before() -> None:
+    job = restarted()
+    job.incidents["x"] = Life(id="x", since=0, attempt=1)
+    job.retire(T0 + 20 * SECOND)
+    assert [fact.time - T0 for fact in job.facts.values()] == [21 * SECOND]
+    assert job.closed == {"": T0 + 20 * SECOND}
 
 
 def test_of_attempts_around_one_with_an_incident_only_their_own_lines_go() -> None:
@@ -261,7 +272,7 @@ def test_of_attempts_around_one_with_an_incident_only_their_own_lines_go() -> No
     job.closed[""] = T0 + 5 * SECOND
     job.retire(T0 + 30 * SECOND)
     assert [*job.first] == [1, 2]
-    assert sorted(fact.time - T0 for fact in job.facts.values()) == [13 * SECOND, 21 * SECOND, 30 * SECOND]
+    assert sorted(fact.time - T0 for fact in job.facts.values()) == [13 * SECOND, 20 * SECOND, 21 * SECOND, 30 * SECOND]
     assert len(job.verdicts) == 3
     assert job.closed == {"": T0 + 5 * SECOND}
 
