@@ -371,16 +371,28 @@ def test_a_heartbeat_says_where_a_job_runs_and_nothing_else() -> None:
     assert (job.places, job.beats, job.known()) == ({"n1"}, True, [])
 
 
-def test_a_pod_of_a_fact_without_a_job_is_not_taken_for_one_of_the_job() -> None:
+def test_a_pod_of_a_fact_without_a_job_is_the_jobs_own_only_if_its_process_wrote_it() -> None:
     jobs = table()
     jobs.take(step(1, job="a", node="n1"))
-    jobs.take(step(1, job="b", node="n2"))
-    jobs.get("a").places.discard("ml/x")
     jobs.take(xid(2, "n1", job="a", pod="ml/a"))
-    jobs.get("a")
     assert jobs.get("a").places == {"n1", "ml/a"}
-    jobs.take(seen(3, job=None, node="n2", path="p.log"))
-    assert jobs.get("b").places == {"n2"}
+    jobs.take(xid(3, "", pod="ml/x"))
+    assert jobs.get("a").places == {"n1", "ml/a"}
+    jobs.take(seen(4, pod="ml/y"))
+    assert jobs.get("a").places == {"n1", "ml/a", "ml/y"}
+
+
+def test_a_job_is_heard_when_its_own_lines_end() -> None:
+    jobs = table()
+    jobs.take(seen(1, last_time=T0 + 5 * SECOND, job="a"))
+    job = jobs.get("a")
+    assert job.heard == T0 + 5 * SECOND
+    jobs.take(seen(6))
+    jobs.take(xid(7, job="a"))
+    assert job.heard == T0 + 5 * SECOND
+    done = RunFinished(time=T0, last_time=T0 + 9 * SECOND, source=place("a.log"), job="a", step=5)
+    jobs.take(done)
+    assert job.finished == T0 + 9 * SECOND
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

@@ -311,7 +311,8 @@ def below(number: int) -> list[Fact]:
         (raised(10, approximate=True), [step(11, path="b.log")], True),
         (raised(10, approximate=True), below(1), True), (raised(10, approximate=True), below(2), False),
         (raised(10, approximate=True), [step(1, None, line=90), step(1, None, line=91)], True),
-        (raised(10, approximate=True, line=91), below(2), True), (raised(10, approximate=True, line=90), below(3), False),
+        (raised(10, approximate=True, line=91), below(2), True),
+        (raised(10, approximate=True, line=90), below(3), False),
         (made(FatalSignal, signal="SIGSEGV", approximate=True), below(2), True),
         *[(made(kind, approximate=True, **fields), below(2), False) for kind, fields in (
             (CudaOom, {"tried_bytes": 1}), (CudaOomUnmeasured, {"backend": "hip"}), (CudaError, {"error": "x"}),
