@@ -362,6 +362,15 @@ def test_a_job_has_left_a_node_where_it_was_started_again_elsewhere(
     assert owners(jobs, xid(700, "n1")) == here
 
 
+def test_a_job_that_never_spoke_from_a_node_has_not_left_it() -> None:
+    jobs = table()
+    jobs.take(step(1, job="b", node="n3"))
+    jobs.take(xid(1, "n1", job="a"))
+    jobs.meet(Heartbeat(time=T0 + 10 * SECOND, source=place("beat"), job="a", node="n2"))
+    jobs.take(step(900, job="a", node="n2", attempt=1))
+    assert owners(jobs, xid(901, "n1")) == {"a"}
+
+
 def test_a_heartbeat_says_where_a_job_runs_and_nothing_else() -> None:
     jobs = table(whole=False)
     jobs.meet(Heartbeat(time=T0, source=place("beat"), node="n1"))
@@ -461,7 +470,7 @@ def test_what_was_said_of_a_place_moves_to_the_job_that_is_seen_there() -> None:
 
 def test_the_first_job_with_a_name_takes_what_named_none() -> None:
     jobs = table()
-    jobs.take(step(1, node="n1"))
+    jobs.take(step(1, node="n1", rank=4))
     jobs.hear(verdict("worker_crash", 2, seen(2)))
     unnamed = jobs.get("")
     unnamed.incidents["x"] = Life(id="x", since=0, revision=1)
@@ -470,7 +479,7 @@ def test_the_first_job_with_a_name_takes_what_named_none() -> None:
     (job,) = jobs
     assert (job.name, job.places, len(job.verdicts), job.changed) == ("a", {"n1", "n2"}, 1, True)
     assert [life.id for _, life, _ in jobs.moved] == ["x"]
-    assert len(job.progress) == 1
+    assert [*job.progress] == [(0, 4), (0, -1)]
     assert owners(jobs, xid(4, "n1")) == {"a"}
     jobs.take(step(5, job="b", node="n1"))
     assert owners(jobs, xid(6, "n1")) == {"a", "b"}
@@ -532,3 +541,10 @@ def test_a_place_of_which_all_jobs_are_forgotten_is_nobodys() -> None:
     jobs.take(step(1, job="a", node="n1"))
     jobs.get("b")
     assert owners(jobs, xid(2, "n1")) == {f"{LONE}n1"}
+
+
+def test_a_forgotten_job_is_not_counted_among_those_with_a_name() -> None:
+    jobs = table(jobs=1)
+    jobs.take(step(1, job="a"))
+    jobs.get("b")
+    assert owners(jobs, xid(2, "n1")) == {"b"}
