@@ -85,13 +85,7 @@ class K8sAttributes:
             self._cluster.stop()
 
     def _state(self, wrong: str) -> None:
-        meter = self._setting.meter
-        if not wrong:
-            if meter.recover():
-                log.info("%s: pods are known again", self._setting.id)
-            return
-        if meter.degrade(wrong):
-            log.warning("%s: %s", self._setting.id, wrong)
+        self._setting.report(wrong, again="pods are known again")
 
     # -- records -----------------------------------------------------------------------------------------------------
 
