@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracecore.cli.output import Group, needs_extra
+from tracecore.cli.output import CommandGroup, needs_extra
 from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _config = click.option(
 )
 
 
-@click.group("notify", cls=Group)
+@click.group("notify", cls=CommandGroup)
 def command() -> None:
     """Check and try the routes of notifications.
 

@@ -31,7 +31,7 @@ def needs_extra(names: str) -> Iterator[None]:
         ) from None
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands that suggests one where a word is misspelt."""
 
     def resolve_command(

@@ -23,7 +23,7 @@ FEW: Final = 32
 _Key = tuple[Any, ...]
 
 
-class Lines:
+class RecipeLines:
     """The recipes of a layer, and which lines they can do something with."""
 
     def __init__(self, layer: str) -> None:

@@ -136,7 +136,7 @@ def discernible(host: str) -> bool:
     return not address.is_loopback and not address.is_unspecified
 
 
-class Group:
+class HistogramParts:
     """A histogram or summary: the parts that come line by line."""
 
     __slots__ = (
@@ -232,7 +232,7 @@ class Family:
         self.metadata = metadata
         self.place = place
         self.points: list[dict[str, Any]] = []
-        self.groups: list[Group] = []
+        self.groups: list[HistogramParts] = []
         self.scrape = 0
 
     @property

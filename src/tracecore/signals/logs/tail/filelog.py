@@ -25,8 +25,8 @@ from tracecore.signals.logs.tail.arrivals import Arrivals, Receipt
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.checkpoint import Store
 from tracecore.signals.logs.tail.config import MILLISECOND, SECOND, FileLogConfig
-from tracecore.signals.logs.tail.counters import Counters
-from tracecore.signals.logs.tail.known import Known
+from tracecore.signals.logs.tail.counters import TailCounters
+from tracecore.signals.logs.tail.known import KnownFiles
 from tracecore.signals.logs.tail.places import Places
 from tracecore.signals.logs.tail.reading import READ, SCANNED, Reading
 from tracecore.signals.logs.tail.watched import Watched, delete
@@ -75,13 +75,13 @@ class FileLog:
         confirmed: bool = False,
         selector: Selector | Selectors | None = None,
     ) -> None:
-        self.counters = Counters()
+        self.counters = TailCounters()
         self._config = config
         self._clock = clock
         self._report = report
         self._confirmed = confirmed
         self._keeps = store is not None
-        self._known = Known(config.fingerprint_size)
+        self._known = KnownFiles(config.fingerprint_size)
         self._arrivals = Arrivals(store, self._known, self.counters, report)
         loaded = self._arrivals.load()
         self._watches = Watches() if config.inotify else None
