@@ -101,7 +101,7 @@ class Tail(msgspec.Struct):
 
 
 def read_tail(text: str | bytes) -> Tail:
-    """Everything the end of a log states, but for its progress."""
+    """Return the statements at the end of a log, without its progress."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         data = data[-MAX_BYTES:]

@@ -70,7 +70,7 @@ class Waiting(Protocol):
     def tick(self, now: int) -> Iterable[Batch]: ...
 
     def drain(self, now: int) -> Iterable[Batch]:
-        """Everything it still holds: no batch comes after this."""
+        """Return the batches it still holds; none comes after this."""
 
 
 class Exporter(Protocol):

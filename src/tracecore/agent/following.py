@@ -33,7 +33,7 @@ class Keeper(Protocol):
         """Return what an object is known by."""
 
     def kept(self) -> Iterable[str]:
-        """Those that are kept."""
+        """Return the objects that are kept."""
 
     def put(self, key: str, found: Object) -> bool:
         """It is there, or has changed; false where there is no room for it."""

@@ -205,7 +205,7 @@ def _run_group(compiled: _Compiled, ctx: Context, fired: set[int], errors: list[
 
 
 def complaints(case: RecipeCase, outcome: RecipeResult) -> list[str]:
-    """Everything that is not as the case says, one sentence each; none when it passes."""
+    """Return the differences from the case, one sentence each; none when it passes."""
     found = [f"{case.place}: {case.name}: {error}" for error in outcome.errors]
     missing = object()
     for name, wanted in case.expect.items():

@@ -344,7 +344,7 @@ def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:
 
 
 def _few(flags: Flags, ordinal: Array, lanes: Sequence[Lane]) -> Flags:
-    """Those of the first of each lane, as many as it may have."""
+    """Return the first lines of each lane, up to its limit."""
     where = np.flatnonzero(flags)
     which = ordinal[where]
     left = np.array([lane.backs for lane in lanes])

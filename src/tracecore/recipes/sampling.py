@@ -186,7 +186,7 @@ class Sampler:
         return self._size is not None and block.offset + len(block.data) < self._size - RECENT
 
     def _true(self, lines: Lines, events: Array) -> Array:
-        """Those that are events, and not only look like one; what opens a block of lines always is."""
+        """Return the lines that are events and do not only look like one; the opening line of a block always is."""
         chosen = []
         for line in events.tolist():
             raw = lines.raw(line)
@@ -213,7 +213,7 @@ class Sampler:
         return found._replace(line=which[found.line]), which[wrong]
 
     def _worded(self, said: Lines, which: Array, keys: list[bytes] | None = None) -> Array:
-        """Those of some lines that have a word of progress.
+        """Return the lines that have a word of progress.
 
         Args:
             said: what all lines say.

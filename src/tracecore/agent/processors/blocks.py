@@ -228,7 +228,7 @@ class Blocks:
         self.due = soonest
 
     def finish(self) -> Iterator[LogSignal]:
-        """Everything that is open."""
+        """Close all open blocks."""
         streams, self._streams = self._streams, OrderedDict()
         for stream in streams.values():
             yield from self._closed(stream)

@@ -365,7 +365,7 @@ class K8sObjects:
         return True
 
     def close(self) -> None:
-        """Everything has left that will."""
+        """Close after the last batch has left."""
         self._note()
 
     def _note(self) -> None:

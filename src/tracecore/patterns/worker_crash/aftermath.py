@@ -1,4 +1,4 @@
-"""What became of a process after a failure: it went on, or other evidence says that it ended badly."""
+"""The aftermath of a failure: its process went on, or other evidence says that it ended badly."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Aftermath:
         return (begin if end is None else end) >= time - self.memory and begin <= time + self.memory
 
     def _near(self, facts: Sequence[F], fact: Fact) -> Sequence[F]:
-        """Those near in time, in order; of very many the first."""
+        """Return the facts near in time, in order; of very many the first."""
         if len(facts) <= LOOKED_AT:
             return [other for other in facts if self.near(other, fact)]
         place = bisect_left(facts, fact.time - self.memory, key=_time)

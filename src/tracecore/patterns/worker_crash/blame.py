@@ -294,7 +294,7 @@ class Scene(Aftermath):
         return _any(self.facts.lost, rank, fact.time - self.memory, latest)
 
     def _ended(self, fact: Fact) -> bool:
-        """Somebody had asked for the end."""
+        """Return whether the end had been asked for."""
         return bool(self.stops) and self._stopped.lasting(fact, fact.time - self.grace, fact.time) is not None
 
 

@@ -102,7 +102,7 @@ class Reporting(Protocol):
         ...
 
     def finish(self) -> Sequence[LoneLine]:
-        """Those it still has, at the end of the stream."""
+        """Return the lines it still holds, at the end of the stream."""
         ...
 
 

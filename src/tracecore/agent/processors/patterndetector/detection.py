@@ -278,7 +278,7 @@ class Detection:
     # -- the clock -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Nothing more comes: what waits for more lines is whole."""
+        """Finish the blocks that wait for more lines, at the end of the stream."""
         self._records.finish()
 
     def collected(self, now: int, *, last: bool = False) -> tuple[list[Fact], tuple[Ack, ...]]:

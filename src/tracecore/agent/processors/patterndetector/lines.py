@@ -63,7 +63,7 @@ class RecipeLines:
 
 
 def _chosen(select: Selector, numbers: Sequence[int], records: Sequence[Any]) -> set[int] | None:
-    """Those of these records that a selector picks; None for all."""
+    """Return the records that a selector picks; None for all."""
     bodies = [body.encode("utf-8", "replace") if type(body := records[n].get("body")) is str else b"" for n in numbers]
     found = select(b"\n".join(bodies) + b"\n")
     if found is None:

@@ -82,7 +82,7 @@ class Records:
         self._stamp_all(self.blocks.expire(now))
 
     def finish(self) -> None:
-        """Nothing more comes: what waits for more lines is whole."""
+        """Finish the blocks that wait for more lines, at the end of the stream."""
         self._stamp_all(self.blocks.finish())
 
     def _stamp_all(self, signals: Iterable[LogSignal]) -> None:

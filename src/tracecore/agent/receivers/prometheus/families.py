@@ -209,7 +209,7 @@ class HistogramParts:
         return made
 
     def mark(self, time: int) -> dict[str, Any]:
-        """That it is no more."""
+        """Return a point that marks the end of the series."""
         made: dict[str, Any] = {"attributes": dict(self.attributes), "time_unix_nano": time, "flags": 1}
         bounds = [bound for bound, _ in self.parts if bound != math.inf]
         if self.kind == "summary":

@@ -207,7 +207,7 @@ class FileLog:
         self._arrivals.commit()
 
     def only_here(self, batches: Iterable[LogBatch]) -> list[LogBatch]:
-        """Those of some batches that cannot be read again after this process, because their file is gone."""
+        """Return the batches that cannot be read again after this process, because their file is gone."""
         self._next_look = 0
         self._look(self._clock())
         return [batch for batch in batches if not self._keeps or any(not file.placed for file, _ in batch.notes)]
