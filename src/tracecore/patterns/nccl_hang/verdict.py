@@ -171,7 +171,7 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return f"{head}: all ranks entered it, and none has completed it"
 
     def _group_ranks(self) -> str:
-        """Those that hang, by their numbers in the group: which ranks these are is not known."""
+        """Return the hanging ranks by their numbers in the group; their global ranks are not known."""
         reports = [fact for fact in self.hanging if isinstance(fact, WatchdogReport)]
         numbers = sorted({report.group_rank for report in reports if report.group_rank is not None})
         return f"{named(numbers, capital=True)} of group {self.pg_desc or self.pg}"
