@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
+    LAST_WORDS,
     UNFINISHED,
     CudaError,
     ExceptionRaised,
@@ -59,6 +60,8 @@ MESSENGERS = frozenset(
         "WorkerCrashedError", "NodeDiedError", "TrainingFailedError",
     }
 )  # fmt: skip
+#: What counts only where no process says anything else.
+_WEAK = frozenset({UNFINISHED, LAST_WORDS})
 WORKER_KILLED = "DataLoader worker killed"
 #: Bytes of a log within which lines that name no process belong to the one around them.
 BESIDE = 1 << 15
@@ -185,7 +188,7 @@ class Scene(Aftermath):
 
     def _raised(self, fact: ExceptionRaised) -> bool:
         kind = last_name(fact.type)
-        if kind in MESSENGERS or (kind == UNFINISHED and (self.stops or not self._nothing_said)):
+        if kind in MESSENGERS or (kind in _WEAK and (self.stops or not self._nothing_said)):
             return False
         if (kind in COLLECTIVE or _hold(self.facts.peer_lines, fact)) and not _hold(self.facts.own_lines, fact):
             return False
@@ -265,7 +268,7 @@ class Scene(Aftermath):
         """Whether no process says why it failed, or that it lost another. What launchers raise says neither."""
         said = chain.from_iterable(facts for kind in self.facts.complaints for facts in kind.values())
         return not self.facts.peers and all(
-            isinstance(fact, ExceptionRaised) and last_name(fact.type) in {*MESSENGERS, UNFINISHED} for fact in said
+            isinstance(fact, ExceptionRaised) and last_name(fact.type) in {*MESSENGERS, *_WEAK} for fact in said
         )
 
     def _other_ends(self, fact: ExitStatus) -> set[str]:
