@@ -304,7 +304,8 @@ def test_another_episode_begins_where_the_run_went_on_between(
          "nothing ties it to what failed, and worker_crash goes first where times do not tell"),
         (touch(seen(12, approximate=True)), touch(seen(10)),
          "nothing ties it to what failed, and worker_crash goes first where times do not tell"),
-        (touch(), touch(name="nccl_hang"), "nothing ties it to what failed, and nccl_hang goes first where times do not tell"),
+        (touch(), touch(name="nccl_hang"),
+         "nothing ties it to what failed, and nccl_hang goes first where times do not tell"),
     ],
 )  # fmt: skip
 def test_why_a_verdict_is_not_the_cause(root: Footprint, primary: Footprint, why: str) -> None:

@@ -197,7 +197,7 @@ def main() -> int:
         kept = [line for line in results.read_text(encoding="utf-8").splitlines() if json.loads(line)[1] == KILLED]
         results.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     sample = Sample(chosen, sources, results)
-    preload([f"tests/{folder}" for folder in TESTED])
+    covering.keep(preload([f"tests/{folder}" for folder in TESTED]))
     gc.freeze()
     sample.run(covering, options.jobs)
     killed, survivors = len(sample.with_result(KILLED)), sample.with_result(SURVIVED)
