@@ -6,6 +6,8 @@ import time
 
 import click
 
+from tracecore.cli.tokens import open_store
+
 
 @click.command(
     "mcp",
@@ -25,16 +27,11 @@ def command(database: str | None) -> int:
     """Open the store and serve until the input ends."""
     try:
         from tracecore.server.mcp.tools import make_mcp
-        from tracecore.store.database import StoreError, default_url
-        from tracecore.store.store import Store
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"{error.name} is not installed: pip install 'tracecore-diagnosis[server,mcp]'"
         ) from None
-    try:
-        store = Store.open(database or default_url())
-    except StoreError as error:
-        raise click.ClickException(str(error)) from None
+    store = open_store(database)
     try:
         make_mcp(store, time.time_ns, local=True).run("stdio")
     finally:
