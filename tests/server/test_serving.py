@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 from running import running
 
 from tracecore.cli.main import main
+from tracecore.notify.config import read
+from tracecore.notify.notifier import Notifier
 from tracecore.server.app import make_app
 from tracecore.server.serving import ServeError, ServeOptions, _token_command, settings_of
 from tracecore.server.settings import Settings
@@ -91,6 +94,21 @@ def test_a_wrong_token_is_called_so(sqlite_store: Store) -> None:
     assert (unknown.status_code, nobody.status_code) == (401, 401)
     assert unknown.json()["detail"] == "this token is not known, has expired or was revoked"
     assert nobody.json()["detail"] == "sign in, or send an API token"
+
+
+def test_who_publishes_an_old_incident_is_told_that_nobody_is_notified(
+    sqlite_store: Store, incidents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "notify.yaml"
+    config.write_text("receivers: [{name: a}]\nroute: {receiver: a}\n")
+    app = make_app(sqlite_store, Settings(rate=0))
+    app.state.notifier = Notifier(sqlite_store, read(config), time.time_ns)
+    with running(app) as address:
+        assert main(["diagnose", str(incidents / "nccl_hang_one_rank_missing"), "--publish", address]) == 0
+        assert "1 new; nobody is notified of 1: older than an hour" in capsys.readouterr().err
+        (row,) = sqlite_store.incidents.find().incidents
+        page = httpx.get(f"{address}/incidents/{row.id}", headers={"Accept": "text/html"}).text
+    assert "Not sent: older than an hour when it arrived." in page
 
 
 def test_help_names_the_environment(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,11 +78,10 @@ Example: tracecore serve --demo
     help="Requests per second of a caller; 0: any.",
 )
 @quiet_option
-@click.pass_context
-def command(context: click.Context, **given: Any) -> int:
+def command(**given: Any) -> int:
     """Open the store, listen, run until told to stop."""
     if given["demo"] and given["notify"]:
-        if context.get_parameter_source("notify") is not click.core.ParameterSource.ENVIRONMENT:
+        if click.get_current_context().get_parameter_source("notify") is not click.core.ParameterSource.ENVIRONMENT:
             raise click.UsageError("--demo with --notify would tell people about simulated incidents: leave one out")
         click.echo("--demo notifies nobody: TRACECORE_NOTIFY is ignored", err=True)
         given["notify"] = None
