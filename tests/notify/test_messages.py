@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tracecore.notify.incidents import _telling
-from tracecore.notify.message import Message, Told
+from tracecore.notify.message import Message, ShownIncident
 from tracecore.notify.rendering import example, render
 from tracecore.notify.trial import trial
 
@@ -20,16 +20,16 @@ from .test_notifier import Make
 URL = "https://t.example.com"
 
 
-def told(id: str = "incident-1", **more: Any) -> Told:
+def told(id: str = "incident-1", **more: Any) -> ShownIncident:
     own = {
         "id": id, "headline": f"Rank 2 never entered all_reduce ({id})", "job": "llm/byhand", "where": "node n1",
         "action": "Look at rank 2.", "decision": "retry 1 of 3 at once", "evidence": ["one", "two"],
         "url": f"{URL}/incidents/{id}",
     }  # fmt: skip
-    return msgspec.convert(example() | own | more, Told)
+    return msgspec.convert(example() | own | more, ShownIncident)
 
 
-def message(*incidents: Told, more: int = 0) -> Message:
+def message(*incidents: ShownIncident, more: int = 0) -> Message:
     firing = sum(one.status == "firing" for one in incidents)
     made = Message(
         key="k", delivery="d", reason="opened", status="firing" if firing else "resolved", receiver="oncall", group={},

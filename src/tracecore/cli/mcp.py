@@ -6,6 +6,7 @@ import time
 
 import click
 
+from tracecore.cli.output import needs_extra
 from tracecore.cli.tokens import open_store
 
 
@@ -25,12 +26,8 @@ Example: tracecore mcp --database ~/.local/state/tracecore/store.db
 )
 def command(database: str | None) -> int:
     """Open the store and serve until the input ends."""
-    try:
+    with needs_extra("server,mcp"):
         from tracecore.server.mcp.tools import make_mcp
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server,mcp]'"
-        ) from None
     store = open_store(database)
     try:
         make_mcp(store, time.time_ns, local=True).run("stdio")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tracecore.cli.output import quiet_option
+from tracecore.cli.output import needs_extra, quiet_option
 
 
 @click.command(
@@ -85,13 +85,9 @@ def command(**given: Any) -> int:
             raise click.UsageError("--demo with --notify would tell people about simulated incidents: leave one out")
         click.echo("--demo notifies nobody: TRACECORE_NOTIFY is ignored", err=True)
         given["notify"] = None
-    try:
+    with needs_extra("server"):
         from tracecore.server.serving import ServeError, ServeOptions, serve
         from tracecore.store.database import StoreError
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server]'"
-        ) from None
     oidc = _oidc(
         {name: given.pop(name) for name in [*given] if name.startswith("oidc_") or name in ("operators", "admins")}
     )

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Row, and_, func, select, update
 from tracecore.notify import groups, incidents
 from tracecore.notify.config import Config
 from tracecore.notify.failing import FailingReceivers
-from tracecore.notify.incidents import Known
+from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.kinds import Kind, Refused, TryAgain
 from tracecore.notify.message import MOST, Message
 from tracecore.notify.planning import Member, Plan, Standing, plan
@@ -285,7 +285,9 @@ class Notifier:
             uncertain=False, tries=group.tries, interval=route.group_interval, told=told,
         )  # fmt: skip
 
-    def _rest(self, connection: Connection, group: Row[Any], known: dict[int, Known], planned: Plan, now: int) -> None:
+    def _rest(
+        self, connection: Connection, group: Row[Any], known: dict[int, KnownIncident], planned: Plan, now: int
+    ) -> None:
         """Nothing to send: wait, or close a group that is over."""
         if planned.next is not None or any(one.active for one in known.values()):
             _change(connection, group.number, next_at=planned.next, sending="", due_at=None)
@@ -296,7 +298,7 @@ class Notifier:
         else:
             _change(connection, group.number, next_at=ends, sending="", due_at=None)
 
-    def _message(self, group: Row[Any], planned: Plan, shown: list[Known], delivery: str) -> Message:
+    def _message(self, group: Row[Any], planned: Plan, shown: list[KnownIncident], delivery: str) -> Message:
         assert planned.reason is not None
         ordered = sorted(shown, key=lambda one: (not one.active, one.id not in planned.new, one.told.since, one.id))
         firing = sum(one.active for one in ordered)
@@ -429,7 +431,7 @@ class Notifier:
         )  # fmt: skip
 
 
-def _is_told(one: Known, rows: list[Row[Any]], planned: Plan) -> bool:
+def _is_told(one: KnownIncident, rows: list[Row[Any]], planned: Plan) -> bool:
     """Whether a message names an incident: one it is about, or one that was told before.
 
     A change in place must not mention what is new: nobody would notice.

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from tracecore.notify import incidents
 from tracecore.notify.config import Config
-from tracecore.notify.incidents import Known
+from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.inhibition import inhibitor
 from tracecore.notify.intervals import ends
 from tracecore.notify.matchers import Labels, all_match
@@ -33,7 +33,7 @@ class Suppression:
             found = incidents.load(connection, config, condition)
             self._active = [(one.id, one.labels) for one in [*found.values()][:MAX_ACTIVE]]
 
-    def why(self, one: Known, route: Route) -> str:
+    def why(self, one: KnownIncident, route: Route) -> str:
         """Say why a route tells nobody of an incident now; empty where nothing keeps it back."""
         if not one.active:
             return ""

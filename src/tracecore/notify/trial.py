@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.notify.config import Config, Receiver
 from tracecore.notify.kinds import Kind, Refused, TryAgain
-from tracecore.notify.message import Message, Told
+from tracecore.notify.message import Message, ShownIncident
 from tracecore.notify.rendering import example, render
 from tracecore.patterns.contract import rfc3339
 
@@ -21,7 +21,7 @@ def trial(config: Config, receiver: Receiver, way: Kind) -> str:
     now = rfc3339(time.time_ns())
     for number, status in enumerate(("firing", "resolved")):
         own = {"id": name, "status": status, "ended": now if status == "resolved" else ""}
-        told = msgspec.convert(example(config.external_url, now) | own, Told)
+        told = msgspec.convert(example(config.external_url, now) | own, ShownIncident)
         message = Message(
             key=name,
             delivery=f"{name}-{number}",

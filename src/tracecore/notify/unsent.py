@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from tracecore.notify import groups, incidents
 from tracecore.notify.config import Config
-from tracecore.notify.incidents import Known
+from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.routes import matching
 from tracecore.patterns.contract import rfc3339
 from tracecore.store.store import Store
@@ -51,7 +51,7 @@ def unsent(store: Store, config: Config | None, id: str) -> list[str]:
     return [said if everybody else f"{', '.join(names)}: {said}" for said, names in reasons.items()]
 
 
-def _never_routed(config: Config, one: Known, stored: int) -> str:
+def _never_routed(config: Config, one: KnownIncident, stored: int) -> str:
     if stored - one.last_seen > groups.STALE:
         return OLD
     routes = matching(config.route, one.labels)
