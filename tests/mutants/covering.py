@@ -112,6 +112,10 @@ class Covering:
                     self._lines[path][line].update(tests)
         return self._lines[path]
 
+    def keep(self, tests: set[str]) -> None:
+        """Forget recorded tests that are not among these: they were deleted or renamed since."""
+        self._durations = {test: seconds for test, seconds in self._durations.items() if test in tests}
+
     def seconds(self, test: str) -> float:
         """Return how long this test took."""
         return self._durations[test]
