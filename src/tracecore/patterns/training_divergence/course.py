@@ -118,16 +118,16 @@ class Course:
     """Reports of one rank of one attempt, in the order of the log.
 
     Args:
-        reports, factor, persist, window, gradients: as in the pattern's settings.
+        reports, factor, persist, gradients, window: as in the pattern's settings.
     """
 
     __slots__ = ("complaints", "losses", "streaks", "surges")
 
-    def __init__(self, reports: int, factor: float, persist: int, window: int, gradients: int | None = None) -> None:
+    def __init__(self, reports: int, factor: float, persist: int, gradients: int, window: int) -> None:
         self.losses: list[Report] = []
         self.complaints: list[NonFinite] = []
         #: Of losses, and of norms of gradients.
-        self.streaks = (Streak(reports, window), Streak(gradients or persist, window))
+        self.streaks = (Streak(reports, window), Streak(gradients, window))
         self.surges = (Surge("loss", factor, persist, window), Surge("grad_norm", factor, persist, window))
 
     def add(self, report: Report) -> None:
@@ -204,11 +204,11 @@ class Courses:
     """All that a job reported, by attempt.
 
     Args:
-        reports, factor, persist, window, gradients: as in the pattern's settings.
+        reports, factor, persist, gradients, window: as in the pattern's settings.
     """
 
-    def __init__(self, reports: int, factor: float, persist: int, window: int, gradients: int | None = None) -> None:
-        self._settings = (reports, factor, persist, window, gradients)
+    def __init__(self, reports: int, factor: float, persist: int, gradients: int, window: int) -> None:
+        self._settings = (reports, factor, persist, gradients, window)
         self.attempts: dict[int, AttemptCourses] = {}
 
     def take(self, reports: Iterable[Report]) -> None:

@@ -181,7 +181,7 @@ class TrainingDivergence(Pattern[Config]):
         if not self._possible(window):
             return []
         config = self.config
-        courses = Courses(config.reports, config.factor, config.persist, config.window, config.gradients)
+        courses = Courses(config.reports, config.factor, config.persist, config.gradients, config.window)
         courses.take((*window.of(Progress), *window.of(NonFinite)))
         found: list[Verdict] = []
         for number in sorted(courses.attempts):
