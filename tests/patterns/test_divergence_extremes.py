@@ -1,4 +1,4 @@
-"""The look at the extremes that spares `training_divergence` its evaluation never spares one that would find something."""
+"""The look at the extremes that spares `training_divergence` an evaluation spares none that finds something."""
 
 from __future__ import annotations
 

@@ -336,6 +336,8 @@ class Sampler:
         cut: list[int] = []
         rest: list[int] = [0] if self._cut and len(lines.ends) else []
         self._cut = False
+        if len(events) > MAX_EVENTS and not any(partial in lines.block for partial in PARTIALS):
+            return cut, rest
         for line in events.tolist():
             head = lines.block[lines.starts[line] : lines.starts[line] + 48]
             if any(partial + b" " in head for partial in PARTIALS):
