@@ -25,7 +25,7 @@ def _window(values: list[float]) -> FactWindow:
 
 def _explodes(pattern: TrainingDivergence, window: FactWindow) -> bool:
     config = pattern.config
-    courses = Courses(config.reports, config.factor, config.persist, config.window)
+    courses = Courses(config.reports, config.factor, config.persist, config.gradients, config.window)
     courses.take(window.of(Progress))
     return any(course.telling for attempt in courses.attempts.values() for course in attempt.ranks.values())
 

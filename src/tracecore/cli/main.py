@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tracecore.cli.output import Group
+from tracecore.cli.output import CommandGroup
 from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """A group that imports a sub-command when it is used, and lists it without importing it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

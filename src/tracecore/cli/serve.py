@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tracecore.cli.output import quiet_option
+from tracecore.cli.output import needs_extra, quiet_option
 
 
 @click.command(
@@ -65,13 +65,9 @@ Example: tracecore serve --demo
 @quiet_option
 def command(**given: Any) -> int:
     """Open the store, listen, run until told to stop."""
-    try:
+    with needs_extra("server"):
         from tracecore.server.serving import ServeError, ServeOptions, serve
         from tracecore.store.database import StoreError
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server]'"
-        ) from None
     oidc = _oidc(
         {name: given.pop(name) for name in [*given] if name.startswith("oidc_") or name in ("operators", "admins")}
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracecore.cli.output import Group, json_option, print_json
+from tracecore.cli.output import CommandGroup, json_option, needs_extra, print_json
 
 if TYPE_CHECKING:
     from tracecore.store.store import Store
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _database = click.option("--database", metavar="FILE|URL", help="As for `tracecore serve`.")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """API tokens for agents, programs and people: make, list, revoke. Works on the database itself.
 
@@ -89,13 +89,9 @@ def revoke(id: str, database: str | None) -> None:
 
 def open_store(database: str | None) -> Store:
     """The store of this machine."""
-    try:
+    with needs_extra("server"):
         from tracecore.store.database import StoreError, default_url
         from tracecore.store.store import Store
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server]'"
-        ) from None
     try:
         return Store.open(database or default_url())
     except StoreError as error:

@@ -47,7 +47,7 @@ class Receiver(msgspec.Struct, kw_only=True):
 
 
 class Config(msgspec.Struct, kw_only=True):
-    """Everything the file says.
+    """The contents of the configuration file.
 
     Args:
         external_url: of the server, for links; empty where there are none.

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, select
 from tracecore.notify.config import Config
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels
-from tracecore.notify.message import Told
+from tracecore.notify.message import ShownIncident
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals.redaction import redacted
 from tracecore.store.tables import evidence, incidents
@@ -25,7 +25,7 @@ _DOCUMENT: Final = msgspec.json.Decoder(dict[str, Any])
 _LINES: Final = msgspec.json.Decoder(list[str])
 
 
-class Known(msgspec.Struct, kw_only=True):
+class KnownIncident(msgspec.Struct, kw_only=True):
     """One incident with its labels.
 
     Args:
@@ -39,10 +39,10 @@ class Known(msgspec.Struct, kw_only=True):
     last_seen: int
     acknowledged: bool
     labels: Labels
-    told: Told
+    told: ShownIncident
 
 
-def load(connection: Connection, config: Config, where: Any) -> dict[int, Known]:
+def load(connection: Connection, config: Config, where: Any) -> dict[int, KnownIncident]:
     """Read incidents, by number.
 
     Args:
@@ -53,25 +53,25 @@ def load(connection: Connection, config: Config, where: Any) -> dict[int, Known]
     return {row.number: _known(row, config, quoted.get(row.number, [])) for row in rows}
 
 
-def by_number(connection: Connection, config: Config, numbers: Collection[int]) -> dict[int, Known]:
+def by_number(connection: Connection, config: Config, numbers: Collection[int]) -> dict[int, KnownIncident]:
     """Read these incidents."""
-    found: dict[int, Known] = {}
+    found: dict[int, KnownIncident] = {}
     ordered = sorted(numbers)
     for begin in range(0, len(ordered), CHUNK):
         found |= load(connection, config, incidents.c.number.in_(ordered[begin : begin + CHUNK]))
     return found
 
 
-def by_id(connection: Connection, config: Config, ids: Collection[str]) -> dict[int, Known]:
+def by_id(connection: Connection, config: Config, ids: Collection[str]) -> dict[int, KnownIncident]:
     """Read these incidents by their ids."""
-    found: dict[int, Known] = {}
+    found: dict[int, KnownIncident] = {}
     ordered = sorted(ids)
     for begin in range(0, len(ordered), CHUNK):
         found |= load(connection, config, incidents.c.id.in_(ordered[begin : begin + CHUNK]))
     return found
 
 
-def _known(row: Row[Any], config: Config, lines: list[str]) -> Known:
+def _known(row: Row[Any], config: Config, lines: list[str]) -> KnownIncident:
     document, places = _DOCUMENT.decode(row.document), _PLACES.decode(row.places or "{}")
     labels = labels_of(
         id=row.id, job=row.job, pattern=row.pattern, failure_class=row.failure_class, fingerprint=row.fingerprint,
@@ -80,7 +80,7 @@ def _known(row: Row[Any], config: Config, lines: list[str]) -> Known:
     failure = document.get("failure")
     retry = failure.get("retry") if isinstance(failure, dict) else None
     decision = retry.get("reason") if isinstance(retry, dict) else ""
-    told = Told(
+    told = ShownIncident(
         id=row.id,
         revision=row.revision,
         status="firing" if row.active else "resolved",
@@ -98,7 +98,7 @@ def _known(row: Row[Any], config: Config, lines: list[str]) -> Known:
         url=f"{config.external_url}/incidents/{row.id}" if config.external_url else "",
         labels=labels,
     )
-    return Known(
+    return KnownIncident(
         number=row.number, id=row.id, active=bool(row.active), last_seen=row.last_seen,
         acknowledged=row.acknowledged_at is not None, labels=labels, told=told,
     )  # fmt: skip

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Row, and_, func, select, update
 
 from tracecore.notify import groups, incidents
 from tracecore.notify.config import Config
-from tracecore.notify.incidents import Known
+from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.inhibition import inhibitor
 from tracecore.notify.kinds import Kind, Refused, TryAgain
 from tracecore.notify.matchers import Labels, all_match
@@ -273,7 +273,9 @@ class Notifier:
             uncertain=False, tries=group.tries, interval=route.group_interval, told=told,
         )  # fmt: skip
 
-    def _rest(self, connection: Connection, group: Row[Any], known: dict[int, Known], planned: Plan, now: int) -> None:
+    def _rest(
+        self, connection: Connection, group: Row[Any], known: dict[int, KnownIncident], planned: Plan, now: int
+    ) -> None:
         """Nothing to send: wait, or close a group that is over."""
         if planned.next is not None or any(one.active for one in known.values()):
             _change(connection, group.number, next_at=planned.next, sending="")
@@ -284,7 +286,7 @@ class Notifier:
         else:
             _change(connection, group.number, next_at=ends, sending="")
 
-    def _message(self, group: Row[Any], planned: Plan, shown: list[Known], delivery: str) -> Message:
+    def _message(self, group: Row[Any], planned: Plan, shown: list[KnownIncident], delivery: str) -> Message:
         assert planned.reason is not None
         ordered = sorted(shown, key=lambda one: (not one.active, one.id not in planned.new, one.told.since, one.id))
         firing = sum(one.active for one in ordered)
@@ -424,7 +426,7 @@ class _Suppression:
             found = incidents.load(connection, config, condition)
             self._active = [(one.id, one.labels) for one in [*found.values()][:MAX_ACTIVE]]
 
-    def standing(self, one: Known, route: Route) -> Standing:
+    def standing(self, one: KnownIncident, route: Route) -> Standing:
         """Return the state of an incident in a group of a route."""
         if not one.active:
             return "resolved"
@@ -442,7 +444,7 @@ class _Suppression:
         return bool(route.active_time_intervals) and not any(now_in(name) for name in route.active_time_intervals)
 
 
-def _is_told(one: Known, rows: list[Row[Any]], planned: Plan) -> bool:
+def _is_told(one: KnownIncident, rows: list[Row[Any]], planned: Plan) -> bool:
     """Whether a message names an incident: one it is about, or one that was told before.
 
     A change in place must not mention what is new: nobody would notice.

@@ -8,7 +8,7 @@ import msgspec
 
 from tracecore.notify.config import Config, Receiver
 from tracecore.notify.kinds import Kind, Refused, TryAgain
-from tracecore.notify.message import Message, Told
+from tracecore.notify.message import Message, ShownIncident
 from tracecore.notify.rendering import example, render
 
 
@@ -17,7 +17,7 @@ def trial(config: Config, receiver: Receiver, way: Kind) -> str:
     name = f"tracecore-test-{secrets.token_hex(4)}"
     before: dict[str, object] = {}
     for number, status in enumerate(("firing", "resolved")):
-        told = msgspec.convert(example(config.external_url) | {"id": name, "status": status}, Told)
+        told = msgspec.convert(example(config.external_url) | {"id": name, "status": status}, ShownIncident)
         message = Message(
             key=name,
             delivery=f"{name}-{number}",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Final
 
-from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.database import ScanDatabase
 from tracecore.ottl.planner.selection import Selector, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Numbers, Progress, read
 from tracecore.recipes.known_shapes import Shapes
@@ -26,7 +26,7 @@ from tracecore.recipes.repeats import Repeats, sampled
 from tracecore.recipes.shapes import ALONE, DIGITS, UNKNOWN, VARYING, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
-from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Picked, Report
+from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, LoneLine, Picked
 
 #: Seconds of a pause, and between lines that are handed on in any case (the first that gives no more than so many
 #: lines of a block). Stalls are looked for from 60 s on: of a stream that goes on for ever, a pause and the
@@ -74,8 +74,8 @@ class Sampler:
     def __init__(
         self,
         events: Selector,
-        progress: Database,
-        effects: Database | None,
+        progress: ScanDatabase,
+        effects: ScanDatabase | None,
         shapes: Shapes,
         mask: Mask,
         event_mask: Mask,
@@ -122,11 +122,11 @@ class Sampler:
         found, alone = self._progress_in(lines, said.some(which), which)
         newlines = lines.newlines()
 
-        def row(line: int) -> Report:
+        def row(line: int) -> LoneLine:
             start = int(lines.starts[line])
-            return Report(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
+            return LoneLine(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
 
-        reports: list[Report] = []
+        reports: list[LoneLine] = []
         listed = events.tolist()
         keys = dict(zip(listed, said.some(events).without(VARYING), strict=True))
         masked = self._masked(said, self._repeats.open(listed, keys))
@@ -165,7 +165,7 @@ class Sampler:
         positions = np.minimum(lines.ends[chosen], len(block.data) - 1).tolist() if len(chosen) else []
         return Picked(positions, newlines, reports, len(newlines))
 
-    def finish(self) -> Sequence[Report]:
+    def finish(self) -> Sequence[LoneLine]:
         """Return the lines still kept back: of each lane the line that stands for others, and the last ones."""
         return self._lanes.close(self._end - RECENT)
 
@@ -180,7 +180,7 @@ class Sampler:
         return self._size is not None and block.offset + len(block.data) < self._size - RECENT
 
     def _true(self, lines: Lines, events: Array) -> Array:
-        """Those that are events, and not only look like one; what opens a block of lines always is."""
+        """Return the lines that are events and do not only look like one; the opening line of a block always is."""
         chosen = []
         for line in events.tolist():
             raw = lines.raw(line)
@@ -349,7 +349,7 @@ class Sampler:
         return cut, rest
 
 
-def _offset(report: Report) -> int:
+def _offset(report: LoneLine) -> int:
     return report.offset
 
 
@@ -372,7 +372,7 @@ def _is_ruler(raw: bytes) -> bool:
     return b"====================" in raw or b"********************" in raw
 
 
-def _matching(database: Database, lines: Lines) -> Array:
+def _matching(database: ScanDatabase, lines: Lines) -> Array:
     """Return the numbers of the lines in which something is found."""
     matched: list[int] = []
     database.scan(lines.marked, _collect, matched)

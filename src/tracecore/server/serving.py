@@ -180,7 +180,7 @@ def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.
 
 
 def _start_workers(stack: ExitStack, app: FastAPI, store: Store, settings: Settings, options: ServeOptions) -> None:
-    """Everything that works beside the web application."""
+    """Start the workers beside the web application."""
     ingest, clock = app.state.ingest, app.state.clock
     detector = Detector(store, clock, counted=ingest.counted)
     ingest.woken = detector.wake

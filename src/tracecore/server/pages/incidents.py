@@ -318,7 +318,7 @@ def _deeds(row: IncidentRow) -> list[tuple[str, str, bool]]:
     return [("resolve", "Resolve", True), ("unacknowledge", "Take back", False)]
 
 
-class Line(msgspec.Struct):
+class TimelineRow(msgspec.Struct):
     """A row of the timeline's table."""
 
     when: str
@@ -349,7 +349,8 @@ def _timeline(detail: IncidentDetail, lanes: Lanes, start: int, end: int) -> dic
     zoom = {"lanes": lanes, "start": start or "", "end": end or ""}
     return {
         "timeline": [
-            Line(moment(one.time) if one.timed else "no time", one.who, one.layer, one.role, one.text) for one in rows
+            TimelineRow(moment(one.time) if one.timed else "no time", one.who, one.layer, one.role, one.text)
+            for one in rows
         ],
         "drawing": Markup("".join(timeline_picture(rows, lanes, window))),  # escaped by the drawing
         "lanes": lanes,
