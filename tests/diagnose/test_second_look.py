@@ -146,3 +146,14 @@ def test_settings_of_the_second_look_belong_to_patterns() -> None:
 def test_a_piece_of_a_described_pod(text: str, expected: str | None, tmp_path: Path) -> None:
     (tmp_path / "pod.txt").write_text(text)
     assert root(diagnose([tmp_path])) == expected
+
+
+def test_a_kernel_log_without_host_names(tmp_path: Path) -> None:
+    line = "Mar 21 21:42:01 kernel: NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out\n"
+    (tmp_path / "dmesg.txt").write_text(f"Mar 21 21:41:58 kernel: nvidia 0000:05:00.0: Enabling HDA controller\n{line}")
+    assert root(diagnose([tmp_path])) == "gpu_fault"
+
+
+def test_an_abort_without_a_rank_after_a_watchdog_is_no_crash_of_its_own(tmp_path: Path) -> None:
+    said = answer(tmp_path, train=f"{WATCHDOG.format(4)}Fatal Python error: Aborted\n\nThread 0x00007eff6f28b740:\n")
+    assert root(said) == "nccl_hang"

@@ -301,10 +301,11 @@ def test_another_episode_begins_where_the_run_went_on_between(
         (touch(name="nccl_hang"), touch(), "it is a symptom, and worker_crash is a cause in the same job"),
         (touch(seen(12)), touch(seen(10)), "it came 2 s after worker_crash"),
         (touch(seen(10)), touch(seen(10)),
-         "nothing ties it to what failed, and worker_crash is the more basic failure"),
+         "nothing ties it to what failed, and worker_crash goes first where times do not tell"),
         (touch(seen(12, approximate=True)), touch(seen(10)),
-         "nothing ties it to what failed, and worker_crash is the more basic failure"),
-        (touch(), touch(name="nccl_hang"), "nothing ties it to what failed, and nccl_hang is the more basic failure"),
+         "nothing ties it to what failed, and worker_crash goes first where times do not tell"),
+        (touch(), touch(name="nccl_hang"),
+         "nothing ties it to what failed, and nccl_hang goes first where times do not tell"),
     ],
 )  # fmt: skip
 def test_why_a_verdict_is_not_the_cause(root: Footprint, primary: Footprint, why: str) -> None:

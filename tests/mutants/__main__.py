@@ -105,7 +105,8 @@ class Sample:
             # The test must pass where nothing is changed but everything is done as for the mutation.
             pattern, test, fresh = self._control(entry)
             return trial(module, source, source, pattern, [test] if test else [], LIMIT, fresh=fresh)
-        tests = list(covering.newer)
+        area = mutation.path.removeprefix(f"{SOURCE}/").partition("/")[0]
+        tests = [test for test in covering.newer if _may_notice(test, area, _pattern(mutation))]
         for test in covering.of(mutation.path, mutation.lines):
             seconds += covering.seconds(test)
             if seconds > MOST:
@@ -143,6 +144,12 @@ class Sample:
     def with_result(self, result: str) -> list[str]:
         """Return the descriptions of mutations with this result."""
         return [text for text in map(self.describe, self.chosen) if self.results.get(text) == result]
+
+
+def _may_notice(test: str, area: str, pattern: str) -> bool:
+    """Whether a file of tests is of the same folder, and of no other pattern's."""
+    _, folder, *rest = test.split("/")
+    return folder == area and not (area == "patterns" and len(rest) > 1 and rest[0] != pattern)
 
 
 def _pattern(mutation: Mutation) -> str:
@@ -190,7 +197,7 @@ def main() -> int:
         kept = [line for line in results.read_text(encoding="utf-8").splitlines() if json.loads(line)[1] == KILLED]
         results.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     sample = Sample(chosen, sources, results)
-    preload([f"tests/{folder}" for folder in TESTED])
+    covering.keep(preload([f"tests/{folder}" for folder in TESTED]))
     gc.freeze()
     sample.run(covering, options.jobs)
     killed, survivors = len(sample.with_result(KILLED)), sample.with_result(SURVIVED)

@@ -29,14 +29,26 @@ PYTEST = ("-q", "-x", *(word for name in PLUGINS for word in ("-p", f"no:{name}"
 PASSED, NOTICED, BROKEN = 0, 1, 2
 
 
-def preload(folders: Sequence[str]) -> None:
-    """Import the program and all tests of these folders."""
+class _Collected:
+    """Remembers the ids of all tests."""
+
+    def __init__(self) -> None:
+        self.tests: set[str] = set()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.tests = {item.nodeid for item in items}
+
+
+def preload(folders: Sequence[str]) -> set[str]:
+    """Import the program and all tests of these folders, and return the ids of these tests."""
     read_cases()
+    collected = _Collected()
     quiet = os.open(os.devnull, os.O_WRONLY)
     kept = os.dup(1)
     os.dup2(quiet, 1)
-    pytest.main([*PYTEST, "--collect-only", *folders])
+    pytest.main([*PYTEST, "--collect-only", *folders], plugins=[collected])
     os.dup2(kept, 1)
+    return collected.tests
 
 
 def read_cases() -> None:

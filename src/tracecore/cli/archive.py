@@ -340,7 +340,7 @@ def _sink(place: str | None) -> Iterator[Callable[[dict[str, Any]], None] | None
         return
     from tracecore.cli.tokens import open_store
 
-    store = open_store(place)
+    store = open_store(place, existing=False)
 
     def put(document: dict[str, Any]) -> None:
         store.put_diagnosis(document, time.time_ns(), origin="archive")

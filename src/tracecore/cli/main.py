@@ -36,7 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "incidents": ("tracecore.cli.incidents", "List, show, acknowledge, resolve and note incidents."),
     "nodes": ("tracecore.cli.nodes", "List nodes, and show one with its history."),
     "backup": ("tracecore.cli.backup", "Copy the server's SQLite database while it is used."),
-    "tokens": ("tracecore.cli.tokens", "API tokens: make, list, revoke."),
+    "tokens": ("tracecore.cli.tokens", "API tokens: create, list, revoke."),
     "validate": ("tracecore.cli.validate", "Check an agent configuration."),
     "completion": ("tracecore.cli.completion", "Print the completion script of bash, zsh or fish."),
     "components": ("tracecore.cli.components", "Receivers, processors, exporters, extensions, with their options."),

@@ -122,15 +122,18 @@ def test(names: Sequence[str], update: bool, as_json: bool, verbose: bool) -> in
 def lint(names: Sequence[str], as_json: bool) -> int:
     """Check what holds for every pattern: ids, schemas, falsifiers, runbooks, cases, attributes, settings.
 
+    It runs no cases: `patterns test` does.
+
     Example: tracecore patterns lint
     """
     import msgspec
 
-    from tracecore.patterns import types
+    from tracecore.patterns import PATTERNS, types
     from tracecore.patterns.lint import lint as run
+    from tracecore.patterns.lint import unlisted
 
     kinds = [_named(name) for name in names] or list(types())
-    findings = run(kinds)
+    findings = [*run(kinds), *(() if names else unlisted(PATTERNS))]
     if as_json:
         _print_json([msgspec.to_builtins(finding) for finding in findings])
     for finding in findings if not as_json else ():

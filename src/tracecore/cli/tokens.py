@@ -17,7 +17,7 @@ _database = click.option("--database", metavar="FILE|URL", help="As for `traceco
 
 @click.group(cls=CommandGroup)
 def command() -> None:
-    """API tokens for agents, programs and people: make, list, revoke. Works on the database itself.
+    """API tokens for agents, programs and people: create, list, revoke. Works on the database itself.
 
     Example: tracecore tokens create --scope ingest node-agents
     """
@@ -37,17 +37,19 @@ def command() -> None:
 @click.option("--tenant", default="", help="Sees and sends this tenant's incidents only.")
 @_database
 def create(name: str, scopes: tuple[str, ...], days: int | None, tenant: str, database: str | None) -> None:
-    """Make a token and print it. It is shown once.
+    """Create a token and print it. It is shown once.
 
     Example: tracecore tokens create --scope read --days 30 dashboard
     """
     now = time.time_ns()
-    store = open_store(database)
+    store = open_store(database, existing=False)
     expires = None if days is None else now + days * 86_400 * 10**9
     _, text = store.tokens.create(name, scopes, who="command line", now=now, expires_at=expires, tenant=tenant)
     store.people.record("command line", "token", name, now)
+    place = store.database.engine.url.render_as_string(hide_password=True)
     store.close()
     click.echo(text)
+    click.echo(f"kept in {place.removeprefix('sqlite:///')}; a server on another database does not know it", err=True)
 
 
 @command.command("list")
@@ -87,12 +89,16 @@ def revoke(id: str, database: str | None) -> None:
         raise click.ClickException(f"there is no token {id}")
 
 
-def open_store(database: str | None) -> Store:
-    """The store of this machine."""
+def open_store(database: str | None, *, existing: bool = True) -> Store:
+    """Open the store of this machine.
+
+    Args:
+        existing: refuse an SQLite file that is not there.
+    """
     with needs_extra("server"):
         from tracecore.store.database import StoreError, default_url
         from tracecore.store.store import Store
     try:
-        return Store.open(database or default_url())
+        return Store.open(database or default_url(), existing=existing)
     except StoreError as error:
         raise click.ClickException(str(error)) from None

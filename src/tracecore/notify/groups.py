@@ -133,6 +133,17 @@ def members(connection: Connection, group: int) -> list[Row[Any]]:
     ]
 
 
+def keep_reasons(connection: Connection, group: int, rows: Iterable[Row[Any]], reasons: dict[int, str]) -> None:
+    """Write down why incidents of a group are not told, or that nothing keeps them back any longer."""
+    for row in rows:
+        if row.incident in reasons and (row.suppressed or "") != reasons[row.incident]:
+            connection.execute(
+                update(notification_members)
+                .where(_MEMBERS.notification_group == group, _MEMBERS.incident == row.incident)
+                .values(suppressed=reasons[row.incident])
+            )
+
+
 def route_of(config: Config, path: str, receiver: str) -> Route:
     """A group's route; where the configuration has changed, the first one of its receiver, or the root."""
     routes = [*config.route.walk()]

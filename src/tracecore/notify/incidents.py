@@ -20,6 +20,7 @@ CHUNK: Final = 500
 #: Lines of evidence that a message quotes, and characters of each.
 LINES: Final = 2
 MAX_LINE: Final = 300
+_TRACEBACK: Final = "Traceback (most recent call last)"
 _PLACES: Final = msgspec.json.Decoder(dict[str, list[str]])
 _DOCUMENT: Final = msgspec.json.Decoder(dict[str, Any])
 _LINES: Final = msgspec.json.Decoder(list[str])
@@ -105,7 +106,7 @@ def _known(row: Row[Any], config: Config, lines: list[str]) -> KnownIncident:
 
 
 def _quoted(connection: Connection, numbers: list[int]) -> dict[int, list[str]]:
-    """The first lines of evidence of each incident; where no line was sent, what the evidence says."""
+    """Return the lines to quote for each incident; where no line was sent, what the evidence says."""
     found: dict[int, list[str]] = {}
     for begin in range(0, len(numbers), CHUNK):
         query = (
@@ -115,11 +116,28 @@ def _quoted(connection: Connection, numbers: list[int]) -> dict[int, list[str]]:
         )
         said: dict[int, list[str]] = {}
         for number, text, lines in connection.execute(query):
-            found.setdefault(number, []).extend(_LINES.decode(lines or "[]"))
+            found.setdefault(number, []).extend(_telling(_LINES.decode(lines or "[]")))
             said.setdefault(number, []).append(text)
         for number, texts in said.items():
             found[number] = (found[number] or texts)[:LINES]
     return found
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """Shorten a traceback to its error and the frame that raised it; other lines stay."""
+    column = max((line.find(_TRACEBACK) for line in lines), default=-1)
+    if column < 0:
+        return lines
+    # Every line can have a prefix, `[rank2]: `; what an exception says begins where the header begins.
+    bare = [line[column:] for line in lines]
+    frame = max((place for place, line in enumerate(bare) if line.lstrip().startswith('File "')), default=-1)
+    raised = [
+        place
+        for place, line in enumerate(bare)
+        if place > frame and line[:1].strip() and not line.startswith(_TRACEBACK) and line.strip(" ^~")
+    ]
+    kept = [place for place in (frame, *raised[:1]) if place >= 0]
+    return [lines[place] for place in kept] or lines
 
 
 def _where(places: dict[str, list[str]]) -> str:

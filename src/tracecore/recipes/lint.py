@@ -278,6 +278,7 @@ def main() -> int:
     problems = lint([directory() / name for name in shipped], documented)
     for problem in problems:
         print(problem, file=sys.stderr)
+    print(f"{len(shipped)} recipes, {len(problems)} problems", file=sys.stderr)
     return 1 if problems else 0
 
 

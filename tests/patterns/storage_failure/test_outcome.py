@@ -143,6 +143,10 @@ def test_the_most_telling_harm_of_an_error(met: Fact, facts: list[Fact], harm: i
         (LASTING, [step(109)], False),
         (LASTING, [step(110)], False),
         (LASTING, [step(111, line=1)], True),
+        (LASTING, [step(110 + REACH, line=1)], True),
+        (LASTING, [step(111 + REACH, line=1)], False),
+        (LASTING, [step(105, line=1), step(106, 2, line=2)], False),
+        (LASTING, [step(105, rank=1, file="rank1.log")], False),
         # Two steps of one file.
         (error(), [step(101), step(102, 2)], True),
         (error(), [step(101, None), step(102, None)], False),
@@ -170,6 +174,8 @@ def test_the_most_telling_harm_of_an_error(met: Fact, facts: list[Fact], harm: i
         (error(device="sda"), [error(101, error="recovered", device="sda")], True),
         (error(device="sda"), [error(101, error="recovered", device="sdb")], False),
         (error(device="sda"), [error(99, error="recovered", device="sda")], False),
+        (error(device="sda", last_time=ns(110)), [error(105, error="recovered", device="sda")], False),
+        (error(device="sda", last_time=ns(110)), [error(110, error="recovered", device="sda")], True),
         (error(device="sda"), [error(101 + REACH, error="recovered", device="sda")], False),
         # The run ended well.
         (error(), [made(RunFinished, 101)], True),
@@ -188,6 +194,8 @@ def test_the_most_telling_harm_of_an_error(met: Fact, facts: list[Fact], harm: i
         (error(retried=True), [step(101, rank=1, file="rank1.log", job="other")], False),
         (error(retried=True), [step(100, rank=1, file="rank1.log")], False),
         (error(retried=True), [step(99), step(101), step(102)], False),
+        (error(retried=True, count=2, last_time=ns(110)), [step(105, rank=1, file="rank1.log")], False),
+        (error(retried=True, count=2, last_time=ns(110)), [step(111, rank=1, file="rank1.log")], True),
     ],
 )
 def test_an_error_is_overcome_by_what_follows_it_in_its_process(met: Fact, facts: list[Fact], overcome: bool) -> None:

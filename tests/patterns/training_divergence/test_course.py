@@ -139,7 +139,7 @@ def test_only_so_many_reports_count_for_the_median() -> None:
 
 
 def course(*reports: Report) -> Course:
-    made = Course(2, 10.0, 3, 100)
+    made = Course(2, 10.0, 3, 3, 100)
     for report in reports:
         made.add(report)
     return made
@@ -182,7 +182,7 @@ def test_the_last_good_loss_is_the_one_just_before() -> None:
 
 
 def courses(*reports: Report) -> Courses:
-    made = Courses(1, 10.0, 3, 100)
+    made = Courses(1, 10.0, 3, 3, 100)
     made.take(reports)
     return made
 

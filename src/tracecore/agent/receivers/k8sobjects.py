@@ -291,7 +291,7 @@ class K8sObjects:
         return api.connect(self.options.auth_type, self.options.context)
 
     def tell(self, feed: str, wrong: str) -> None:
-        """Return the problem with a feed; None if all is well."""
+        """Note what is wrong with a feed, or with an empty text that nothing is, and report it."""
         with self._lock:
             if wrong:
                 self._wrong[feed] = wrong

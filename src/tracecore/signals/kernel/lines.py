@@ -119,6 +119,9 @@ def _syslog(
     work: bool, raw: bytes, end: int, time: bytes, host: bytes, program: bytes, pid: bytes | None
 ) -> UnwrappedLine:
     text = raw[end:]
+    if host == b"kernel:":
+        # journalctl --no-hostname: the line's own first word stood where the program stands.
+        text, program, host = raw[raw.index(b" kernel: ") + len(b" kernel: ") :], b"kernel", b""
     if program == b"kernel" and (match := UPTIME.match(text)):
         text = text[match.end() :]
     name = program.rsplit(b"/", 1)[-1].decode("utf-8", "replace")

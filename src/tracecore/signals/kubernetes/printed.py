@@ -205,9 +205,10 @@ FRAGMENT = re2.compile(
     rb"|Reason:\s+(?:Evicted|OOMKilled|Error|StartError|ContainerCannotRun|ContainerStatusUnknown)\s*$"
     rb"|Type\s+Reason\s+Age\s+From\s+Message\s*$)|\bThe node (?:was low on resource: |had condition: \[)"
 )
-#: Its first line: a field, the heading of a table, or the kubelet's own words.
+#: Its first line: a field, the heading of a table, a line of a component's log, or the kubelet's own words.
 FRAGMENT_BEGINS = re2.compile(
-    rb"^\s*(?:[A-Z][A-Za-z ]{1,24}:(?:\s|$)|Type\s+Reason\s|(?:[^\n]*\n)?[^\n]*\bThe node (?:was low|had condition))"
+    rb"^\s*(?:[A-Z][A-Za-z ]{1,24}:(?:\s|$)|Type\s+Reason\s|[IWE]\d{4} \d\d:"
+    rb"|(?:[^\n]*\n)?[^\n]*\bThe node (?:was low|had condition))"
 )
 _OF_STATE = frozenset({"Reason", "Message", "Exit Code", "Signal", "Started", "Finished"})
 
