@@ -168,7 +168,7 @@ def test_time_intervals(interval: TimeInterval, time: str, holds: bool) -> None:
         ("receivers: [{name: a, pagerduty_configs: [{}]}]\nroute: {receiver: a}\n", "(or routing_key_file) is missing"),
         (
             "receivers: [{name: a, webhook_configs: [{url_file: /nonexistent}]}]\nroute: {receiver: a}\n",
-            "cannot read it",
+            "cannot read /nonexistent: No such file or directory",
         ),
         (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ incidents[0].headline '}\n", "the template"),
         (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ ().__class__.__mro__ }}'}\n", "the template"),

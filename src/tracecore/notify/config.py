@@ -210,9 +210,9 @@ def _secret(entry: dict[str, At], name: str) -> str | None:
         with open(at.text(), encoding="utf-8") as file:
             text = file.read(10_000).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise at.error(f"cannot read it: {getattr(error, 'strerror', None) or error}") from None
+        raise at.error(f"cannot read {at.text()}: {getattr(error, 'strerror', None) or error}") from None
     if not text:
-        raise at.error("the file is empty")
+        raise at.error(f"{at.text()} is empty")
     return text
 
 

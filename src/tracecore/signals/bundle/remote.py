@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, Final, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+import re2
 
 from tracecore.signals import stamps
 from tracecore.signals.bundle import archive
@@ -120,8 +121,10 @@ def _system(url: str) -> tuple[Any, str]:
     try:
         system, root = url_to_fs(url)
     except ImportError as error:
-        # fsspec names the package that knows the protocol.
-        raise RemoteError(f"{url}: {str(error).rstrip('.')}, with pip, beside tracecore") from None
+        # fsspec names the package that knows the protocol: "Install s3fs to access S3".
+        package = re2.match(r"(?:Please )?[Ii]nstall ([\w.-]+) (?:to|for) ", str(error))
+        how = f"pip install {package.group(1)}" if package else str(error).rstrip(".")
+        raise RemoteError(f"{url}: this protocol needs another package: {how}") from None
     except ValueError as error:
         raise RemoteError(f"{url}: {str(error).lower()}") from None
     except Exception as error:
