@@ -340,7 +340,12 @@ class _Assembly:
 
     def _resolved(self, stamp: Stamp) -> int:
         """Complete a year or a date from the line before, and the first time from the bundle's end."""
-        return stamp.resolve_before(self._clock.latest) if self._time is None else stamp.resolve(self._time)
+        return self._from_end(stamp) if self._time is None else stamp.resolve(self._time)
+
+    def _from_end(self, stamp: Stamp) -> int:
+        # A complete time may be of something else than the end; without any, nothing is after the bundle's last line.
+        end = self._clock.latest
+        return stamp.resolve(end) if self._clock.exact else stamp.resolve_before(end)
 
     def _fits(self, time: int) -> bool:
         """Whether a line can be of this time: not long before the line above, nor after the end of the bundle."""
@@ -373,7 +378,7 @@ class _Assembly:
     def _anchor(self, offset: int) -> int:
         """A time for a line of a stream that has had none so far: one nanosecond a byte, and never out of order."""
         if self._stream.first_stamp is not None:
-            first = self._stream.first_stamp.resolve_before(self._clock.latest)
+            first = self._from_end(self._stream.first_stamp)
             return first - (1 << 40) + offset if offset > 1 << 30 else first - (1 << 30) + offset
         if self._size is None:
             self._size = measure(self._stream)
