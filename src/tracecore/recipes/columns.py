@@ -159,7 +159,7 @@ class Progress(NamedTuple):
     lane: Array
 
     def some(self, where: Array | Flags) -> Progress:
-        """Those in some places."""
+        """Return the lines at these places."""
         line, variant, step, time, who, lane = self
         return Progress(line[where], variant[where], step[where], time[where], who[where], lane[where])
 

@@ -16,7 +16,7 @@ from tracecore.recipes.columns import HIDDEN, Array, Lines
 from tracecore.recipes.shapes import DIGITS
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.multiline import CONTINUES
-from tracecore.signals.logs.selector import ALWAYS, Report
+from tracecore.signals.logs.selector import ALWAYS, LoneLine
 
 #: The same event is handed on so many times in full.
 FIRST: Final = 8
@@ -55,9 +55,9 @@ class Repeats:
         keys: Sequence[bytes],
         masked: Mapping[int, bytes],
         said: Lines,
-        row: Callable[[int], Report],
+        row: Callable[[int], LoneLine],
         others: Collection[int],
-    ) -> tuple[list[int], list[Report]]:
+    ) -> tuple[list[int], list[LoneLine]]:
         """Events of a block that are handed on, and reports that stand for all others.
 
         Args:

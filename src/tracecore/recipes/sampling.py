@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Final
 
-from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.database import ScanDatabase
 from tracecore.ottl.planner.selection import Selector, plain
 from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
 from tracecore.recipes.known_shapes import Shapes
@@ -26,7 +26,7 @@ from tracecore.recipes.repeats import Repeats, sampled
 from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
-from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Picked, Report
+from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, LoneLine, Picked
 
 #: Seconds of a pause, and between lines that are handed on in any case (the first that gives no more than so many
 #: lines of a block). Stalls are looked for from 60 s on: of a stream that goes on for ever, a pause and the
@@ -74,8 +74,8 @@ class Sampler:
     def __init__(
         self,
         events: Selector,
-        progress: Database,
-        effects: Database | None,
+        progress: ScanDatabase,
+        effects: ScanDatabase | None,
         shapes: Shapes,
         mask: Mask,
         event_mask: Mask,
@@ -129,11 +129,11 @@ class Sampler:
             found = found.joined(more)
         newlines = lines.newlines()
 
-        def row(line: int) -> Report:
+        def row(line: int) -> LoneLine:
             start = int(lines.starts[line])
-            return Report(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
+            return LoneLine(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
 
-        reports: list[Report] = []
+        reports: list[LoneLine] = []
         listed = events.tolist()
         masked = self._masked(said, self._repeats.open(listed, keys))
         news = [line for line in self._repeats.news(keys, masked, settle=self._live) if line not in cut]
@@ -171,7 +171,7 @@ class Sampler:
         positions = np.minimum(lines.ends[chosen], len(block.data) - 1).tolist() if len(chosen) else []
         return Picked(positions, newlines, reports, len(newlines))
 
-    def finish(self) -> Sequence[Report]:
+    def finish(self) -> Sequence[LoneLine]:
         """Return the lines still kept back: of each lane the line that stands for others, and the last ones."""
         return self._lanes.close(self._end - RECENT)
 
@@ -186,7 +186,7 @@ class Sampler:
         return self._size is not None and block.offset + len(block.data) < self._size - RECENT
 
     def _true(self, lines: Lines, events: Array) -> Array:
-        """Those that are events, and not only look like one; what opens a block of lines always is."""
+        """Return the lines that are events and do not only look like one; the opening line of a block always is."""
         chosen = []
         for line in events.tolist():
             raw = lines.raw(line)
@@ -213,7 +213,7 @@ class Sampler:
         return found._replace(line=which[found.line]), which[wrong]
 
     def _worded(self, said: Lines, which: Array, keys: list[bytes] | None = None) -> Array:
-        """Those of some lines that have a word of progress.
+        """Return the lines that have a word of progress.
 
         Args:
             said: what all lines say.
@@ -357,7 +357,7 @@ class Sampler:
         return cut, rest
 
 
-def _offset(report: Report) -> int:
+def _offset(report: LoneLine) -> int:
     return report.offset
 
 
@@ -380,7 +380,7 @@ def _is_ruler(raw: bytes) -> bool:
     return b"====================" in raw or b"********************" in raw
 
 
-def _matching(database: Database, said: Lines, which: Array) -> Flags:
+def _matching(database: ScanDatabase, said: Lines, which: Array) -> Flags:
     """Return in which of some lines something is found."""
     found = np.zeros(len(which), np.bool_)
     if len(which):

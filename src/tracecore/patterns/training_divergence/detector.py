@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["explicit", "non_finite", "exploding"]
 
 MEASURES = ("loss", "grad_norm")
+#: Steps in which a loss scaler halves its scale until gradients are finite.
+FIRST_STEPS = 16
 #: Of several findings of one attempt the surest is told, then the earliest.
 SUREST: dict[Kind, int] = {"explicit": 0, "non_finite": 0, "exploding": 2}
 
@@ -33,13 +35,16 @@ class Config(Settings, frozen=True, kw_only=True):
         window: how far apart the reports may be that are one story; as far back a running median looks.
         reports: consecutive reports of a loss that is not finite.
         factor: how many times the running median is an explosion.
-        persist: consecutive reports it must last; as many of a gradient that is not finite are believed.
+        persist: consecutive reports it must last.
+        gradients: consecutive reports of a gradient that is not finite; fewer than `persist` only where no finite one
+            follows, and not in the first steps, in which a loss scaler looks for its scale.
     """
 
     window: Duration = HOUR
     reports: Count = 2
     factor: Factor = 10.0
     persist: Count = 5
+    gradients: Count = 5
 
 
 class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
@@ -176,7 +181,7 @@ class TrainingDivergence(Pattern[Config]):
         if not self._possible(window):
             return []
         config = self.config
-        courses = Courses(config.reports, config.factor, config.persist, config.window)
+        courses = Courses(config.reports, config.factor, config.persist, config.gradients, config.window)
         courses.take((*window.of(Progress), *window.of(NonFinite)))
         found: list[Verdict] = []
         for number in sorted(courses.attempts):
@@ -199,7 +204,7 @@ class TrainingDivergence(Pattern[Config]):
             return False
         series = window.grouped(NonFinite, _series)
         return any(value.explicit for value in window.of(NonFinite)) or any(
-            len(values) >= (self.config.persist if gradients else self.config.reports)
+            len(values) >= (self.config.gradients if gradients else self.config.reports)
             for (_, _, gradients), values in series.items()
         )
 
@@ -232,6 +237,9 @@ class TrainingDivergence(Pattern[Config]):
             for streak in course.streaks:
                 if streak.found is not None:
                     run, finite = streak.found
+                    short = run[0].what in GRADIENTS and len(run) < self.config.persist
+                    if short and (streak.recovered or (finite is None and (run[0].step or FIRST_STEPS) < FIRST_STEPS)):
+                        continue
                     yield verdict("non_finite", run[0].what, run, finite)
             for surge, what in zip(course.surges, MEASURES, strict=True):
                 if surge.found is not None:

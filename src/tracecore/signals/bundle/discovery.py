@@ -19,7 +19,7 @@ from typing import BinaryIO, TypedDict
 import msgspec
 
 from tracecore.signals.bundle import archive, exports, identity, ordinals, remote
-from tracecore.signals.bundle.archive import Limits, Opener
+from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.opening import (
     GIVEN,
     aside,
@@ -119,7 +119,7 @@ class Bundle(msgspec.Struct, kw_only=True):
 
 
 def discover(
-    paths: Sequence[str | Path], limits: Limits | None = None, now: int | None = None, *, redact: bool = True
+    paths: Sequence[str | Path], limits: BundleLimits | None = None, now: int | None = None, *, redact: bool = True
 ) -> Bundle:
     """Finds and recognises every file under these paths.
 
@@ -133,7 +133,7 @@ def discover(
         FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
         remote.RemoteError: a URL cannot be read.
     """
-    search = _Search(limits or Limits(), now, redact=redact)
+    search = _Search(limits or BundleLimits(), now, redact=redact)
     for path in sorted({remote.local(os.fspath(path)) for path in paths}):
         if remote.is_url(path):
             search.remote(path)
@@ -149,7 +149,7 @@ def discover(
 
 
 class _Search:
-    def __init__(self, limits: Limits, now: int | None = None, *, redact: bool = True) -> None:
+    def __init__(self, limits: BundleLimits, now: int | None = None, *, redact: bool = True) -> None:
         self.limits = limits
         self.redact = redact
         self.streams: list[Stream] = []
