@@ -113,8 +113,9 @@ class Covering:
         return self._lines[path]
 
     def keep(self, tests: set[str]) -> None:
-        """Forget recorded tests that are not among these: they were deleted or renamed since."""
-        self._durations = {test: seconds for test, seconds in self._durations.items() if test in tests}
+        """Forget recorded tests that are not among these, or that pytest does not find by an id with a backslash."""
+        found = {test for test in tests if "\\" not in test}
+        self._durations = {test: seconds for test, seconds in self._durations.items() if test in found}
 
     def seconds(self, test: str) -> float:
         """Return how long this test took."""
