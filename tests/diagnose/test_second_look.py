@@ -29,6 +29,8 @@ COMPLAINTS = [
     "E1116 11:02:41.118 driver.go:88] cannot bind the allocation to a device",
     "tool: symbol lookup error: libfoo.so: undefined symbol: bar",
     "launcher: worker 3 exited with exit code 4",
+    'exec: "train": executable file not found in $PATH',
+    "403 Client Error. (Request ID: Root=1-6629a4c2)",
 ]
 
 

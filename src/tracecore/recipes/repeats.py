@@ -40,19 +40,19 @@ class Repeats:
         #: Kinds of which all that comes is thinned, by the keys of their lines.
         self._settled: dict[bytes, bytes] = {}
 
-    def open(self, events: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+    def open(self, events: Sequence[int], keys: Mapping[int, bytes]) -> list[int]:
         """Events of which it has to be known what they say.
 
         Args:
             events: lines.
-            keys: of all lines, each what is left of it without digits and the like.
+            keys: of each, what is left of it without digits and the like.
         """
         return [line for line in events if keys[line] not in self._settled]
 
     def thin(
         self,
         events: Sequence[int],
-        keys: Sequence[bytes],
+        keys: Mapping[int, bytes],
         masked: Mapping[int, bytes],
         said: Lines,
         row: Callable[[int], LoneLine],
@@ -98,7 +98,7 @@ class Repeats:
             reports.append(row(last))
         return kept, reports
 
-    def news(self, keys: Sequence[bytes], masked: Mapping[int, bytes], *, settle: bool) -> list[int]:
+    def news(self, keys: Mapping[int, bytes], masked: Mapping[int, bytes], *, settle: bool) -> list[int]:
         """Events of which there were not many like it.
 
         Args:

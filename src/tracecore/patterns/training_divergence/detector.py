@@ -10,7 +10,6 @@ from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, rfc3339
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.spread import Spread
 from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
 
 if TYPE_CHECKING:
@@ -194,11 +193,16 @@ class TrainingDivergence(Pattern[Config]):
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
+        factor, persist = self.config.factor, self.config.persist
         reports = window.of(Progress)
-        losses = Spread([report.loss for report in reports if report.loss is not None])
-        norms = Spread([report.grad_norm for report in reports if report.grad_norm is not None])
-        for spread in (losses, norms):
-            if spread and (spread.odd or not spread.high < self.config.factor * spread.low):
+        losses = [report.loss for report in reports if report.loss is not None]
+        norms = [report.grad_norm for report in reports if report.grad_norm is not None]
+        for values in (losses, norms):
+            if (total := sum(values)) != total:
+                return True  # one is not a number
+            values.sort()
+            # An explosion needs `persist` values of `factor` times the median of as many; half of these are no larger.
+            if len(values) >= 2 * persist and not values[-persist] < factor * values[(persist - 1) // 2]:
                 return True
         if not window.of(NonFinite):
             return False

@@ -26,6 +26,8 @@ from tracecore.signals.stream import Clock, Counters, Stream
 MAX_FOREIGN = 400
 #: Bytes of the line above a traceback that are looked at.
 ABOVE = 1024
+#: Bytes above a line without a time that are looked at first.
+NEAR = 1024
 #: After so many looks in vain a stream is taken to have no times.
 MAX_LOOKS = 64
 
@@ -363,13 +365,15 @@ class _Assembly:
         above = data[max(0, position - reach) : position]
         if len(above) < reach:
             above = self._tail[len(self._tail) - min(reach - len(above), len(self._tail)) :] + above
-        if not self._stream.format.startswith(("cri", "docker")) and not _STARTS.search(above):
-            return None
-        lines = above.replace(b"\r", b"\n").split(b"\n")
-        for raw in reversed(lines[1:] if reach == LOOK_BACK else lines):
-            if raw:
-                line = self._dialect(raw)
-                stamp = line.stamp or stamps.find(line.text)
+        stamped = self._stream.format.startswith(("cri", "docker"))
+        # The nearest lines first: most often one of them has a time.
+        for part in (above[-NEAR:], above) if len(above) > NEAR else (above,):
+            if not stamped and not _STARTS.search(part):
+                continue
+            lines = part.replace(b"\r", b"\n").split(b"\n")
+            for raw in reversed(lines[1:] if len(part) in (NEAR, LOOK_BACK) else lines):
+                line = self._dialect(raw) if raw else None
+                stamp = None if line is None else line.stamp or stamps.find(line.text)
                 if stamp is not None:
                     return stamp
         return None
