@@ -78,6 +78,7 @@ def test_lines_far_below_it_say_the_same(line: str, tmp_path: Path) -> None:
         "host:1:2 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
         "(autoscaler +1m2s) Error: No available node types can fulfill resource request {'GPU': 8.0}",
         "if error: raise ValueError(error)",
+        "frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x9d (0x7f25 in /opt/torch/lib/libc10.so)",
     ],
 )
 def test_what_is_no_complaint(line: str, tmp_path: Path) -> None:
