@@ -55,6 +55,11 @@ _REPORTS = 32
 #: What tells how a process, a container or a job ended, from outside.
 _ENDINGS = (ExitStatus, SlurmState, ContainerTerminated)
 _FATAL = (LauncherFailure, FatalSignal, RendezvousFailure)
+#: What tells by itself how an attempt goes or ended.
+_COURSE = (
+    *_ENDINGS, *_FATAL, CheckpointPhase, ExceptionRaised, GroupProgress, NcclError, Progress, RunFinished,
+    StackPrinted, StepStalled, WatchdogReport,
+)  # fmt: skip
 #: What tells of the links, ports and connections between ranks.
 _TRANSPORT = (LinkState, PortState, NcclError, NicError, NvlinkRate, Sxid)
 
@@ -199,6 +204,11 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
     return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
+
+
+def is_passing(fact: Fact) -> bool:
+    """Whether a fact says nothing about a run that made steps long after it."""
+    return not fact.approximate and not isinstance(fact, _COURSE)
 
 
 def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:
