@@ -154,15 +154,16 @@ class SilentDataCorruption(Pattern[Config]):
 
     def _low(self, counters: Counters, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
         baselines = grouped(evaluations, _observed)
-        low: int | None = None
+        #: The attempt whose evaluations are low; -1 where they are not.
+        low = -1
         for evaluation in evaluations:
             drop = drop_of(evaluation)
             if drop is None:
                 continue
             if drop < self.config.drop or not self._comparable(evaluation, baselines):
-                low = None
+                low = -1
                 continue
-            if low == evaluation.attempt:
+            if evaluation.attempt <= low:
                 continue
             counter, rises, skew = counters.during(evaluation, self.config.memory)
             if counter is not None or drop >= 2 * self.config.drop:
