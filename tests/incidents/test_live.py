@@ -18,7 +18,7 @@ from tracecore.engine.emission import Emission
 from tracecore.engine.engine import LATENESS, Engine
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
-from tracecore.facts.host import Heartbeat, HostEvent
+from tracecore.facts.host import Heartbeat, HostEvent, SlurmState
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExitStatus
 from tracecore.facts.storage import StorageError
@@ -811,3 +811,20 @@ def test_what_is_near_an_incident_is_not_left_behind() -> None:
     held = sorted((fact.time - T0) // SECOND for fact in job.facts.values())
     assert held[:12] == [*range(0, 3600, 300)]
     assert len(held) < 40
+
+
+def test_what_a_scheduler_says_before_a_restart_is_not_about_the_next_attempt() -> None:
+    """A job that runs again does not make the scheduler's word about its lost node a second incident."""
+    lost = verdict("host_lost", 8, seen(8, node="n1"), nodes=["n1"])
+    state = SlurmState(time=T0 + 95 * SECOND, source=Source("slurm", 1), job="a", node="n0", state="NODE_FAIL")
+    story = Story()
+    story.at(10, *of_job("a", "n1", steps(1, 2)), said=[lost])
+    story.at(96, state)
+    for second in (301, 308, 315):
+        upload = StorageError(
+            time=T0 + second * SECOND, source=Source("log", second), attempt=1, error="timeout", retried=True
+        )
+        story.at(second + 1, *of_job("a", "n1", [upload]))
+    story.at(401, *of_job("a", "n1", steps(320, 400, attempt=1)))
+    assert len({update.id for update in story.told}) == 1
+    assert story.told[-1].state == "resolved"

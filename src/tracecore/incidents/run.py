@@ -186,9 +186,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
         _take(attempts[key], fact)
     for fact in endings:
         job = fact.job or default
-        mine = [number for name, number in attempts if name == job]
-        # An observer outside the job sees the end of the last attempt.
-        number = max(mine, default=0) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
+        number = _last_by(fact, job, attempts) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
     for attempt in attempts.values():
         if len(names) <= 1:
@@ -204,6 +202,13 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
     return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
+
+
+def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:
+    """Return the attempt whose end an observer outside the job saw: the last one that had begun by then."""
+    mine = [attempt for (name, _), attempt in attempts.items() if name == job]
+    begun = [a for a in mine if fact.approximate or not a.timed or a.first <= fact.end]
+    return max((attempt.number for attempt in begun or mine), default=0)
 
 
 def is_passing(fact: Fact) -> bool:
