@@ -205,9 +205,13 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
 
 
 def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:
-    """Return the attempt whose end an observer outside the job saw: the last one that had begun by then."""
+    """Return the attempt whose end an observer outside the job saw: the last one.
+
+    A scheduler says it when it happens, so of those that had begun by then; statuses are often written down at the end.
+    """
     mine = [attempt for (name, _), attempt in attempts.items() if name == job]
-    begun = [a for a in mine if fact.approximate or not a.timed or a.first <= fact.end]
+    known = isinstance(fact, SlurmState) and not fact.approximate
+    begun = [attempt for attempt in mine if not known or not attempt.timed or attempt.first <= fact.end]
     return max((attempt.number for attempt in begun or mine), default=0)
 
 

@@ -127,8 +127,9 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
 class SilentDataCorruption(Pattern[Config]):
     """Accuracy below its baseline, with a corruption counter that rose while the job ran; or far below it alone.
 
-    Accuracies on different data or of different checkpoints are not compared. Evaluations of one attempt
-    that are low one after the other are one episode. One window holds all jobs: exporters know the node of a counter, seldom the job.
+    Accuracies on different data or of different checkpoints are not compared. Evaluations of one
+    attempt that are low one after the other are one episode. One window holds all jobs: exporters know the node of a
+    counter, seldom the job.
     """
 
     id = "13"
