@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
@@ -15,7 +14,7 @@ from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Fraction, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import gpu_keys, namespace, pod_name
-from tracecore.patterns.timeline import Changes, grouped, in_order
+from tracecore.patterns.timeline import Changes, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -183,24 +182,17 @@ class CudaOomPattern(Pattern[Config]):
         return list(self._judge(window))
 
     def _judge(self, window: Window) -> Iterator[Verdict]:
-        ooms: Sequence[Oom] = in_order(window.of(CudaOom), window.of(CudaOomUnmeasured))
+        ooms = self._fatal(window)
+        if not ooms:
+            return
         samples = window.of(FramebufferSample)
         frees = Samples(sample for sample in samples if sample.free_bytes is not None)
         totals = Samples(sample for sample in samples if sample.total_bytes is not None)
         nodes = None if window.key[0] else Nodes(samples)
-        reports = window.of(Progress)
-        steps = Steps(reports[bisect_left(reports, ooms[0].time, key=_time) :] if ooms else ())
-        last: dict[tuple[object, ...], int] = {}
         for oom in ooms:
-            who = (oom.node, oom.pod, oom.rank, oom.ordinal, oom.attempt)
-            oldest, before, end = oom.time - self.config.window, last.get(who), oom.end
-            last[who] = end if before is None or before < end else before
-            repeated = before is not None and before >= oldest
-            if repeated or not _said_here(window, oom) or steps.go_on(oom, self.config.recovery):
-                continue
             free = total = None
             if samples:
-                newest = oom.time + self.config.window
+                oldest, newest = oom.time - self.config.window, oom.time + self.config.window
                 if nodes is None or not nodes.several(oldest, newest):
                     free = None if _line(oom, "free_bytes") is not None else frees.near(oom.time, oldest, newest)
                     total = None if _line(oom, "total_bytes") is not None else totals.near(oom.time, oldest, newest)
@@ -215,6 +207,21 @@ class CudaOomPattern(Pattern[Config]):
                 free=free,
                 total=total,
             )
+
+    def _fatal(self, window: Window) -> list[Oom]:
+        """Return the failures that are judged in this window and that their process did not survive, in order."""
+        steps = Steps(window)
+        last: dict[tuple[object, ...], int] = {}
+        fatal: list[Oom] = []
+        ooms: Sequence[Oom] = in_order(window.of(CudaOom), window.of(CudaOomUnmeasured))
+        for oom in ooms:
+            who = (oom.node, oom.pod, oom.rank, oom.ordinal, oom.attempt)
+            before, end = last.get(who), oom.end
+            last[who] = end if before is None or before < end else before
+            repeated = before is not None and before >= oom.time - self.config.window
+            if not repeated and _said_here(window, oom) and not steps.go_on(oom, self.config.recovery):
+                fatal.append(oom)
+        return fatal
 
     def _kind(self, oom: Oom, free: int | None, total: int | None) -> Kind:
         if not isinstance(oom, CudaOom) or total is None:
@@ -272,30 +279,27 @@ class Nodes:
 class Steps:
     """Reports of progress by process, for the question whether one goes on."""
 
-    def __init__(self, reports: Sequence[Progress]) -> None:
-        self._made = [report for report in reports if report.step is not None]
-        self._reports = grouped(self._made, _process)
+    def __init__(self, window: Window) -> None:
+        self._window = window
         self._changes: dict[tuple[object, ...], Changes] = {}
-
-    @cached_property
-    def _lines(self) -> dict[tuple[object, ...], list[Progress]]:
-        """Reports by file and time, in order of place."""
-        return grouped(sorted(self._made, key=_offset), _line_of)
 
     def go_on(self, oom: Oom, within: int) -> bool:
         """Whether its process makes two further steps: others may still end the step they are in; two steps are made
         only by a run that goes on."""
-        reports = self._reports.get(_process(oom)) if self._reports else None
+        who = _process(oom)
+        reports = self._window.grouped(Progress, _process_with_step).get(who)
         if reports is None:
             return False
         begin, end = bisect_right(reports, oom.end, key=_time), bisect_right(reports, oom.end + within, key=_time)
-        who = _process(oom)
+        if begin < end and reports[begin].step != reports[end - 1].step:
+            return True
         if who not in self._changes:
             self._changes[who] = Changes(map(_step, reports))
         if self._changes[who].between(begin, end):
             return True
         # Lines of one file that share a time are told apart by their place in it.
-        tied = self._lines.get((*_process(oom), oom.source.path, oom.end), [])
+        same_time = reports[bisect_left(reports, oom.end, key=_time) : begin]
+        tied = sorted([report for report in same_time if report.source.path == oom.source.path], key=_offset)
         after = bisect_right(tied, oom.source.offset, key=_offset)
         if after == len(tied):
             return False
@@ -308,8 +312,8 @@ def _said_here(window: Window, oom: Oom) -> bool:
     return len(window.key) == 3 or window.key[0] == (oom.node or "")
 
 
-def _line_of(report: Progress) -> tuple[object, ...]:
-    return (*_process(report), report.source.path, report.time)
+def _process_with_step(report: Progress) -> tuple[object, ...] | None:
+    return None if report.step is None else _process(report)
 
 
 def _line(oom: Oom, number: str, sample: FramebufferSample | None = None) -> int | None:

@@ -37,6 +37,9 @@ ANY = "*"
 GAUGE = 5 * MINUTE
 _time = attrgetter("time")
 _pid = attrgetter("pid")
+_error = attrgetter("error")
+#: The one driver error that is the program's own fault.
+PAGE_FAULT = "page_fault"
 FIND = {
     "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
     "label is out of range: check it on the CPU before the call",
@@ -210,28 +213,29 @@ class GpuAppFault(Pattern[Config]):
         return ((fact.node,), ("",)) if fact.node else (("",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        # Without an error of a program only a page fault counts, and no Xid needs to be looked at.
+        if not window.of(CudaError) and PAGE_FAULT not in window.grouped(GpuDriverError, _error):
+            return []
         if not can_join(window, Xid, GpuDriverError, GpuLost, CudaError):
             return []
         kernel = in_order(window.of(Xid), window.of(GpuDriverError), window.of(GpuLost))
-        errors = Errors(window.of(CudaError), shared=not window.key[0])
+        joined = self._joined(window, [fact for fact in kernel if _application(fact)])
+        if not joined:
+            return []
         gauges = Gauges(window.of(XidGauge))
         failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
         found: list[Verdict] = []
         latest: dict[tuple[str | None, str | None, int | None], int] = {}
         jobs: dict[tuple[str | None, str | None], Jobs] = {}
-        for report in kernel:
-            if not _application(report) or failures.beside(report):
-                continue
-            oldest = report.time - self.config.window
-            error = errors.nearest(report, oldest, report.end + self.config.window)
-            if error is None and not isinstance(report, GpuDriverError):
+        for report, error in joined:
+            if failures.beside(report):
                 continue
             # The lines of one page fault name its process once.
             pid = None if isinstance(report, GpuDriverError) else getattr(report, "pid", None)
             process = (report.node, report.gpu, pid)
             before = latest.get(process)
             latest[process] = report.end if before is None else max(report.end, before)
-            if before is not None and before >= oldest:
+            if before is not None and before >= report.time - self.config.window:
                 continue
             place = (report.node, report.gpu)
             known = jobs.get(place)
@@ -252,6 +256,13 @@ class GpuAppFault(Pattern[Config]):
                 )
             )
         return found
+
+    def _joined(self, window: Window, reports: Sequence[Fact]) -> list[tuple[Fact, CudaError | None]]:
+        """Return the reports with the program's error beside each; a page fault of an AMD GPU needs none."""
+        errors = Errors(window.of(CudaError), shared=not window.key[0])
+        near = self.config.window
+        found = [(report, errors.nearest(report, report.time - near, report.end + near)) for report in reports]
+        return [(report, error) for report, error in found if error is not None or isinstance(report, GpuDriverError)]
 
 
 class Jobs:
@@ -345,7 +356,7 @@ class _Failures:
 
 def _application(fact: Fact) -> bool:
     if isinstance(fact, GpuDriverError):
-        return fact.error == "page_fault"
+        return fact.error == PAGE_FAULT
     if not isinstance(fact, Xid) or fact.code not in APPLICATION:
         return False
     return fact.cause is None or fact.cause in APPLICATION

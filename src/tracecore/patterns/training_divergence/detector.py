@@ -10,7 +10,7 @@ from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, rfc3339
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.spread import Spread
+from tracecore.patterns.spread import Spread, bucket, close
 from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
 
 if TYPE_CHECKING:
@@ -189,11 +189,12 @@ class TrainingDivergence(Pattern[Config]):
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
-        reports = window.of(Progress)
-        losses = Spread([report.loss for report in reports if report.loss is not None])
-        norms = Spread([report.grad_norm for report in reports if report.grad_norm is not None])
-        for spread in (losses, norms):
-            if spread and (spread.odd or not spread.high < self.config.factor * spread.low):
+        sizes, factor = window.grouped(Progress, _sizes), self.config.factor
+        for place, what in enumerate(MEASURES):
+            if close((size[place] for size in sizes), factor):
+                continue
+            spread = Spread([value for report in window.of(Progress) if (value := measured(report, what)) is not None])
+            if spread.odd or not spread.high < factor * spread.low:
                 return True
         if not window.of(NonFinite):
             return False
@@ -259,6 +260,10 @@ def _order(verdict: TrainingDivergenceVerdict) -> tuple[int, int, int, int, str]
     first = verdict.first
     sure = SUREST[verdict.kind] + (verdict.confidence == "partial")
     return sure, first.time, -1 if first.rank is None else first.rank, first.source.offset, first.uid
+
+
+def _sizes(report: Progress) -> tuple[float | None, float | None]:
+    return bucket(report.loss), bucket(report.grad_norm)
 
 
 def _series(value: NonFinite) -> tuple[int, int | None, bool]:
