@@ -32,7 +32,7 @@ class Spread:
 def bucket(number: float | None) -> float | None:
     """Return the place of a number on a scale of powers of two; infinity for one that has none, None for None.
 
-    A window that groups facts by it knows how far apart they can be without a look at each.
+    A window that keeps the places of its facts knows how far apart they can be without a look at each.
     """
     if number is None:
         return None

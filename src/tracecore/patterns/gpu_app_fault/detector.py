@@ -214,7 +214,7 @@ class GpuAppFault(Pattern[Config]):
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
         # Without an error of a program only a page fault counts, and no Xid needs to be looked at.
-        if not window.of(CudaError) and PAGE_FAULT not in window.grouped(GpuDriverError, _error):
+        if not window.of(CudaError) and PAGE_FAULT not in window.distinct(GpuDriverError, _error):
             return []
         if not can_join(window, Xid, GpuDriverError, GpuLost, CudaError):
             return []

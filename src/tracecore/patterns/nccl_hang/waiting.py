@@ -97,7 +97,7 @@ class Calls:
 
 def unfinished(window: Window) -> Sequence[CollectiveEntry]:
     """Return all entries where one of them is not completed; none where all are, which is the usual case."""
-    return window.of(CollectiveEntry) if False in window.grouped(CollectiveEntry, _done) else ()
+    return window.of(CollectiveEntry) if False in window.distinct(CollectiveEntry, _done) else ()
 
 
 def ended(window: Window, rank: int, seq: int) -> bool:

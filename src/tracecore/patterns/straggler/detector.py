@@ -265,7 +265,7 @@ class Straggler(Pattern[Config]):
     def _apart(self, window: Window) -> bool:
         """Whether times differ so much that one can be far above a median. Nearly always they do not, and no step needs
         to be sorted."""
-        sizes, factor = window.grouped(Progress, _sizes), self.config.factor
+        sizes, factor = window.distinct(Progress, _sizes), self.config.factor
         for place, measure in enumerate((_iter_time, _data_time)):
             if close((size[place] for size in sizes), factor):
                 continue

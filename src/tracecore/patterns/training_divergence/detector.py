@@ -189,7 +189,7 @@ class TrainingDivergence(Pattern[Config]):
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
-        sizes, factor = window.grouped(Progress, _sizes), self.config.factor
+        sizes, factor = window.distinct(Progress, _sizes), self.config.factor
         for place, what in enumerate(MEASURES):
             if close((size[place] for size in sizes), factor):
                 continue
