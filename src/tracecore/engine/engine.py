@@ -247,10 +247,12 @@ class Engine:
 
 def _pause(window: FactWindow) -> int:
     """Return how long after its last evaluation a changed window waits for the next."""
+    if window.state == TRIGGERED and window.size <= SMALL:
+        return 0
     idle = window.unchanged - PATIENCE
     pause = 0 if idle < 0 else min(LONGEST_PAUSE, SECOND << min(idle, 4))
     if window.size <= SMALL:
-        return 0 if window.state == TRIGGERED else pause
+        return pause
     if (window.size - window.evaluated_size) * GROWTH >= window.size:
         return 0
     triggered = max(pause, min(LONGEST_PAUSE, window.size * SECOND // RATE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from itertools import chain
+from itertools import islice
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -150,7 +150,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
 
     def trim(self, limit: int) -> int:
         """Forget the oldest facts until at most `limit` remain, raise the floor, and return how many went."""
-        gone = heapq.nsmallest(self.size - limit, chain.from_iterable(self.facts.values()), key=order)
+        gone = list(islice(heapq.merge(*self.facts.values(), key=order), max(0, self.size - limit)))
         for kind, number in Counter(map(type, gone)).items():
             del self.facts[kind][:number]
             self._drop_indexes(kind)
@@ -165,6 +165,4 @@ def _supersedes(fact: Fact, present: Fact) -> bool:
 
     Two different statements under one uid are a mistake of their source; the choice must not depend on their order.
     """
-    if fact == present:
-        return False
-    return (fact.count, fact.end, repr(fact)) > (present.count, present.end, repr(present))
+    return fact != present and (fact.count, fact.end, repr(fact)) > (present.count, present.end, repr(present))

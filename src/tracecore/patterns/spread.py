@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import floor, inf, log2
+from math import inf, log2
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def bucket(number: float | None) -> float | None:
     """
     if number is None:
         return None
-    return floor(FINENESS * log2(number)) if 0 < number < inf else inf
+    return FINENESS * log2(number) // 1 if 0 < number < inf else inf
 
 
 def close(buckets: Iterable[float | None], factor: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,7 @@ from tracecore.patterns.scope import can_join
 from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -219,15 +220,16 @@ class GpuAppFault(Pattern[Config]):
         if not can_join(window, Xid, GpuDriverError, GpuLost, CudaError):
             return []
         kernel = in_order(window.of(Xid), window.of(GpuDriverError), window.of(GpuLost))
-        joined = self._joined(window, [fact for fact in kernel if _application(fact)])
-        if not joined:
+        joined = self._joined(window, kernel)
+        first = next(joined, None)
+        if first is None:
             return []
         gauges = Gauges(window.of(XidGauge))
         failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
         found: list[Verdict] = []
         latest: dict[tuple[str | None, str | None, int | None], int] = {}
         jobs: dict[tuple[str | None, str | None], Jobs] = {}
-        for report, error in joined:
+        for report, error in chain((first,), joined):
             if failures.beside(report):
                 continue
             # The lines of one page fault name its process once.
@@ -257,12 +259,15 @@ class GpuAppFault(Pattern[Config]):
             )
         return found
 
-    def _joined(self, window: Window, reports: Sequence[Fact]) -> list[tuple[Fact, CudaError | None]]:
-        """Return the reports with the program's error beside each; a page fault of an AMD GPU needs none."""
+    def _joined(self, window: Window, kernel: Sequence[Fact]) -> Iterator[tuple[Fact, CudaError | None]]:
+        """Yield reports about a program with its error beside each; a page fault of an AMD GPU needs none."""
         errors = Errors(window.of(CudaError), shared=not window.key[0])
         near = self.config.window
-        found = [(report, errors.nearest(report, report.time - near, report.end + near)) for report in reports]
-        return [(report, error) for report, error in found if error is not None or isinstance(report, GpuDriverError)]
+        for report in kernel:
+            if _application(report):
+                error = errors.nearest(report, report.time - near, report.end + near)
+                if error is not None or isinstance(report, GpuDriverError):
+                    yield report, error
 
 
 class Jobs:

@@ -265,9 +265,9 @@ class Straggler(Pattern[Config]):
     def _apart(self, window: Window) -> bool:
         """Whether times differ so much that one can be far above a median. Nearly always they do not, and no step needs
         to be sorted."""
-        sizes, factor = window.distinct(Progress, _sizes), self.config.factor
-        for place, measure in enumerate((_iter_time, _data_time)):
-            if close((size[place] for size in sizes), factor):
+        factor = self.config.factor
+        for measure, size in ((_iter_time, _iter_size), (_data_time, _data_size)):
+            if close(window.distinct(Progress, size), factor):
                 continue
             spread = Spread([time for time in map(measure, window.of(Progress)) if time is not None])
             near = spread.high - spread.low < self.config.least_ms / 1000
@@ -343,8 +343,12 @@ _iter_time = attrgetter("iter_time_s")
 _data_time = attrgetter("data_time_s")
 
 
-def _sizes(report: Progress) -> tuple[float | None, float | None]:
-    return bucket(report.iter_time_s), bucket(report.data_time_s)
+def _iter_size(report: Progress) -> float | None:
+    return bucket(report.iter_time_s)
+
+
+def _data_size(report: Progress) -> float | None:
+    return bucket(report.data_time_s)
 
 
 def _steps(arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, int]]:

@@ -189,9 +189,9 @@ class TrainingDivergence(Pattern[Config]):
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
-        sizes, factor = window.distinct(Progress, _sizes), self.config.factor
-        for place, what in enumerate(MEASURES):
-            if close((size[place] for size in sizes), factor):
+        factor = self.config.factor
+        for what, size in zip(MEASURES, (_loss_size, _norm_size), strict=True):
+            if close(window.distinct(Progress, size), factor):
                 continue
             spread = Spread([value for report in window.of(Progress) if (value := measured(report, what)) is not None])
             if spread.odd or not spread.high < factor * spread.low:
@@ -262,8 +262,12 @@ def _order(verdict: TrainingDivergenceVerdict) -> tuple[int, int, int, int, str]
     return sure, first.time, -1 if first.rank is None else first.rank, first.source.offset, first.uid
 
 
-def _sizes(report: Progress) -> tuple[float | None, float | None]:
-    return bucket(report.loss), bucket(report.grad_norm)
+def _loss_size(report: Progress) -> float | None:
+    return bucket(report.loss)
+
+
+def _norm_size(report: Progress) -> float | None:
+    return bucket(report.grad_norm)
 
 
 def _series(value: NonFinite) -> tuple[int, int | None, bool]:
