@@ -23,7 +23,7 @@ _WHY: Mapping[str, Why] = {"different": "called_different", "inside": "still_ins
 
 
 _done = attrgetter("done")
-_seq = attrgetter("seq")
+_rank = attrgetter("rank")
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
 
@@ -102,8 +102,11 @@ def unfinished(window: Window) -> Sequence[CollectiveEntry]:
 
 def ended(window: Window, rank: int, seq: int) -> bool:
     """Whether the rank is known to have finished this collective."""
-    entries = window.grouped(CollectiveEntry, _seq).get(seq, ())
-    return any(entry.rank == rank and entry.done and not entry.is_p2p for entry in entries)
+    return rank in map(_rank, window.grouped(CollectiveEntry, _ended_seq).get(seq, ()))
+
+
+def _ended_seq(entry: CollectiveEntry) -> int | None:
+    return entry.seq if entry.done and not entry.is_p2p else None
 
 
 class GroupFacts:
