@@ -99,7 +99,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         facts = self.of(kind)
         seen, values = self.indexes.get((kind, by, set)) or (0, set())
         if seen < len(facts):
-            values.update(map(by, facts[seen:]))
+            values.update(map(by, facts[seen:] if seen else facts))
             self.indexes[kind, by, set] = len(facts), values
         return cast("set[K]", values)
 

@@ -102,12 +102,11 @@ class NcclHang(Pattern[Config]):
         calls = Calls(entries)
         cohorts, pairwise = self._hanging(window, calls, reports, now)
         enough = self.config.min_ranks
-        stalled = any(fact.stalled for fact in window.of(GroupProgress))
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
         spokesman = _spokesman(cohorts)
         if few and spokesman is not None:
             return [_verdict(window, 0, cohorts[0], GroupFacts.of(window), False, spokesman.reporter)]
-        if few and not stalled:
+        if few and not any(fact.stalled for fact in window.of(GroupProgress)):
             return []
         known = GroupFacts.of(window)
         found: list[NcclHangVerdict] = []
