@@ -36,11 +36,12 @@ $(VENV)/.ray: $(READY) requirements/ray.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/ray.txt
 	@touch $@
 
-lint: $(READY)   ## ruff, mypy --strict, import-linter, the catalogue's own lint
+lint: $(READY)   ## ruff, mypy --strict, import-linter, the lints of patterns and recipes
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
 	@$(BIN)/mypy
 	@$(BIN)/tracecore patterns lint
+	@$(BIN)/python -m tracecore.recipes.lint
 
 format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

@@ -36,7 +36,7 @@ from tracecore.facts.process import CudaError, ExceptionRaised
 from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
 from tracecore.simulation.fleet import NOISE
-from tracecore.simulation.run import Outcome
+from tracecore.simulation.run import PlayedRun
 from tracecore.simulation.score import Score
 from tracecore.simulation.simulate import simulate
 
@@ -203,7 +203,7 @@ def report() -> None:
     print(core, rate, memory, early, p90, affected, right, len(delays))
 
 
-def scored(name: str, found: Score, outcome: Outcome, note: str) -> list[Measurement]:
+def scored(name: str, found: Score, outcome: PlayedRun, note: str) -> list[Measurement]:
     """Return the rows of a simulated fleet."""
     total, weeks = found.total, found.days / 7
     how = f"{note}; {total.counted} with signals, {outcome.noise} events of noise"

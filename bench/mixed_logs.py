@@ -174,6 +174,24 @@ SCIENCE: tuple[tuple[int, Line], ...] = (
     (5, lambda a: f"\rSampling {a.words(1, 1)}: {a.dice.randint(0, 100):3d}%|{'━' * a.dice.randint(0, 20)}{' ' * a.dice.randint(0, 5)}| {a.dice.randint(1, 500)}/500 [{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}<{a.dice.randint(0, 9):02d}:{a.dice.randint(0, 59):02d}, {a.value(1, 90):.2f}it/s]"),
 )  # fmt: skip
 
+#: Robots and recommendations: LeRobot, RSL-RL, TorchRec, timm and Keras 3, with ROS 2, Airflow, Celery, nginx, PostgreSQL and Triton beside them.
+#: Written after the scan for words of progress became the first step, for a first rate.
+ROBOTS: tuple[tuple[int, Line], ...] = (
+    (12, lambda a: f"INFO {a.stamp()} ot_train.py:{a.dice.randint(350, 353)} step:{a.step // 1000}K smpl:{a.step * 64 // 1000}K ep:{a.step // 50} epch:{a.step / 4000:.2f} loss:{a.value(0.01, 2):.3f} grdn:{a.value(0.1, 9):.3f} lr:{a.value(1e-6, 1e-4):.1e} updt_s:{a.value(0.1, 0.6):.3f} data_s:{a.value(0, 0.1):.3f}"),
+    (10, lambda a: f"Train: {a.step // 1251} [{a.step % 1251:4d}/1251 ({a.step % 1251 * 100 // 1251:3d}%)]  Loss: {a.value(1, 7):.3g} ({a.value(1, 7):.3g})  Time: {a.value(0.1, 0.9):.3f}s, {a.value(900, 4000):7.2f}/s  LR: {a.value(1e-6, 1e-3):.3e}  Data: {a.value(0, 0.1):.3f} ({a.value(0, 0.1):.3f})"),
+    (9, lambda a: f"{a.stamp('%Y-%m-%d %H:%M:%S')},{a.millis:03d} [rank:{a.rank}] torchrec.train INFO: global_step={a.step} ne={a.value(0.7, 0.9):.5f} loss={a.value(0.1, 0.9):.5f} qps={a.dice.randint(100_000, 900_000)} batch_id={a.hex(12)}"),
+    (7, lambda a: f"{a.step % 782 + 1}/782 ━━━━━━━━━━━━━━━━━━━━ {a.dice.randint(1, 59)}s {a.dice.randint(10, 90)}ms/step - accuracy: {a.value(0, 1):.4f} - loss: {a.value(0.2, 3):.4f}"),
+    (7, lambda a: f"                      Learning iteration {a.step}/30000                      "),
+    (6, lambda a: f"                     Mean {a.words(1, 1)} loss: {a.value(0, 2):.4f}"),
+    (10, lambda a: f"[INFO] [{a.time:.9f}] [{a.words(1, 1)}_{a.words(1, 1)}]: {a.words(2, 9)} frame={a.dice.randint(1, 10**6)} drift={a.value(-1, 1):.3f}m"),
+    (8, lambda a: f"[{a.stamp('%Y-%m-%dT%H:%M:%S')}.{a.millis:03d}+0000] {{{a.words(1, 1)}instance.py:{a.dice.randint(1000, 2999)}}} INFO - {a.words(3, 10)} run_id=manual__{a.hex(8)} try_number={a.dice.randint(1, 3)}"),
+    (8, lambda a: f"[{a.stamp()},{a.millis:03d}: INFO/ForkPoolWorker-{a.dice.randint(1, 32)}] Task {a.words(1, 1)}.{a.words(1, 1)}[{a.hex(8)}-{a.hex(4)}-{a.hex(4)}-{a.hex(4)}-{a.hex(12)}] succeeded in {a.value(0, 9)}s: None"),
+    (8, lambda a: f'10.8.{a.rank}.{a.dice.randint(1, 250)} - - [{a.stamp("%d/%b/%Y:%H:%M:%S")} +0000] "GET /{a.words(1, 1)}/{a.hex(10)}?{a.words(1, 1)}={a.dice.randint(1, 999)} HTTP/1.1" {a.dice.choice((200, 206, 304, 404))} {a.dice.randint(100, 99_999)} "-" "python-requests/2.{a.dice.randint(1, 32)}"'),
+    (6, lambda a: f"{a.stamp()}.{a.millis:03d} UTC [{a.dice.randint(100, 9999)}] LOG:  duration: {a.value(1, 900):.3f} ms  statement: SELECT {a.words(1, 1)}, {a.words(1, 1)} FROM {a.words(1, 1)}s WHERE id = {a.dice.randint(1, 10**7)}"),
+    (5, lambda a: f"I{a.stamp('%m%d %H:%M:%S')}.{a.dice.randint(0, 999_999):06d} 1 {a.words(1, 1)}_lifecycle.cc:{a.dice.randint(1, 999)}] \"{a.words(2, 6)} '{a.words(1, 1)}_{a.dice.randint(1, 9)}'\""),
+    (4, lambda a: f"{a.words(4, 24)}"),
+)  # fmt: skip
+
 MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "torch": TORCH,
     "ray": RAY,
@@ -182,6 +200,7 @@ MIXTURES: dict[str, tuple[tuple[int, Line], ...]] = {
     "rlhf": RLHF,
     "speech": SPEECH,
     "science": SCIENCE,
+    "robots": ROBOTS,
 }
 LAYOUTS = ("plain", "cri", "docker", "ranks")
 

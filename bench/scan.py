@@ -22,7 +22,7 @@ from bench.training_log import training_log
 from tracecore import recipes
 from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
-from tracecore.ottl.planner.database import FOLDING, Database, Searched, search
+from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Searched, search
 from tracecore.ottl.planner.selection import PIECE, line_search
 from tracecore.recipes.plan import SAMPLED, LayerPlan, plan, prepare
 from tracecore.signals.logs import reader
@@ -113,7 +113,7 @@ def _facts(layer: LayerPlan, log: bytes, times: int = TIMES) -> list[Fact]:
 
 
 def _bare(entries: Sequence[Searched], log: bytes) -> Callable[[], None]:
-    database = Database(entries, once=True)
+    database = ScanDatabase(entries, once=True)
     blocks = [log[at : at + PIECE] for at in range(0, len(log), PIECE)]
 
     def scan() -> None:
@@ -136,12 +136,12 @@ _ROTATED = str.maketrans("abcdefghijklmnopqrstuvwxyz", "nopqrstuvwxyzabcdefghijk
 def _other(processor: recipes.Processor) -> recipes.Processor:
     """The same statements about other words."""
 
-    def changed(line: recipes.Line) -> recipes.Line:
+    def changed(line: recipes.RecipeLine) -> recipes.RecipeLine:
         text = _GUARD.sub(lambda m: m[1] + _WORD.sub(lambda w: w[0].translate(_ROTATED), m[2]) + m[3], line.text)
-        return recipes.Line(text, line.line)
+        return recipes.RecipeLine(text, line.line)
 
     groups = tuple(
-        recipes.Group(g.context, tuple(map(changed, g.conditions)), tuple(map(changed, g.statements)))
+        recipes.StatementGroup(g.context, tuple(map(changed, g.conditions)), tuple(map(changed, g.statements)))
         for g in processor.groups
     )
     # Those of progress keep their name, so that they are sampled as well: words of theirs are too short to be changed.

@@ -16,7 +16,7 @@ from tracecore.agent.batch import Ack, Batch
 from tracecore.agent.component import Setting
 from tracecore.agent.processors.blocks import Blocks
 from tracecore.agent.processors.patterndetector import Options, PatternDetector
-from tracecore.agent.processors.patterndetector.state import Told
+from tracecore.agent.processors.patterndetector.state import DeliveredVerdict
 from tracecore.agent.telemetry import Meter
 from tracecore.diagnose.offline import diagnose
 from tracecore.signals.bundle.discovery import discover
@@ -368,7 +368,7 @@ def test_what_was_told_before_a_restart_is_told_again_only_when_it_changed() -> 
     (said,) = settle(first, clock)
     clock = Clock(START)
     again = detector(clock, forward="verdicts")
-    told = Told(3, b"something else", START)
+    told = DeliveredVerdict(3, b"something else", START)
     again.detection._before = {said["verdict.id"]: told}
     list(again.process(batch(crash(START), {"host.name": "n1"})))
     (revised,) = settle(again, clock)

@@ -14,7 +14,7 @@ from tracecore.signals.logs.operators.container_lines import Runtime
 from tracecore.signals.logs.operators.conversion import converter
 from tracecore.signals.logs.operators.entry_batches import Every
 from tracecore.signals.logs.tail.config import FileLogConfig
-from tracecore.signals.logs.tail.counters import Counters
+from tracecore.signals.logs.tail.counters import TailCounters
 from tracecore.signals.logs.tail.filelog import FileLog
 
 Start = Callable[[str], Any]
@@ -94,7 +94,7 @@ def test_failures_of_an_operator_are_logged_and_counted(
 
 
 def test_quiet_failures_are_counted_only() -> None:
-    counters = Counters()
+    counters = TailCounters()
     config = FileLogConfig(include=("x",), operators=({"type": "json_parser", "on_error": "send_quiet"},))
     made = converter(config, counters)
     assert isinstance(made, Every)

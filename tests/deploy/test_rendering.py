@@ -16,7 +16,7 @@ from tracecore.agent.configuration import Configuration, ConfigurationError, rea
 from tracecore.agent.document import Report, load
 from tracecore.signals.logs.operators.chain import Chain
 from tracecore.signals.logs.operators.entry import Entry
-from tracecore.signals.logs.tail.counters import Counters
+from tracecore.signals.logs.tail.counters import TailCounters
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy" / "helm" / "tracecore"
@@ -495,7 +495,7 @@ def test_lines_of_a_kernel_log_in_a_file_have_the_times_they_were_written_at(ren
     def times(file: dict[str, str]) -> list[int | None]:
         agent = configurations(render({"kernel": {"source": "file", "file": file}}))["agent.yaml"]
         operators = yaml.safe_load(agent)["receivers"]["filelog/kernel"]["operators"]
-        failures = Counters()
+        failures = TailCounters()
         found = Chain(operators, failures).process([Entry(line) for line in lines], now)
         assert [(entry.body, entry.attributes) for entry in found] == [(line, {}) for line in lines]
         assert failures.entries_failed == 0

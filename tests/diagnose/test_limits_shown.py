@@ -16,7 +16,7 @@ from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.page import page
 from tracecore.incidents.text import report
 from tracecore.recipes.sampling import Sampler
-from tracecore.signals.logs.tail.counters import Counters as TailCounters
+from tracecore.signals.logs.tail.counters import TailCounters as TailCounters
 from tracecore.signals.stream import Counters
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "docs" / "diagnosis.schema.json").read_text())

@@ -15,7 +15,7 @@ import zstandard
 from click.testing import CliRunner
 
 from tracecore.cli.main import root
-from tracecore.signals.bundle.archive import Limits
+from tracecore.signals.bundle.archive import BundleLimits
 from tracecore.signals.bundle.discovery import discover
 
 CRASH = b"""2026-03-01 10:00:00 step 1 loss 2.0
@@ -80,7 +80,7 @@ def test_many_small_bombs_are_refused_together_and_hide_nothing(tmp_path: Path) 
     bomb = gzip.compress(b"step 1 loss 2.0\n" * 20_000)
     packed = {**{f"b{number}.log.gz": bomb for number in range(40)}, "rank0.log": CRASH}
     (tmp_path / "bundle.tar").write_bytes(tar(packed))
-    bundle = discover([tmp_path], Limits(ratio=2, ratio_from=1 << 20))
+    bundle = discover([tmp_path], BundleLimits(ratio=2, ratio_from=1 << 20))
     assert any(stream.path.endswith("rank0.log") for stream in bundle.streams)
     assert len(bundle.streams) < 20
     assert all("together" in skipped.reason for skipped in bundle.skipped)

@@ -21,7 +21,9 @@ OWN = [text for file in sorted(TEXTS.glob("*.yaml")) for text in yaml.safe_load(
 FLOOR = 0.97
 
 #: Public texts that are not answered as labelled, and why.
-EXCEPTIONS: dict[str, str] = {}
+EXCEPTIONS: dict[str, str] = {
+    "ft144": "a container that ended with 137 was probably killed for memory, says pattern 15; the label has a crash",
+}
 #: The same where only the ranks differ.
 OTHER_RANKS: dict[str, str] = {
     "ft080": "the excerpt begins within the traceback of rank 6, whose first line does not have what rank 2 says, too",

@@ -79,18 +79,20 @@ def cases() -> dict[str, Case]:
     return {name: case for name, case in known.items() if 0 < len(case.arrivals) <= MOST and not case.settings}
 
 
-def names() -> Iterator[str]:
-    """Yield the names of stories: each two patterns in both orders, and each pattern alone."""
-    rng = random.Random(1)
-    positive = {
-        kind.name: [n for n in cases() if n.startswith(f"{kind.name}/") and cases()[n].positive] for kind in PATTERNS
-    }
-    every = {kind.name: [n for n in cases() if n.startswith(f"{kind.name}/")] for kind in PATTERNS}
-    for one in PATTERNS:
-        for other in PATTERNS:
-            yield f"{rng.choice(positive[one.name])} {rng.choice(positive[other.name])} 0"
-        for number in range(12):
-            yield f"{rng.choice(every[one.name])} - {number}"
+def names(pattern: str) -> Iterator[str]:
+    """Yield the names of a pattern's stories: it before each pattern, and it alone."""
+    rng = random.Random(pattern)
+    own = _cases_of(pattern)
+    positive = [name for name in own if cases()[name].positive]
+    for other in PATTERNS:
+        second = [name for name in _cases_of(other.name) if cases()[name].positive]
+        yield f"{rng.choice(positive)} {rng.choice(second)} 0"
+    for number in range(12):
+        yield f"{rng.choice(own)} - {number}"
+
+
+def _cases_of(pattern: str) -> list[str]:
+    return [name for name in cases() if name.startswith(f"{pattern}/")]
 
 
 def candidates(number: int) -> list[str]:
@@ -288,4 +290,7 @@ def recorded() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    record(list(recorded()) or [*names(), *candidates(FIRST)])
+    known = list(recorded()) or candidates(FIRST)
+    new = [kind.name for kind in PATTERNS if not any(name.startswith(f"{kind.name}/") for name in known)]
+    record([*known, *(name for pattern in new for name in names(pattern))])
+    print(f"{PATH}: {len(recorded())} stories" + (f"; new: {', '.join(new)}" if new else ""))

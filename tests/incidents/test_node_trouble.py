@@ -1,105 +1,155 @@
-"""Trouble of machines that no verdict rests on is told once, if it is near the run."""
+"""Trouble of machines: what counts as such, what is told together, and when it is near an incident."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tracecore.facts.fact import Fact
-from tracecore.facts.gpu import AerError, AerRecovery
+from tracecore.facts.gpu import AerError, AerRecovery, GpuCondition, GpuDriverError, Sxid
 from tracecore.facts.host import HostEvent
-from tracecore.facts.network import PortState
+from tracecore.facts.network import NicError, PortState
 from tracecore.facts.storage import StorageError
-from tracecore.incidents import run as runs
-from tracecore.incidents.node_trouble import MOST, NEAR, notes, uncited
+from tracecore.incidents.incident import Incident
+from tracecore.incidents.node_trouble import DOWN, EVENTS, MOST, NEAR, attach, notes, uncited
+from tracecore.incidents.run import JobAttempt, JobRun
+from tracecore.patterns.contract import Suspects
 from tracecore.signals.record import Source
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from made_verdicts import SECOND, T0, steps, verdict
+from made_verdicts import SECOND, T0, seen, verdict
+
+F = TypeVar("F", bound=Fact)
 
 
-def event(at: float, number: int = 0, **more: Any) -> HostEvent:
-    named = {"event": "hung_task", "node": "n1", **more}
-    return HostEvent(time=T0 + int(at * SECOND), source=Source("kern.log", number), **named)
+def made(kind: type[F], at: float = 10, **fields: Any) -> F:
+    return kind(time=T0 + int(at * SECOND), source=Source("kern.log", int(at * 10)), **{"node": "n1"} | fields)
 
 
-def port(at: float, state: int, number: int = 1) -> PortState:
-    source = Source("ports", int(at * 10) + number)
-    return PortState(time=T0 + int(at * SECOND), source=source, node="n1", device="mlx5_0", port=number, state=state)
+def hung(at: float = 10, **fields: Any) -> HostEvent:
+    return made(HostEvent, at, **{"event": "hung_task"} | fields)
 
 
-def test_a_port_that_came_up_again_is_no_trouble() -> None:
-    assert uncited([port(0, 4), port(1, 1), port(2, 4)], []) == []
-    (down,) = uncited([port(0, 4), port(1, 4, number=2), port(2, 1)], [])
-    assert (down.time, down.port) == (T0 + 2 * SECOND, 1)  # type: ignore[attr-defined]
+def storage(at: float = 10, **fields: Any) -> StorageError:
+    return made(StorageError, at, **{"error": "io_error"} | fields)
 
 
-def test_repeated_trouble_is_told_once_with_its_count_and_its_end() -> None:
-    (found,) = uncited([event(0, 1), event(5, 2, count=3, last_time=T0 + 9 * SECOND), event(6, 3)], [])
-    assert (found.time, found.end, found.count) == (T0, T0 + 9 * SECOND, 5)
-
-
-def test_what_a_verdict_rests_on_is_not_told_again() -> None:
-    cited, other = event(0, 1), event(0, 2, event="oops")
-    assert uncited([cited, other], [verdict("host_lost", 0, cited)]) == [other]
+def port(state: int, at: float = 10, number: int = 1) -> PortState:
+    return made(PortState, at, device="mlx5_0", port=number, state=state)
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("fact", "trouble"),
     [
-        ({}, True),
-        ({"rank": 0}, False),
-        ({"pod": "ml/a"}, False),
-        ({"error": "recovered"}, False),
-        ({"error": "not_found"}, False),
-        ({"retried": True}, False),
+        *[(hung(event=event), True) for event in sorted(EVENTS)], (hung(event="boot"), False),
+        (made(NicError, error="x"), True), (storage(), True), (storage(error="recovered"), False),
+        (storage(error="not_found"), False), (storage(retried=True), False), (storage(rank=1), False),
+        (storage(pod="p"), False), (made(GpuDriverError, error="x"), True), (made(Sxid, code=1), True),
+        (made(AerError, severity="fatal"), True), (made(AerError, severity="nonfatal"), True),
+        (made(AerError, severity="corrected"), False), (made(AerRecovery, succeeded=False), True),
+        (made(AerRecovery, succeeded=True), False), (port(DOWN), True), (port(4), False),
+        (made(GpuCondition, condition="x"), True), (seen(1), False),
     ],
-)
-def test_only_the_kernels_word_about_storage_is_trouble_of_a_machine(more: dict[str, Any], told: bool) -> None:
-    fact = StorageError(time=T0, source=Source("kern.log", 1), node="n1", **{"error": "eio", **more})
-    assert bool(uncited([fact], [])) is told
+)  # fmt: skip
+def test_what_counts_as_trouble_of_a_machine(fact: Fact, trouble: bool) -> None:
+    assert uncited([fact], []) == ([fact] if trouble else [])
 
 
-def test_of_named_files_only_those_of_the_kernel_count() -> None:
-    fact = StorageError(time=T0, source=Source("kern.log", 1), node="n1", rank=0, error="eio")
-    assert uncited([fact], [], ["kern.log"]) == [fact]
-    assert uncited([fact], [], ["other.log"]) == []
+def test_storage_is_the_machines_where_the_kernel_said_so() -> None:
+    assert uncited([storage(rank=1)], [], kernel=("kern.log",)) == [storage(rank=1)]
+    assert uncited([storage()], [], kernel=("other.log",)) == []
 
 
-def test_corrected_errors_and_recoveries_that_worked_are_none() -> None:
-    source = Source("kern.log", 1)
-    made: list[tuple[Fact, bool]] = [
-        (AerError(time=T0, source=source, severity="corrected", error_type="RxErr"), False),
-        (AerError(time=T0, source=source, severity="fatal", error_type="RxErr"), True),
-        (AerError(time=T0, source=source, severity="nonfatal", error_type="RxErr"), True),
-        (AerRecovery(time=T0, source=source, succeeded=True), False),
-        (AerRecovery(time=T0, source=source, succeeded=False), True),
-    ]
-    assert [bool(uncited([fact], [])) for fact, _ in made] == [told for _, told in made]
+def test_a_port_that_came_up_again_is_no_trouble() -> None:
+    assert uncited([port(DOWN, 1), port(4, 2)], []) == []
+    assert uncited([port(4, 1), port(DOWN, 2)], []) == [port(DOWN, 2)]
+    assert uncited([port(DOWN, 1), port(4, 2, number=2)], []) == [port(DOWN, 1)]
+    assert uncited([hung(), port(4, 2)], []) == [hung()]
 
 
-def test_trouble_of_the_day_before_is_told_and_older_is_not() -> None:
-    run = runs.look(steps(0, 10), T0 + 100 * SECOND)
-    begin = min(attempt.first for attempt in run.attempts.values())
-    day = 24 * NEAR
-
-    def at(time: int) -> HostEvent:
-        return HostEvent(time=time, source=Source("kern.log", 1), node="n1", event="hung_task")
-
-    assert len(notes([at(begin - day)], run)) == 1
-    assert notes([at(begin - day - 1)], run) == []
-    guessed = HostEvent(time=begin - 2 * day, source=Source("k", 1), node="n1", event="oops", approximate=True)
-    (note,) = notes([guessed], run)
-    assert ", at " not in note
+def test_what_a_verdict_rests_on_is_not_told_again() -> None:
+    said = verdict("storage_failure", 10, storage())
+    assert uncited([storage(), storage(11)], [said]) == [storage(11)]
 
 
-def test_many_kinds_are_counted() -> None:
-    run = runs.look([], T0)
-    facts = [event(number, number, process=f"p{number}") for number in range(MOST + 3)]
-    said = notes(facts, run)
-    assert len(said) == MOST + 1
-    assert said[-1] == "3 more kinds of trouble of machines are in what was read"
-    assert len(notes(facts[:MOST], run)) == MOST
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"node": "n2"}, {"event": "oops"}, {"process": "python"}, {"rank": 1}, {"gpu": "g"},
+    ],
+)  # fmt: skip
+def test_trouble_of_one_kind_and_machine_is_told_once(other: dict[str, Any]) -> None:
+    one, again = hung(10, last_time=T0 + 30 * SECOND, count=2), hung(20, count=3)
+    (together,) = uncited([one, again], [])
+    assert (together.time, together.count, together.end) == (one.time, 5, T0 + 30 * SECOND)
+    assert len(uncited([one, hung(20, **other)], [])) == 2
+
+
+def run(*begun: int, timed: bool = True) -> JobRun:
+    attempts = {("", n): JobAttempt(job="", number=n, first=first, timed=timed) for n, first in enumerate(begun)}
+    return JobRun(attempts=attempts, end=0)
+
+
+@pytest.mark.parametrize(
+    ("begun", "fact", "told"),
+    [
+        (24 * NEAR, hung(0), True), (24 * NEAR + 1, hung(0), False), (24 * NEAR + 1, hung(0, approximate=True), True),
+        (24 * NEAR + 1, hung(0, last_time=T0 + 1), True),
+    ],
+)  # fmt: skip
+def test_trouble_long_before_the_run_is_not_told(begun: int, fact: Fact, told: bool) -> None:
+    assert bool(notes([fact], run(T0 + 99 * NEAR, T0 + begun))) == told
+    assert notes([fact], run(T0 + begun, timed=False))
+    assert notes([fact], run())
+
+
+def test_so_many_kinds_are_told_in_order_of_time() -> None:
+    troubles = [hung(at, process=f"p{at}") for at in range(MOST)]
+    assert len(notes(troubles, run())) == MOST
+    told = notes([*reversed(troubles), hung(99)], run())
+    assert (len(told), told[-1]) == (MOST + 1, "1 more kinds of trouble of machines are in what was read")
+    assert "p0" in told[0]
+    assert told[0][0].isupper()
+    assert ", at 20" in told[0]
+    assert ", at 20" not in notes([hung(1, approximate=True)], run())[0]
+
+
+def incident(root: str = "", role: Any = None, nodes: tuple[str, ...] = (), timed: bool = True) -> Incident:
+    return Incident(
+        status="diagnosed", headline="it failed", advice="do this", root=verdict(root, 1, role=role) if root else None,
+        symptoms=[], edges=[], alternatives=[], gaps=[], suspects=Suspects(nodes=nodes), first=T0 + 10 * SECOND,
+        last=T0 + 20 * SECOND, timed=timed,
+    )  # fmt: skip
+
+
+HOUR = NEAR // SECOND
+
+
+@pytest.mark.parametrize(
+    ("given", "fact", "near"),
+    [
+        (incident(), hung(15), True), (incident(), hung(20 + HOUR), True), (incident(), hung(21 + HOUR), False),
+        (incident(), hung(10 - HOUR), True), (incident(), hung(9 - HOUR), False),
+        (incident(), hung(9 - HOUR, last_time=T0), True), (incident(), hung(21 + HOUR, approximate=True), True),
+        (incident(timed=False), hung(21 + HOUR), True), (incident(nodes=("n1",)), hung(15), True),
+        (incident(nodes=("n2",)), hung(15), False), (incident(nodes=("n2",)), hung(15, node=None), True),
+        (incident(), made(GpuCondition, 15, condition="x"), False), (incident("nccl_hang"), hung(15), True),
+        (incident("worker_crash"), hung(15), False),
+    ],
+)  # fmt: skip
+def test_trouble_near_an_incident_without_a_cause_may_be_why(given: Incident, fact: Fact, near: bool) -> None:
+    attach(given, [fact])
+    assert given.advice.startswith("Look first at the machine") == near
+    assert (given.headline != "it failed") == (near and given.root is None)
+    assert given.evidence == ((fact,) if near and given.root is None else ())
+
+
+def test_the_first_trouble_is_named_and_three_are_shown() -> None:
+    given, facts = incident(), [hung(at, process=f"p{at}") for at in (14, 13, 12, 11)]
+    attach(given, facts)
+    assert "p11" in given.headline
+    assert given.advice.startswith("Look first at the machine of n1: ")
+    assert len(given.evidence) == 3

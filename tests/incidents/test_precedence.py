@@ -15,7 +15,8 @@ from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
 from tracecore.incidents import precedence
 from tracecore.incidents.footprint import footprint_of
-from tracecore.incidents.precedence import FATAL, MACHINE, RULES, SLACK, Rule, explanation
+from tracecore.incidents.precedence import FATAL, MACHINE, ORDER, RULES, SLACK, Rule, explanation
+from tracecore.patterns import PATTERNS
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from made_verdicts import SECOND, T0, Seen, place, seen, verdict, watchdog
@@ -412,3 +413,7 @@ def test_a_case_fails_without_each_part_of_the_rule(rule: Rule, monkeypatch: pyt
         if not wrong(mine):
             unnoticed.append(what)
     assert unnoticed == []
+
+
+def test_every_pattern_has_a_place_where_times_do_not_tell() -> None:
+    assert sorted(ORDER) == sorted(kind.name for kind in PATTERNS)

@@ -2,9 +2,10 @@
 
     python -m tests.mutants --seed 1        # or: make mutants
 
-Running the whole suite for each of some 8,500 mutations takes days. This samples instead, from each folder as many as
+Running the whole suite for each of some 11,000 mutations takes days. This samples instead, from each folder as many as
 it has a share of all (and at least some), and runs for each mutation only the tests that execute the changed line
-(`tests.mutants.covering`), the quickest first, in a forked process (`tests.mutants.trial`). Results are kept in
+(`tests.mutants.covering`), the quickest first, in a forked process (`tests.mutants.trial`). The test that
+notices a mutation must pass without it; otherwise the mutation is undecided. Results are kept in
 `.cache/mutants` by seed: a run that was interrupted goes on where it stopped. It prints the survivors and fails below
 the committed floor. Mutations that change no behaviour are listed with the reason in `equivalent.txt` and do not count.
 """
@@ -27,7 +28,7 @@ from typing import NamedTuple
 from tests.mutants.covering import FOLDERS as TESTED
 from tests.mutants.covering import Covering, record
 from tests.mutants.mutations import Mutation, Places
-from tests.mutants.trial import NOT_FOUND, PASSED, copy_of, module_of, preload, trial
+from tests.mutants.trial import BROKEN, PASSED, copy_of, module_of, notes_of, preload, trial
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = "src/tracecore"
@@ -48,6 +49,8 @@ class Running(NamedTuple):
     number: int
     mutation: Mutation
     begin: float
+    #: In a control: the test that noticed the mutation, and whether everything was imported again.
+    noticed: tuple[str, bool] | None = None
 
 
 class Sample:
@@ -56,6 +59,10 @@ class Sample:
     def __init__(self, chosen: list[Mutation], sources: dict[str, str], results: Path) -> None:
         self.chosen, self.sources, self._path = chosen, sources, results
         self.results: dict[str, str] = {}
+        #: Trials that a signal ended.
+        self.ended = 0
+        #: Whether a test, or the cases of a pattern, pass without a mutation.
+        self._sound: dict[tuple[str, str, bool], bool] = {}
         if results.exists():
             self.results = dict(map(json.loads, results.read_text(encoding="utf-8").splitlines()))
         known = equivalents()
@@ -68,53 +75,87 @@ class Sample:
 
     def run(self, covering: Covering, jobs: int) -> None:
         """Try all mutations that have no result, so many at a time."""
-        todo = [(n, m) for n, m in enumerate(self.chosen, 1) if self.describe(m) not in self.results]
+        todo = [Running(n, m, 0.0) for n, m in enumerate(self.chosen, 1) if self.describe(m) not in self.results]
         running: dict[int, Running] = {}
         while todo or running:
             while todo and len(running) < jobs:
-                number, mutation = todo.pop(0)
-                running[self._start(mutation, covering)] = Running(number, mutation, time.monotonic())
-            for pid, found in self._ended(running):
-                self._note(running.pop(pid), found)
+                entry = todo.pop(0)._replace(begin=time.monotonic())
+                running[self._start(entry, covering)] = entry
+            for pid, found, noticed in self._ended(running):
+                entry = running.pop(pid)
+                if entry.noticed is not None:
+                    self._sound[self._control(entry)] = found == SURVIVED
+                    self._note(entry, KILLED if found == SURVIVED else UNDECIDED)
+                elif found != KILLED or noticed is None:
+                    self._note(entry, found)
+                elif (sound := self._sound.get(self._control(entry := entry._replace(noticed=noticed)))) is None:
+                    todo.insert(0, entry)
+                else:
+                    self._note(entry, KILLED if sound else UNDECIDED)
             time.sleep(0.05)
 
-    def _start(self, mutation: Mutation, covering: Covering) -> int:
-        source = self.sources[mutation.path]
-        _, _, rest = mutation.path.removeprefix(f"{SOURCE}/").partition("patterns/")
-        pattern = rest.partition("/")[0] if "/" in rest else ""
-        tests, seconds = list(covering.newer), 0.0
+    def _control(self, entry: Running) -> tuple[str, str, bool]:
+        test, fresh = entry.noticed or ("", False)
+        return _pattern(entry.mutation) if not test else "", test, fresh
+
+    def _start(self, entry: Running, covering: Covering) -> int:
+        mutation, seconds = entry.mutation, 0.0
+        source, module = self.sources[mutation.path], module_of(mutation.path)
+        if entry.noticed is not None:
+            # The test must pass where nothing is changed but everything is done as for the mutation.
+            pattern, test, fresh = self._control(entry)
+            return trial(module, source, source, pattern, [test] if test else [], LIMIT, fresh=fresh)
+        area = mutation.path.removeprefix(f"{SOURCE}/").partition("/")[0]
+        tests = [test for test in covering.newer if _may_notice(test, area, _pattern(mutation))]
         for test in covering.of(mutation.path, mutation.lines):
             seconds += covering.seconds(test)
             if seconds > MOST:
                 break
             tests.append(test)
-        module = module_of(mutation.path)
-        return trial(module, source, mutation.apply(source), pattern, tests, 30 + 2 * min(seconds, MOST))
+        return trial(module, source, mutation.apply(source), _pattern(mutation), tests, 30 + 2 * min(seconds, MOST))
 
-    def _ended(self, running: dict[int, Running]) -> Iterator[tuple[int, str]]:
+    def _ended(self, running: dict[int, Running]) -> Iterator[tuple[int, str, tuple[str, bool] | None]]:
+        """Yield the trials that ended, their result, and what noticed the mutation unless a signal ended the trial."""
         for pid, entry in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
+                found = {PASSED: SURVIVED, BROKEN << 8: UNDECIDED}.get(status, KILLED)
+                noticed = notes_of(pid) if os.WIFEXITED(status) else None
                 shutil.rmtree(copy_of(pid), ignore_errors=True)
-                found = {PASSED: SURVIVED, NOT_FOUND << 8: UNDECIDED}.get(status, KILLED)
-                yield pid, found
+                yield pid, found, noticed
             elif time.monotonic() - entry.begin > LIMIT:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 shutil.rmtree(copy_of(pid), ignore_errors=True)
-                yield pid, UNDECIDED
+                yield pid, UNDECIDED, None
 
     def _note(self, entry: Running, found: str) -> None:
         description = self.describe(entry.mutation)
         self.results[description] = found
+        test = (entry.noticed or ("processor time or a signal", False))[0] or "a case"
+        if found == KILLED:
+            self.ended += entry.noticed is None
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps([description, found]) + "\n")
         spent = time.monotonic() - entry.begin
-        print(f"{entry.number}/{len(self.chosen)} {found} in {spent:.0f} s: {description}", flush=True)
+        by = f" by {test}" if found == KILLED else ""
+        print(f"{entry.number}/{len(self.chosen)} {found} in {spent:.0f} s{by}: {description}", flush=True)
 
     def with_result(self, result: str) -> list[str]:
         """Return the descriptions of mutations with this result."""
         return [text for text in map(self.describe, self.chosen) if self.results.get(text) == result]
+
+
+def _may_notice(test: str, area: str, pattern: str) -> bool:
+    """Whether a file of tests is of the same folder, and of no other pattern's."""
+    _, folder, *rest = test.split("/")
+    return folder == area and not (area == "patterns" and len(rest) > 1 and rest[0] != pattern)
+
+
+def _pattern(mutation: Mutation) -> str:
+    """Return the pattern in whose folder the mutation is, or an empty text."""
+    _, _, rest = mutation.path.removeprefix(f"{SOURCE}/").partition("patterns/")
+    return rest.partition("/")[0] if "/" in rest else ""
 
 
 def equivalents() -> set[str]:
@@ -156,7 +197,7 @@ def main() -> int:
         kept = [line for line in results.read_text(encoding="utf-8").splitlines() if json.loads(line)[1] == KILLED]
         results.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     sample = Sample(chosen, sources, results)
-    preload([f"tests/{folder}" for folder in TESTED])
+    covering.keep(preload([f"tests/{folder}" for folder in TESTED]))
     gc.freeze()
     sample.run(covering, options.jobs)
     killed, survivors = len(sample.with_result(KILLED)), sample.with_result(SURVIVED)
@@ -168,6 +209,7 @@ def main() -> int:
         print(f"{folder}: {len(those)} of {len(those) + sum(own)}")
     print(f"\n{killed} of {decided} noticed ({share:.0%}, floor {FLOOR:.0%}); {len(possible):,} are possible")
     print(f"{len(sample.with_result(EQUIVALENT))} are equivalent, {len(sample.with_result(UNDECIDED))} undecided")
+    print(f"{sample.ended} of the noticed ones were ended by a signal, most for their processor time")
     print("\n".join(["survivors:", *survivors]) if survivors else "no survivors")
     return int(share < FLOOR)
 

@@ -24,6 +24,8 @@ MOST = 40
 FOLDERS = ("engine", "incidents", "patterns", "actions", "diagnose")
 #: Code that tests start as a program of its own, where coverage.py does not see it, and the folder of these tests.
 STARTED = {"src/tracecore/actions/supervisor/": "tests/actions/supervisor/"}
+#: The test that reads constants and defaults, which run at import.
+NUMBERS = "tests/patterns/test_numbers.py"
 DURATIONS = "TRACECORE_TEST_DURATIONS"
 _durations: dict[str, float] = defaultdict(float)
 
@@ -99,7 +101,8 @@ class Covering:
         beside = {name for record in self._records for name in record.measured_files()}
         folder = (self._root / path).parent
         near = [Path(name).relative_to(self._root) for name in sorted(beside) if folder in Path(name).parents]
-        return self._known(test for file in near for tests in self._tests(str(file)).values() for test in tests)
+        all_near = self._known(test for file in near for tests in self._tests(str(file)).values() for test in tests)
+        return [*(test for test in self._known(self._durations) if test.startswith(NUMBERS)), *all_near]
 
     def _tests(self, path: str) -> dict[int, set[str]]:
         if path not in self._lines:
@@ -108,6 +111,11 @@ class Covering:
                 for line, tests in record.contexts_by_lineno(str(self._root / path)).items():
                     self._lines[path][line].update(tests)
         return self._lines[path]
+
+    def keep(self, tests: set[str]) -> None:
+        """Forget recorded tests that are not among these, or that pytest does not find by an id with a backslash."""
+        found = {test for test in tests if "\\" not in test}
+        self._durations = {test: seconds for test, seconds in self._durations.items() if test in found}
 
     def seconds(self, test: str) -> float:
         """Return how long this test took."""

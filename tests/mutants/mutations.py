@@ -1,4 +1,4 @@
-"""Small changes of a program: one operator, limit, condition or attribute each."""
+"""Small changes of a program: one operator, limit, condition or attribute, or one statement or rule left out."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ ARITHMETIC = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "//"), a
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "bisect_left": "bisect_right"}
 NAMES |= {"bisect_right": "bisect_left"}
 ATTRIBUTES = {"first": "last", "last": "first", "end": "time"}
+#: A table at module level has at least so many entries, each of which can be left out.
+TABLE = 4
 
 
 class Mutation(NamedTuple):
@@ -77,9 +79,28 @@ class Places:
         """Yield every change of this file."""
         tree = ast.parse(self.source)
         starts = sorted({node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt)})
-        for node in self._code(tree):
-            for change in self._changes(node):
-                yield change._replace(first=starts[bisect_right(starts, change.line) - 1])
+        changes = [change for node in self._code(tree) for change in self._changes(node)]
+        for change in [*changes, *self._left_out(tree)]:
+            yield change._replace(first=starts[bisect_right(starts, change.line) - 1])
+
+    def _left_out(self, tree: ast.Module) -> Iterator[Mutation]:
+        """Yield the program without one statement, or without one entry of a table."""
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef):
+                for node in ast.walk(function):
+                    if isinstance(node, ast.stmt) and _can_be_left_out(node):
+                        yield self._without(node, "pass")
+        for statement in tree.body:
+            table = getattr(statement, "value", None)
+            if isinstance(table, ast.Tuple | ast.List) and len(table.elts) >= TABLE:
+                yield from (self._without(entry, "*()") for entry in table.elts if isinstance(entry, ast.Call))
+
+    def _without(self, node: ast.stmt | ast.expr, text: str) -> Mutation:
+        # As many lines as before, so that all other code stays where it is.
+        lines = "\n" * ((node.end_lineno or node.lineno) - node.lineno)
+        text = f"*({lines})" if text == "*()" else f"{text}{lines}"
+        begin = self._at(node.lineno, node.col_offset)
+        return self._change(begin, self._at(node.end_lineno or node.lineno, node.end_col_offset or 0), text)
 
     def _code(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield nodes that decide something at run time."""
@@ -109,7 +130,7 @@ class Places:
         elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC and not _is_text(node):
             yield from self._between(node.left, node.right, *ARITHMETIC[type(node.op)])
         elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            yield self._change(self._begin(node), self._begin(node.operand), "")
+            yield self._change(self._begin(node), self._begin(node) + len("not"), "")
         elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
             yield self._change(self._begin(node), self._end(node), str(not node.value))
         elif isinstance(node, ast.Constant) and isinstance(node.value, int):
@@ -143,3 +164,14 @@ def _is_text(node: ast.BinOp) -> bool:
         isinstance(getattr(side, "value", None), str) or isinstance(side, ast.JoinedStr | ast.List | ast.Tuple)
         for side in (node.left, node.right)
     )
+
+
+def _can_be_left_out(node: ast.stmt) -> bool:
+    """Whether a program without this statement still runs: calls, changes of objects, and early ends."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call | ast.Yield | ast.YieldFrom)
+    if isinstance(node, ast.Assign):
+        return all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
+    if isinstance(node, ast.If):
+        return not node.orelse and isinstance(node.body[-1], ast.Return | ast.Continue | ast.Break | ast.Raise)
+    return isinstance(node, ast.AugAssign | ast.Delete)

@@ -6,12 +6,14 @@ import functools
 import importlib
 import importlib.abc
 import importlib.util
+import json
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -23,18 +25,30 @@ from tracecore.patterns import PATTERNS, cases
 TESTS = Path(__file__).resolve().parents[1]
 PLUGINS = ("cacheprovider", "schemathesis", "playwright", "anyio", "xdist")
 PYTEST = ("-q", "-x", *(word for name in PLUGINS for word in ("-p", f"no:{name}")))
-#: Exit statuses of a trial; the last where a test that is recorded is not there any more.
-PASSED, NOTICED, NOT_FOUND = 0, 1, 2
+#: Exit statuses of a trial. `BROKEN` says nothing of the mutation: a recorded test is gone, or the trial itself failed.
+PASSED, NOTICED, BROKEN = 0, 1, 2
 
 
-def preload(folders: Sequence[str]) -> None:
-    """Import the program and all tests of these folders."""
+class _Collected:
+    """Remembers the ids of all tests."""
+
+    def __init__(self) -> None:
+        self.tests: set[str] = set()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        self.tests = {item.nodeid for item in items}
+
+
+def preload(folders: Sequence[str]) -> set[str]:
+    """Import the program and all tests of these folders, and return the ids of these tests."""
     read_cases()
+    collected = _Collected()
     quiet = os.open(os.devnull, os.O_WRONLY)
     kept = os.dup(1)
     os.dup2(quiet, 1)
-    pytest.main([*PYTEST, "--collect-only", *folders])
+    pytest.main([*PYTEST, "--collect-only", *folders], plugins=[collected])
     os.dup2(kept, 1)
+    return collected.tests
 
 
 def read_cases() -> None:
@@ -44,7 +58,9 @@ def read_cases() -> None:
         cases.cases_of(kind)
 
 
-def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[str], seconds: float) -> int:
+def trial(
+    module: str, before: str, after: str, pattern: str, tests: Sequence[str], seconds: float, *, fresh: bool = False
+) -> int:
     """Fork a process that runs tests with a changed module, and return its id.
 
     Args:
@@ -53,29 +69,67 @@ def trial(module: str, before: str, after: str, pattern: str, tests: Sequence[st
         after: the changed source.
         pattern: run the cases of this pattern first, if it is not empty.
         tests: ids of tests.
-        seconds: processor time that the tests may take; using more counts as noticed.
+        seconds: processor time that the tests may take; a process that uses more is ended by SIGXCPU.
+        fresh: import everything again, even where only one function differs or nothing does.
     """
     pid = os.fork()
     if pid:
         return pid
-    status = NOTICED
+    status = BROKEN
     try:
         quiet = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(quiet, descriptor)
         os.setpriority(os.PRIO_PROCESS, 0, max(10, os.getpriority(os.PRIO_PROCESS, 0)))
-        # The process is ended by SIGXCPU, which the parent takes for a test that failed.
         resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 5))
         _make_copy(module, after)
-        change(module, before, after)
-        if pattern and fails_cases(pattern):
-            os._exit(NOTICED)
-        ended = pytest.main([*PYTEST, *tests]) if tests else 0
-        status = {0: PASSED, 4: NOT_FOUND, 5: PASSED}.get(int(ended), NOTICED)
-    except BaseException:
-        status = NOTICED
+        notes = copy_of(os.getpid()) / "notes"
+        fresh = change(module, before, after, fresh=fresh)
+        notes.write_text(json.dumps(["", fresh]), encoding="utf-8")
+        if pattern and _notices(pattern):
+            status = NOTICED
+        elif tests:
+            failed = _Failed()
+            ended = int(pytest.main([*PYTEST, *tests], plugins=[failed]))
+            notes.write_text(json.dumps([failed.test, fresh]), encoding="utf-8")
+            # Pytest ends with 2 where a file of tests cannot be imported, and with 5 where all tests are left out.
+            status = {0: PASSED, 1: NOTICED, 2: NOTICED, 5: PASSED}.get(ended, BROKEN)
+        else:
+            status = PASSED
     finally:
         os._exit(status)
+
+
+def notes_of(pid: int) -> tuple[str, bool]:
+    """Return the test that failed in a trial, empty for a case, and whether everything was imported again."""
+    try:
+        test, fresh = json.loads((copy_of(pid) / "notes").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return "", False
+    return test, fresh
+
+
+class _Failed:
+    """Remembers the first test, or file of tests, that fails."""
+
+    def __init__(self) -> None:
+        self.test = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.test = self.test or report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.test = self.test or report.nodeid
+
+
+def _notices(pattern: str) -> bool:
+    """Return whether a case of this pattern fails, or cannot be run."""
+    try:
+        return fails_cases(pattern)
+    except Exception:
+        return True
 
 
 def copy_of(pid: int) -> Path:
@@ -106,12 +160,12 @@ def fails_cases(name: str) -> bool:
     return any(run_case(kind, case).failures for case in cases_of(kind))
 
 
-def change(module: str, before: str, after: str) -> None:
-    """Let the running program use the changed source of a module."""
+def change(module: str, before: str, after: str, *, fresh: bool = False) -> bool:
+    """Let the running program use the changed source of a module; return whether everything is imported again."""
     if module == cases.__name__:
         cases.cases_of.cache_clear()  # type: ignore[attr-defined]
-    if change_function(module, before, after):
-        return
+    if not fresh and (before == after or change_function(module, before, after)):
+        return False
     path = str(importlib.util.find_spec(module).origin)  # type: ignore[union-attr]
     # The change is outside of functions: import everything again, with the changed source.
     # Modules that tests import by their bare names hold classes of the program as it was.
@@ -120,6 +174,7 @@ def change(module: str, before: str, after: str) -> None:
         if name.partition(".")[0] in ("tracecore", "tests") or file.startswith(f"{TESTS}/"):
             del sys.modules[name]
     sys.meta_path.insert(0, _Changed(module, after, path))
+    return True
 
 
 def change_function(module: str, before: str, after: str) -> bool:
@@ -129,13 +184,19 @@ def change_function(module: str, before: str, after: str) -> bool:
     function = _function(importlib.import_module(module), differing.co_qualname) if differing else None
     if differing is None or function is None:
         return False
-    function.__code__ = differing
+    try:
+        function.__code__ = differing
+    except ValueError:
+        return False  # it uses other variables of the function around it
     return True
 
 
 def _differing(before: CodeType, after: CodeType) -> CodeType | None:
     """Return the changed code of a function or method; None if the module's or a class's own code is changed."""
-    for one, other in zip(_codes(before), _codes(after), strict=True):
+    pairs = list(zip_longest(_codes(before), _codes(after)))
+    if pairs and None in pairs[-1]:
+        return None  # a rule with a function of its own was left out
+    for one, other in pairs:
         if one != other:
             # The code of a class body has no local variables of its own.
             return other if other.co_flags & 0x02 else _differing(one, other)

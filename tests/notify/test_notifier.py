@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tracecore.notify.unsent import unsent
 from tracecore.store.records import Matcher
 
 from .conftest import SECOND, Mailbox, Receiver, World
@@ -406,3 +407,77 @@ def test_metrics_say_what_was_sent_and_what_waits(slack: World, receiver: Receiv
     assert 'tracecore_server_notifications_total{outcome="retried"} 2.0' in text
     overdue = next(line for line in text.splitlines() if line.startswith("tracecore_server_notifications_overdue"))
     assert 80 < float(overdue.split()[1]) < 95
+
+
+def test_a_receiver_that_fails_for_minutes_is_overdue_and_logged(
+    slack: World, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.faults = [500] * 1000
+    slack.put()
+    slack.run(11)
+    slack.run(240, step=4)
+    assert len(receiver.faults) < 995
+    assert 230 < slack.notifier.overdue_s() < 250
+    assert [record.getMessage() for record in caplog.records] == [
+        "the receiver oncall (slack/0) takes no notifications: 127.0.0.1 answered 500; "
+        "tried again after 1, 2, 4 … 300 s"
+    ]
+    slack.run(3800, step=100)
+    assert "for 60 min now" in caplog.records[1].getMessage()
+    assert len(caplog.records) == 2
+    receiver.faults = []
+    slack.run(310, step=10)
+    assert slack.notifier.overdue_s() == 0
+    assert "takes notifications again, after" in caplog.records[2].getMessage()
+
+
+def _why(made: World) -> list[str]:
+    return unsent(made.store, made.config, "incident-1")
+
+
+def test_an_incident_that_is_not_told_says_why(world: Make, receiver: Receiver) -> None:
+    def hook(route: str = "receiver: a", more: str = "") -> World:
+        receivers = f"receivers: [{{name: a, alertmanager_configs: [{{url: '{receiver.url}'}}]}}, {{name: nobody}}]"
+        return world(f"{receivers}\nroute: {{group_wait: 5s, {route}}}\n{more}")
+
+    made = hook(
+        "receiver: a, routes: [{receiver: nobody, matchers: ['job=other']}]",
+        """
+inhibit_rules: [{source_matchers: ['pattern="gpu_fault"'], target_matchers: ['pattern="nccl_hang"'], equal: [node]}]
+""",
+    )
+    made.put()
+    made.run()
+    assert _why(made) == ["it waits until 2026-11-14T23:46:45Z"]
+    silence = made.store.silences.create(
+        [Matcher(name="job", value="vision/train-1")], who="ada", now=made.clock.now,
+        ends_at=made.clock.now + 3600 * SECOND,
+    )  # fmt: skip
+    made.run(1)
+    assert _why(made) == ["silenced by ada until 2026-11-15T00:46:40Z"]
+    made.store.silences.expire(silence.id, made.clock.now)
+    made.put("2", root_cause={"pattern": "gpu_fault"})
+    made.run(1)
+    assert _why(made) == ["inhibited by incident-2"]
+    made.put(revision=2, state="resolved")
+    made.run(1)
+    assert _why(made) == ["inhibited by incident-2"], "as it was while it lasted"
+    made.put("3", last_seen="2026-11-14T14:26:40Z", first_seen="2026-11-14T14:26:40Z")
+    made.put("4", job="other")
+    made.run(1)
+    assert unsent(made.store, made.config, "incident-3") == ["older than an hour when it arrived"]
+    assert unsent(made.store, made.config, "incident-4") == ["the receiver 'nobody' of its route tells nobody"]
+    assert unsent(made.store, None, "incident-4") == ["this server notifies nobody: it was started without --notify"]
+    made.run(10)
+    assert unsent(made.store, made.config, "incident-2") == [], "it was told"
+
+
+def test_a_muted_incident_names_the_window(world: Make, receiver: Receiver) -> None:
+    made = world(f"""
+receivers: [{{name: a, alertmanager_configs: [{{url: '{receiver.url}'}}]}}]
+route: {{receiver: a, routes: [{{mute_time_intervals: [maintenance]}}]}}
+time_intervals: [{{name: maintenance, time_intervals: [{{times: [{{start_time: "23:00", end_time: "24:00"}}]}}, {{times: [{{start_time: "00:00", end_time: "02:30"}}]}}]}}]
+""")  # noqa: E501
+    made.put()
+    made.run()
+    assert _why(made) == ["muted by 'maintenance' until 2026-11-15T02:30:00Z"]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tracecore.ottl.planner import doubts
-from tracecore.ottl.planner.database import Database, is_literal
+from tracecore.ottl.planner.database import ScanDatabase, is_literal
 from tracecore.ottl.planner.doubts import Doubts
 from tracecore.ottl.planner.selection import Selector, line_search
 
@@ -17,7 +17,7 @@ CHATTER = b"utils/check-point.py:12: FutureWarning\n"
 
 def _selector(patterns: tuple[str, ...] = PATTERNS) -> Selector:
     searched = line_search(patterns)
-    return Selector(Database(searched.entries, once=False), doubts=Doubts(searched, patterns))
+    return Selector(ScanDatabase(searched.entries, once=False), doubts=Doubts(searched, patterns))
 
 
 def _lines(selector: Selector, block: bytes) -> list[bytes]:
@@ -104,5 +104,5 @@ def test_a_guard_of_which_only_a_word_is_known_is_never_doubted(monkeypatch: pyt
 @pytest.mark.parametrize("line", [b"ValueError", b"  ValueError:  ", b"ValueError: no", b'{"log":"ValueError\\n"}'])
 def test_a_break_at_the_end_of_an_expression_is_the_end_of_a_line(line: bytes) -> None:
     searched = line_search(["(?:Error|Exception)(?:: |:?\\s*(?:\\n|$))"])
-    selector = Selector(Database(searched.entries, once=False), escaped=line[:1] == b"{")
+    selector = Selector(ScanDatabase(searched.entries, once=False), escaped=line[:1] == b"{")
     assert _lines(selector, b"| Error    | 12 |\n" + line + b"\nErrors are counted\n") == [line]

@@ -17,7 +17,7 @@ from tracecore.patterns.cases import Case, CaseError, cases_of, folder, moment, 
 from tracecore.patterns.config import MINUTE, SECOND, ConfigError, format_duration, load, parse_duration
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.hbm_ecc.detector import Config, HbmEcc
-from tracecore.patterns.lint import CHECKS, lint
+from tracecore.patterns.lint import CHECKS, lint, unlisted
 from tracecore.patterns.runbook import show
 from tracecore.patterns.schema import document_of, envelope, falsified, falsifiers_of, problems, schema_of
 
@@ -37,6 +37,11 @@ def test_lint_has_nothing_to_say(kind: type[Pattern[Any]]) -> None:
 def test_ids_and_names_are_unique() -> None:
     assert len({kind.id for kind in PATTERNS}) == len({kind.name for kind in PATTERNS}) == len(PATTERNS)
     assert {finding.check for finding in lint([HbmEcc, HbmEcc], checks=())} == {"unique"}
+
+
+def test_a_folder_that_is_not_in_the_list_is_named() -> None:
+    assert unlisted(PATTERNS) == []
+    assert [finding.pattern for finding in unlisted(PATTERNS[1:])] == [PATTERNS[0].name]
 
 
 @pytest.mark.parametrize("kind", PATTERNS, ids=lambda kind: kind.name)

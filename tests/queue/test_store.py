@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import Engine
 
 from tracecore.queue.database import DatabaseError, connect, ident
-from tracecore.queue.store import LOST_AT_MOST, LOST_LIMIT, LeaseLost, NoSuchTask, Outcome, Queue
+from tracecore.queue.store import LOST_AT_MOST, LOST_LIMIT, AttemptOutcome, LeaseLost, NoSuchTask, Queue
 from tracecore.queue.task import Dataset, Spec, SpecError
 
-DONE = Outcome(status="completed", exit_code=0)
+DONE = AttemptOutcome(status="completed", exit_code=0)
 
 
 def spec(name: str = "t", **fields: Any) -> Spec:
@@ -55,7 +55,7 @@ def test_a_retry_waits_for_its_time_and_lets_others_pass(queue: Queue, clock: An
     first, second = queue.submit(spec(priority=9)), queue.submit(spec())
     claim = queue.claim("w", "h", 30)
     assert claim is not None
-    queue.finish(claim, Outcome(status="queued", exit_code=1, delay_s=30, reason="again", ledger={"retries": 1}))
+    queue.finish(claim, AttemptOutcome(status="queued", exit_code=1, delay_s=30, reason="again", ledger={"retries": 1}))
     other = queue.claim("w", "h", 30)
     assert other is not None
     assert other.task.id == second
@@ -168,7 +168,7 @@ def test_cancel(queue: Queue, clock: Any) -> None:
     assert queue.cancel(running) == "running"
     assert queue.renew(claim) is True
     # It would be tried again, but somebody wants it gone.
-    queue.finish(claim, Outcome(status="queued", exit_code=1, reason="again"))
+    queue.finish(claim, AttemptOutcome(status="queued", exit_code=1, reason="again"))
     assert queue.get(running).status == "cancelled"
     assert [attempt.retried for attempt in queue.attempts(running)] == [False]
     queue.finish(ended, DONE)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracecore.recipes import RecipeError, directory
-from tracecore.recipes.cases import Case, Recipe, cases_of, complaints, load_cases
+from tracecore.recipes.cases import Recipe, RecipeCase, cases_of, complaints, load_cases
 
 RECIPES = sorted(path for path in directory().glob("*.yaml") if not path.name.endswith(".cases.yaml"))
 _COMPILED: dict[Path, Recipe] = {}
@@ -38,7 +38,7 @@ def recipe(path: Path) -> Recipe:
         for case in load_cases(cases_of(path))
     ],
 )
-def test_case(path: Path, case: Case) -> None:
+def test_case(path: Path, case: RecipeCase) -> None:
     assert complaints(case, recipe(path).run(case)) == []
 
 
@@ -49,8 +49,8 @@ def minimal(tmp_path: Path) -> Recipe:
     return Recipe(path)
 
 
-def case(**fields: object) -> Case:
-    return Case(**{"name": "n", "path": "p", "line": 1, "attributes": {"raw": "5"}, **fields})  # type: ignore[arg-type]
+def case(**fields: object) -> RecipeCase:
+    return RecipeCase(**{"name": "n", "path": "p", "line": 1, "attributes": {"raw": "5"}, **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tracecore.recipes import FILES, directory
-from tracecore.recipes.cases import Case, Recipe
+from tracecore.recipes.cases import Recipe, RecipeCase
 
 #: Attributes that say that something failed, by their beginnings.
 FAILURE = (
@@ -68,7 +68,7 @@ def recipes() -> dict[str, Recipe]:
 def stamped(recipes: Iterable[Recipe], body: str) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     for recipe in recipes:
-        outcome = recipe.run(Case(name="", path="", line=0, body=body, attributes=attributes))
+        outcome = recipe.run(RecipeCase(name="", path="", line=0, body=body, attributes=attributes))
         assert outcome.errors == ()
         attributes = outcome.attributes
     return attributes

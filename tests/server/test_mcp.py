@@ -18,6 +18,7 @@ pytest.importorskip("mcp")
 
 from mcp import ClientSession, StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import ResourceTemplateReference
 
 from tracecore.server.mcp.claims import verify
 from tracecore.store.store import Store
@@ -84,6 +85,11 @@ def test_an_assistant_on_this_machine(place: str) -> None:
             assert json.loads(resource.contents[0].text)["id"] == row["id"]
             runbook = await session.read_resource("tracecore://runbooks/nccl_hang")
             assert runbook.contents[0].text.startswith("# nccl_hang")
+            template = ResourceTemplateReference(type="ref/resource", uri="tracecore://runbooks/{name}")
+            completed = (await session.complete(template, {"name": "name", "value": "nccl_h"})).completion
+            assert (completed.values, completed.total) == (["nccl_hang"], 1)
+            other = ResourceTemplateReference(type="ref/resource", uri="tracecore://incidents/{id}")
+            assert (await session.complete(other, {"name": "id", "value": "inc"})).completion.values == []
             diagnosed = said(await session.call_tool("diagnose_path", {"path": str(HANG)}))
             assert diagnosed["incidents"][0]["headline"].endswith("rank 2 never entered it")
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tracecore.signals import redaction
 from tracecore.signals.redaction import MASK, is_secret_name, redacted, redacted_command, redacted_record
 
 SECRET = "Zk3vQ9x7Lm2Rt5Yw8Bn4"
@@ -135,3 +136,21 @@ def test_commands_and_names() -> None:
     assert is_secret_name("SSH_KEY")
     assert not is_secret_name("TOKENIZERS_PARALLELISM")
     assert not is_secret_name("MONKEY")
+
+
+def test_a_line_known_to_be_clean_is_still_hidden_inside_a_key() -> None:
+    line = "pad_token: 12 of 13\n"
+    assert redacted(line) == line
+    key = f"-----BEGIN PRIVATE KEY-----\n{line}-----END PRIVATE KEY-----\n"
+    assert "12 of 13" not in redacted(key)
+    assert redacted(line) == line
+
+
+def test_only_so_many_clean_lines_are_remembered_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "MAX_CLEAN", 8)
+    redaction._CLEAN.clear()
+    for number in range(50):
+        redacted(f"pad_token: {number}\npassword={number}hunter2\npad_token: {'x ' * redaction.MAX_CLEAN_LINE}\n")
+        assert len(redaction._CLEAN) <= 8
+    assert redaction._CLEAN
+    assert not any(b"hunter2" in line or len(line) > redaction.MAX_CLEAN_LINE for line in redaction._CLEAN)

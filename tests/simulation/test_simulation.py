@@ -14,7 +14,7 @@ from tracecore.simulation.fleet import DAY, GPUS, SECOND, START, Event, Fleet, J
 from tracecore.simulation.paging import Page, pages
 from tracecore.simulation.plays import Play, catalogue
 from tracecore.simulation.reading import facts_of
-from tracecore.simulation.run import Told, Truth
+from tracecore.simulation.run import ToldRevision, Truth
 from tracecore.simulation.score import score
 from tracecore.simulation.simulate import simulate, table
 
@@ -58,7 +58,7 @@ PLAYS = [(cause, play, end) for cause in catalogue().causes for play in cause.pl
 @pytest.mark.parametrize("scheduler", ["slurm", "kubernetes"])
 def test_every_play_by_itself_is_told_rightly(scheduler: str) -> None:
     truths: list[Truth] = []
-    told: list[Told] = []
+    told: list[ToldRevision] = []
     for number, (cause, play, end) in enumerate(PLAYS):
         if end == "cancelled" and scheduler == "kubernetes":
             continue
@@ -95,8 +95,8 @@ def _truth(number: int, **more: object) -> Truth:
     return msgspec.convert(fields | more, Truth)
 
 
-def _told(id: str, at: int, pattern: str | None, *nodes: str, job: str = "j") -> Told:
-    return Told(
+def _told(id: str, at: int, pattern: str | None, *nodes: str, job: str = "j") -> ToldRevision:
+    return ToldRevision(
         at=at * SECOND,
         document={
             "id": id, "job": job, "headline": id, "root_cause": {"pattern": pattern} if pattern else None,

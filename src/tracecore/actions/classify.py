@@ -125,9 +125,12 @@ def _decide(
     if verdict is not None:
         name, document = _judged(verdict)
         rule = rules.for_verdict(name, document)
-        if name == "worker_crash" and rule is not None and rule.name == "passed_on":
-            # Its error is cut off: whatever else the log says is more.
-            rule = None
+        if rule is not None and rule.name == "last_words":
+            # Whatever else the log says is more.
+            chosen = decisive(found)
+            if chosen is not None and chosen.role in ("cause", "error", "crash", "talk"):
+                return chosen.rule, chosen, f"the verdict {name}, and what the process said", given
+            return rule, chosen, f"the verdict {name} decides", given
         if rule is not None and not (name == "worker_crash" and rule.name == "exception"):
             return rule, _line_of(rule, found), f"the verdict {name} decides", given
         if rule is not None:

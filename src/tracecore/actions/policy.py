@@ -103,7 +103,7 @@ class Expectation(msgspec.Struct, frozen=True, kw_only=True):
     because: str = ""
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a case: how it failed, how far the job had got, and what the policy must say."""
 
     line: int
@@ -111,12 +111,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     expect: Expectation
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True):
+class PolicyCase(msgspec.Struct, frozen=True, kw_only=True):
     """A story of attempts, told to one ledger."""
 
     name: str
     line: int
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[PolicyAttempt, ...]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     patterns: dict[str, Limit] = {}
     stops: dict[str, bool] = {}
     exclude: dict[str, frozenset[str]] = {}
-    cases: tuple[Case, ...] = ()
+    cases: tuple[PolicyCase, ...] = ()
     path: str = ""
 
     def limit(self, failure: FailureInfo) -> Limit:
@@ -314,22 +314,22 @@ def _exclude(node: At) -> dict[str, frozenset[str]]:
     }
 
 
-def _case(node: At) -> Case:
+def _case(node: At) -> PolicyCase:
     fields = node.mapping(_CASE, needs=("name", "attempts"))
     attempts = tuple(_attempt(item) for item in fields["attempts"].items())
     if not attempts:
         raise fields["attempts"].error("a case has at least one attempt")
-    return Case(name=fields["name"].text(), line=node.line, attempts=attempts)
+    return PolicyCase(name=fields["name"].text(), line=node.line, attempts=attempts)
 
 
-def _attempt(node: At) -> Attempt:
+def _attempt(node: At) -> PolicyAttempt:
     fields = node.mapping(_ATTEMPT, needs=("expect",))
     expect = fields.pop("expect").mapping(_EXPECT, needs=("retry",))
     if "class" in fields:
         fields["class"].one_of(CLASSES)
     if "stop" in fields:
         fields["stop"].one_of(STOPS)
-    return Attempt(
+    return PolicyAttempt(
         line=node.line,
         fields={name: value.scalar() for name, value in fields.items()},
         expect=Expectation(

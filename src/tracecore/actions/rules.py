@@ -30,7 +30,18 @@ Role: TypeAlias = Literal["cause", "error", "crash", "symptom", "talk", "ending"
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 STOPS: Final = ("preempted", "time_limit", "cancelled", "interrupt")
 
-_ROOT = ("classes", "chatter", "warns", "errs", "complains", "exit_statuses", "reasons", "rules")
+_ROOT = (
+    "classes",
+    "chatter",
+    "warns",
+    "errs",
+    "complains",
+    "complaints",
+    "harmless",
+    "exit_statuses",
+    "reasons",
+    "rules",
+)
 _RULE = ("name", "class", "role", "when", "suggestion", "ended", "stop", "explains_kill")
 
 
@@ -99,6 +110,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     warns: Any
     errs: Any
     complains: Any
+    complaints: Any
+    harmless: Any
     exit_statuses: dict[str, str]
     reasons: dict[str, str | None]
     rules: tuple[Rule, ...]
@@ -150,6 +163,16 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
             if condition.phrase.search(text):
                 return order, rule
         return None
+
+    def complaint(self, text: str) -> bool:
+        """Return whether a line has a form in which programs say that they failed, and is not chatter."""
+        if self.warned(text) or self.errs.search(text) or not self.complaints.search(text):
+            return False
+        return not any(expression.search(text) for name, expression in self.chatter if name != "advice")
+
+    def overcome(self, text: str) -> bool:
+        """Return whether some lines say that a complaint is harmless, or that the operation is tried again."""
+        return bool(self.harmless.search(text))
 
     def for_verdict(self, pattern: str, document: Mapping[str, Any]) -> Rule | None:
         """The rule for a verdict: its pattern, and fields of its document."""
@@ -248,6 +271,8 @@ def read(file: Path) -> Rules:
         warns=re2.compile(top["warns"].regex()),
         errs=re2.compile(top["errs"].regex()),
         complains=re2.compile(top["complains"].regex()),
+        complaints=re2.compile("|".join(f"(?:{node.regex()})" for node in top["complaints"].mapping().values())),
+        harmless=re2.compile(top["harmless"].regex()),
         exit_statuses={name: node.one_of(names) for name, node in exits.items()},
         reasons={
             name.casefold(): None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()

@@ -17,7 +17,7 @@ from tracecore import recipes
 from tracecore.facts.fact import Fact
 from tracecore.facts.projection import project
 from tracecore.facts.training import Progress, RunFinished
-from tracecore.ottl.planner.database import Database, compiled
+from tracecore.ottl.planner.database import ScanDatabase, compiled
 from tracecore.ottl.planner.plan import Outline, Plan, outline
 from tracecore.ottl.planner.selection import Selector, line_search
 from tracecore.recipes import prepared
@@ -101,7 +101,7 @@ class Tail(msgspec.Struct):
 
 
 def read_tail(text: str | bytes) -> Tail:
-    """Everything the end of a log states, but for its progress."""
+    """Return the statements at the end of a log, without its progress."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
     if len(data) > MAX_BYTES:
         data = data[-MAX_BYTES:]
@@ -195,7 +195,7 @@ def read_progress(tail: Tail, places: Iterable[int]) -> list[Made]:
     return found
 
 
-def _picked(block: bytes, database: Database | None, count: int) -> Iterator[tuple[int, bytes]]:
+def _picked(block: bytes, database: ScanDatabase | None, count: int) -> Iterator[tuple[int, bytes]]:
     """Lines of a block that may tell of progress: the first so many, or the last where the number is negative."""
     if database is None:
         yield 0, block
@@ -242,7 +242,7 @@ def _lines_before(data: bytes, place: int) -> int:
     return place + 1
 
 
-def _records(data: bytes, tail: Tail, database: Database | None) -> Iterator[LogSignal]:
+def _records(data: bytes, tail: Tail, database: ScanDatabase | None) -> Iterator[LogSignal]:
     stream = Stream(
         path="tail",
         format=tail.format,
@@ -322,7 +322,7 @@ def _planned(layers: Sequence[str], *, progress: bool) -> Plan:
 
 
 @cache
-def _database(plan: Plan) -> Database | None:
+def _database(plan: Plan) -> ScanDatabase | None:
     """Return what finds the lines that a plan's recipes know; None where that may be any."""
     # Statements run only where their group is entered, so its guard is enough to find their lines. A group without
     # any works on attributes that another one has stamped.
@@ -340,4 +340,4 @@ def _database(plan: Plan) -> Database | None:
         return b"" if searched.open else database.dump()
 
     dumped = prepared.keep(prepared.key(f"lines {always}".encode(), *(text.encode() for text in patterns)), make)
-    return Database((), once=False, serialised=dumped) if dumped else None
+    return ScanDatabase((), once=False, serialised=dumped) if dumped else None

@@ -7,6 +7,7 @@ returns when it has it.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from tracecore.agent.batch import SIGNALS, Batch, Signal
 from tracecore.agent.document import Node, Report
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.logs.selector import Selectors
+
+log = logging.getLogger("tracecore.agent")
 
 Kind: TypeAlias = Literal["receiver", "processor", "exporter", "extension"]
 #: The key of a configuration for each kind.
@@ -67,7 +70,7 @@ class Waiting(Protocol):
     def tick(self, now: int) -> Iterable[Batch]: ...
 
     def drain(self, now: int) -> Iterable[Batch]:
-        """Everything it still holds: no batch comes after this."""
+        """Return the batches it still holds; none comes after this."""
 
 
 class Exporter(Protocol):
@@ -119,6 +122,18 @@ class Setting(msgspec.Struct, frozen=True):
     health: Callable[[], tuple[bool, dict[str, str]]]
     wanted: Selectors | None = None
     share: Callable[[Callable[[], Any]], Any] = _alone
+
+    def report(self, wrong: str | None, again: str = "works again") -> None:
+        """Note what is wrong, or that nothing is, and log it where that is news.
+
+        Args:
+            again: what to log when it recovers.
+        """
+        if not wrong:
+            if self.meter.recover():
+                log.info("%s: %s", self.id, again)
+        elif self.meter.degrade(wrong):
+            log.warning("%s: %s", self.id, wrong)
 
 
 class Factory(msgspec.Struct, frozen=True, kw_only=True):

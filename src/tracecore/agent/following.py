@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from tracecore.signals.kubernetes.api import Way
-from tracecore.signals.kubernetes.watch import BACK_OFF, Change, Collection, Follower
+from tracecore.signals.kubernetes.watch import BACK_OFF, Collection, Follower, ObjectChange
 
 log = logging.getLogger("tracecore.agent.kubernetes")
 
@@ -33,7 +33,7 @@ class Keeper(Protocol):
         """Return what an object is known by."""
 
     def kept(self) -> Iterable[str]:
-        """Those that are kept."""
+        """Return the objects that are kept."""
 
     def put(self, key: str, found: Object) -> bool:
         """It is there, or has changed; false where there is no room for it."""
@@ -97,7 +97,7 @@ class Following:
     def running(self) -> bool:
         return self._thread.is_alive()
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: ObjectChange) -> None:
         """Take in what was told."""
         self._meanwhile()
         if change.kind == "BOOKMARK":
@@ -113,7 +113,7 @@ class Following:
         self.learned += 1
         self.settled += change.kind != "ITEM"
 
-    def _take(self, change: Change) -> bool:
+    def _take(self, change: ObjectChange) -> bool:
         """Take in an object; false where it is none."""
         try:
             found = msgspec.json.decode(change.object)

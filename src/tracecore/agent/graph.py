@@ -339,7 +339,7 @@ class Intake:
         self._stop.set()
 
     def close(self) -> None:
-        """Everything has left that will: the receiver may note how far it got."""
+        """Close after the last batch has left; the receiver may note how far it got."""
         close = getattr(self.receiver, "close", None)
         if close is not None and not self._thread.is_alive():
             close()

@@ -16,7 +16,7 @@ Kind: TypeAlias = Literal["named", "unnamed", "changed", "appeared", "gone", "re
 SERIOUS: Final = frozenset({"unnamed", "changed", "appeared", "gone"})
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class IncidentChange(msgspec.Struct, frozen=True, kw_only=True):
     """One incident before and now.
 
     Args:
@@ -45,7 +45,7 @@ class Comparison(msgspec.Struct):
 
     bundles: int = 0
     incidents: Counter[str] = msgspec.field(default_factory=Counter)
-    changes: list[Change] = []
+    changes: list[IncidentChange] = []
     errors: list[tuple[str, str]] = []
     unknown_facts: int = 0
 
@@ -72,17 +72,17 @@ class Comparison(msgspec.Struct):
             "unknown_facts": self.unknown_facts,
         }
 
-    def sorted(self) -> list[Change]:
+    def sorted(self) -> list[IncidentChange]:
         """The changes, the serious ones first."""
         return sorted(self.changes, key=lambda c: (c.kind not in SERIOUS, c.kind, c.bundle, c.incident))
 
 
-def compare(bundle: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
+def compare(bundle: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> list[IncidentChange]:
     """Each incident of two diagnoses of a bundle, and one more where they differ beside their incidents."""
     old = {incident["id"]: incident for incident in before.get("incidents", ())}
     new = {incident["id"]: incident for incident in now.get("incidents", ())}
     found = [
-        Change(
+        IncidentChange(
             bundle=bundle,
             incident=ident,
             kind=_kind(old.get(ident), new.get(ident)),
@@ -93,7 +93,7 @@ def compare(bundle: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> l
     ]
     rest = [{name: value for name, value in told.items() if name != "incidents"} for told in (before, now)]
     if rest[0] != rest[1]:
-        found.append(Change(bundle=bundle, incident="", kind="reworded", before="", now=""))
+        found.append(IncidentChange(bundle=bundle, incident="", kind="reworded", before="", now=""))
     return found
 
 

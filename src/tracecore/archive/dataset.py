@@ -197,7 +197,7 @@ def _tables(results: Sequence[Result], batch: int, stamp: int) -> tuple[Any, Any
     return pa.Table.from_pylist(rows, bundles), pa.Table.from_pydict(columns, facts)
 
 
-class Known(msgspec.Struct, frozen=True):
+class KnownBundle(msgspec.Struct, frozen=True):
     """The newest row of a bundle, without its contents."""
 
     bundle: str
@@ -278,13 +278,13 @@ class Archive:
     def _file(self, table: str, batch: int) -> Path:
         return self.folder / table / f"{batch:08d}.parquet"
 
-    def newest(self) -> dict[str, Known]:
+    def newest(self) -> dict[str, KnownBundle]:
         """The newest row of every bundle."""
-        found: dict[str, Known] = {}
+        found: dict[str, KnownBundle] = {}
         for batch in self._batches():
             rows = self._read("bundles", batch, ["bundle", "fingerprint", "status"]).to_pylist()
             for row in rows:
-                found[row["bundle"]] = Known(row["bundle"], batch, row["fingerprint"], row["status"])
+                found[row["bundle"]] = KnownBundle(row["bundle"], batch, row["fingerprint"], row["status"])
         return found
 
     def append(self, results: Sequence[Result], now: int | None = None) -> None:

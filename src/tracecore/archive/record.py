@@ -16,7 +16,7 @@ from tracecore.incidents.excerpt import excerpt
 from tracecore.incidents.text import unexplained_end
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.discovery import Bundle, Skipped
-from tracecore.signals.bundle.kept_text import KeptFile, Memory, Piece, remembering
+from tracecore.signals.bundle.kept_text import KeptFile, KeptPieces, Piece, remembering
 from tracecore.signals.bundle.opening import exactly, pass_over
 from tracecore.signals.redaction import redacted_document
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -74,7 +74,7 @@ class Record(msgspec.Struct, kw_only=True):
 def keep(bundle: Bundle, facts: Sequence[Fact], counters: Counters) -> Record:
     """Diagnose a bundle, and return all that has to be kept of it."""
     clock = bundle.clock
-    memory = Memory()
+    memory = KeptPieces()
     with remembering(bundle, memory):
         diagnosis = judge(bundle, facts, counters)
         document = diagnosis.document()
@@ -93,7 +93,7 @@ def keep(bundle: Bundle, facts: Sequence[Fact], counters: Counters) -> Record:
     )
 
 
-def _kept(stream: Stream, pieces: list[Piece], memory: Memory) -> KeptStream:
+def _kept(stream: Stream, pieces: list[Piece], memory: KeptPieces) -> KeptStream:
     return KeptStream(
         path=stream.path,
         format=stream.format,

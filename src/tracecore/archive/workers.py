@@ -1,4 +1,4 @@
-"""Workers: tasks in, outcomes out as they finish. Local processes here; `ray_workers` has the same on a Ray cluster."""
+"""Local processes that run tasks and yield each outcome when it is there; `ray_workers` does so on a Ray cluster."""
 
 from __future__ import annotations
 

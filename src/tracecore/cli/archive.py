@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracecore.cli.output import Group, can_redraw, format_option, json_text, print_json
+from tracecore.cli.output import CommandGroup, can_redraw, format_option, json_text, print_json
 from tracecore.cli.ray_option import ray_option
 from tracecore.facts.wording import counted
 
@@ -28,7 +28,7 @@ CHANGED: Final = 10
 SHOWN: Final = 20
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Diagnose thousands of bundles, keep their facts in Parquet, and diagnose all of them again with a new release.
 
@@ -340,7 +340,7 @@ def _sink(place: str | None) -> Iterator[Callable[[dict[str, Any]], None] | None
         return
     from tracecore.cli.tokens import open_store
 
-    store = open_store(place)
+    store = open_store(place, existing=False)
 
     def put(document: dict[str, Any]) -> None:
         store.put_diagnosis(document, time.time_ns(), origin="archive")

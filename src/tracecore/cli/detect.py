@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from tracecore.cli.output import needs_extra
+
 
 @click.command(
     "detect",
@@ -31,15 +33,11 @@ def command(path: Path) -> int:
     from tracecore.agent.configuration import ConfigurationError
     from tracecore.cli.run import log_to_stderr
 
-    try:
+    with needs_extra("kafka,server"):
         from tracecore.agent.kafka.client import KafkaError
         from tracecore.store.database import StoreError
         from tracecore.stream.config import read
         from tracecore.stream.running import running
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[kafka,server]'"
-        ) from None
     try:
         options, warnings = read(path)
     except ConfigurationError as error:

@@ -102,11 +102,11 @@ def command(
         from tracecore.cli.publishing import publish as store_at
 
         try:
-            new = store_at(publish, diagnosis.document())
+            published = store_at(publish, diagnosis.document())
         except PublishError as error:
             raise click.ClickException(str(error)) from None
         if not quiet:
-            click.echo(f"published to {publish}, {new} new", err=True)
+            click.echo(f"published to {publish}, {published}", err=True)
     if diagnosis.status == "nothing_read":
         return 1
     return FOUND if exit_code and diagnosis.incidents else 0

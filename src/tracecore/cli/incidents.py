@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from tracecore.cli.output import Group, json_option, print_json, width
+from tracecore.cli.output import CommandGroup, json_option, print_json, width
 from tracecore.cli.remote import Source, place_options, segment
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Incidents of the fleet: list, show, ack, resolve, note.
 

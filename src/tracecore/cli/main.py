@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tracecore.cli.output import Group
+from tracecore.cli.output import CommandGroup
 from tracecore.signals.naming import printable
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "incidents": ("tracecore.cli.incidents", "List, show, acknowledge, resolve and note incidents."),
     "nodes": ("tracecore.cli.nodes", "List nodes, and show one with its history."),
     "backup": ("tracecore.cli.backup", "Copy the server's SQLite database while it is used."),
-    "tokens": ("tracecore.cli.tokens", "API tokens: make, list, revoke."),
+    "tokens": ("tracecore.cli.tokens", "API tokens: create, list, revoke."),
     "validate": ("tracecore.cli.validate", "Check an agent configuration."),
     "completion": ("tracecore.cli.completion", "Print the completion script of bash, zsh or fish."),
     "components": ("tracecore.cli.components", "Receivers, processors, exporters, extensions, with their options."),
 }
 
 
-class LazyGroup(Group):
+class LazyGroup(CommandGroup):
     """A group that imports a sub-command when it is used, and lists it without importing it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

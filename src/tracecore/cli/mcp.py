@@ -6,6 +6,9 @@ import time
 
 import click
 
+from tracecore.cli.output import needs_extra
+from tracecore.cli.tokens import open_store
+
 
 @click.command(
     "mcp",
@@ -23,18 +26,9 @@ Example: tracecore mcp --database ~/.local/state/tracecore/store.db
 )
 def command(database: str | None) -> int:
     """Open the store and serve until the input ends."""
-    try:
+    with needs_extra("server,mcp"):
         from tracecore.server.mcp.tools import make_mcp
-        from tracecore.store.database import StoreError, default_url
-        from tracecore.store.store import Store
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server,mcp]'"
-        ) from None
-    try:
-        store = Store.open(database or default_url())
-    except StoreError as error:
-        raise click.ClickException(str(error)) from None
+    store = open_store(database)
     try:
         make_mcp(store, time.time_ns, local=True).run("stdio")
     finally:

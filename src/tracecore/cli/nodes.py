@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from tracecore.cli.incidents import harmless
-from tracecore.cli.output import Group, json_option, print_json
+from tracecore.cli.output import CommandGroup, json_option, print_json
 from tracecore.cli.remote import Source, place_options, segment
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Nodes of the fleet: list, show.
 

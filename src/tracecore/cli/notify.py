@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracecore.cli.output import Group
+from tracecore.cli.output import CommandGroup, needs_extra
 from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _config = click.option(
 )
 
 
-@click.group("notify", cls=Group)
+@click.group("notify", cls=CommandGroup)
 def command() -> None:
     """Check and try the routes of notifications.
 
@@ -107,12 +107,8 @@ def test(path: str, route: str) -> int:
 
 
 def _read(path: str) -> Config:
-    try:
+    with needs_extra("server"):
         from tracecore.notify.config import FileError, read
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server]'"
-        ) from None
     try:
         return read(Path(path))
     except FileError as error:

@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from tracecore.cli.output import Group
+from tracecore.cli.output import CommandGroup
 
 if TYPE_CHECKING:
     from tracecore.ottl.processor import Processor
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 256 << 20
 
 
-@click.group(name="ottl", cls=Group)
+@click.group(name="ottl", cls=CommandGroup)
 def command() -> None:
     """Try OTTL statements on a record.
 

@@ -7,19 +7,31 @@ import functools
 import os
 import shutil
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     F = TypeVar("F", bound=Callable[..., Any])
 
 WIDTHS: Final = (40, 160)
 
 
-class Group(click.Group):
+@contextmanager
+def needs_extra(names: str) -> Iterator[None]:
+    """Say which extra of the package to install, where an import inside finds no module."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error.name} is not installed: pip install 'tracecore-diagnosis[{names}]'"
+        ) from None
+
+
+class CommandGroup(click.Group):
     """A group of commands that suggests one where a word is misspelt."""
 
     def resolve_command(

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tracecore.cli.output import Group, json_option
+from tracecore.cli.output import CommandGroup, json_option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracecore.diagnose.case_runner import Outcome
+    from tracecore.diagnose.case_runner import CaseResult
     from tracecore.patterns.cases import Case
     from tracecore.patterns.contract import Pattern
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def command() -> None:
     """The catalogue: what can be found, how it is decided, and the proof that it is.
 
@@ -104,7 +104,7 @@ def test(names: Sequence[str], update: bool, as_json: bool, verbose: bool) -> in
     from tracecore.patterns import types
     from tracecore.patterns.cases import CaseError, cases_of, folder
 
-    outcomes: list[tuple[type[Pattern[Any]], Outcome]] = []
+    outcomes: list[tuple[type[Pattern[Any]], CaseResult]] = []
     for kind in [_named(name) for name in names] or types():
         try:
             cases = cases_of(kind)
@@ -122,15 +122,18 @@ def test(names: Sequence[str], update: bool, as_json: bool, verbose: bool) -> in
 def lint(names: Sequence[str], as_json: bool) -> int:
     """Check what holds for every pattern: ids, schemas, falsifiers, runbooks, cases, attributes, settings.
 
+    It runs no cases: `patterns test` does.
+
     Example: tracecore patterns lint
     """
     import msgspec
 
-    from tracecore.patterns import types
+    from tracecore.patterns import PATTERNS, types
     from tracecore.patterns.lint import lint as run
+    from tracecore.patterns.lint import unlisted
 
     kinds = [_named(name) for name in names] or list(types())
-    findings = run(kinds)
+    findings = [*run(kinds), *(() if names else unlisted(PATTERNS))]
     if as_json:
         _print_json([msgspec.to_builtins(finding) for finding in findings])
     for finding in findings if not as_json else ():
@@ -187,9 +190,9 @@ def new(name: str, into: Path | None, ident: str | None) -> None:
     click.echo(home)
 
 
-def tried(kind: type[Pattern[Any]], case: Case, *, update: bool, golden_needed: bool = True) -> Outcome:
+def tried(kind: type[Pattern[Any]], case: Case, *, update: bool, golden_needed: bool = True) -> CaseResult:
     """Run a case; a detector that raises fails it, and the failure says where."""
-    from tracecore.diagnose.case_runner import Outcome, run_case
+    from tracecore.diagnose.case_runner import CaseResult, run_case
     from tracecore.patterns.cases import CaseError, folder
     from tracecore.patterns.loading import raised_at
 
@@ -199,10 +202,10 @@ def tried(kind: type[Pattern[Any]], case: Case, *, update: bool, golden_needed: 
         raise
     except Exception as error:
         where = raised_at(error, folder(kind))
-        return Outcome(case, [f"the detector raises {type(error).__name__}: {error} ({where})"], golden="")
+        return CaseResult(case, [f"the detector raises {type(error).__name__}: {error} ({where})"], golden="")
 
 
-def report(outcomes: Sequence[tuple[type[Pattern[Any]], Outcome]], *, as_json: bool, verbose: bool = False) -> int:
+def report(outcomes: Sequence[tuple[type[Pattern[Any]], CaseResult]], *, as_json: bool, verbose: bool = False) -> int:
     """Say how cases went, and give the exit status."""
     failed = sum(not outcome.passed for _, outcome in outcomes)
     changed = sum(outcome.golden_changed for _, outcome in outcomes)

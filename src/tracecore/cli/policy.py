@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracecore.cli.output import Group, json_option
+from tracecore.cli.output import CommandGroup, json_option
 from tracecore.facts.wording import counted
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tracecore.actions.policy import Policy
 
 
-@click.group("policy", cls=Group)
+@click.group("policy", cls=CommandGroup)
 def command() -> None:
     """Show and test retry policies.
 

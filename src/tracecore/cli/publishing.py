@@ -6,7 +6,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import msgspec
@@ -31,8 +31,24 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def publish(url: str, document: Mapping[str, Any]) -> int:
-    """Store the incidents of a diagnosis; how many of them said something new.
+class Published(NamedTuple):
+    """The answer of a server.
+
+    Args:
+        new: incidents that said something new.
+        not_sent: incidents that nobody is notified of, since nothing happened in them for an hour.
+    """
+
+    new: int
+    not_sent: int
+
+    def __str__(self) -> str:
+        old = f"; nobody is notified of {self.not_sent}: older than an hour" if self.not_sent else ""
+        return f"{self.new} new{old}"
+
+
+def publish(url: str, document: Mapping[str, Any]) -> Published:
+    """Store the incidents of a diagnosis.
 
     Raises:
         PublishError: the server did not take them.
@@ -48,7 +64,7 @@ def publish(url: str, document: Mapping[str, Any]) -> int:
     try:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=TIMEOUT_S) as answer:
             found = msgspec.json.decode(answer.read(1 << 20))
-        return int(found["new"])
+        return Published(int(found["new"]), len(found.get("not_sent") or ()))
     except urllib.error.HTTPError as error:
         said = error.read(1 << 16)
         error.close()

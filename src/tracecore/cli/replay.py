@@ -13,7 +13,7 @@ from tracecore.cli.patterns import report, tried
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracecore.diagnose.case_runner import Outcome
+    from tracecore.diagnose.case_runner import CaseResult
     from tracecore.patterns.contract import Pattern
 
 
@@ -36,7 +36,7 @@ def command(paths: Sequence[Path], name: str | None, update: bool, as_json: bool
     from tracecore.patterns.cases import CaseError
     from tracecore.patterns.loading import BrokenPattern, NoSuchPattern
 
-    outcomes: list[tuple[type[Pattern[Any]], Outcome]] = []
+    outcomes: list[tuple[type[Pattern[Any]], CaseResult]] = []
     try:
         for path in paths:
             outcomes += _run(path, name, update)
@@ -47,7 +47,7 @@ def command(paths: Sequence[Path], name: str | None, update: bool, as_json: bool
     return report(outcomes, as_json=as_json, verbose=verbose)
 
 
-def _run(path: Path, name: str | None, update: bool) -> Iterator[tuple[type[Pattern[Any]], Outcome]]:
+def _run(path: Path, name: str | None, update: bool) -> Iterator[tuple[type[Pattern[Any]], CaseResult]]:
     from tracecore.patterns import types
     from tracecore.patterns.cases import CaseError, read_cases
     from tracecore.patterns.loading import NoSuchPattern, at, named

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tracecore.cli.output import quiet_option
+from tracecore.cli.output import needs_extra, quiet_option
 
 
 @click.command(
@@ -15,6 +15,13 @@ from tracecore.cli.output import quiet_option
 
 Without options it listens on this machine only and asks nobody who they are. Agents send facts to the same address
 (OTLP over HTTP); --otlp-listen takes OTLP over gRPC.
+
+\b
+Environment, where the option is not given:
+  TRACECORE_DATABASE            --database
+  TRACECORE_NOTIFY              --notify (not with --demo)
+  TRACECORE_OIDC_CLIENT_SECRET  the text that --oidc-client-secret-file would hold
+  XDG_STATE_HOME                the state directory; ~/.local/state
 
 Example: tracecore serve --demo
 """,
@@ -27,9 +34,17 @@ Example: tracecore serve --demo
     help="An SQLite file or postgresql://user@host/database; TRACECORE_DATABASE, else a file in the state directory.",
 )
 @click.option(
-    "--notify", metavar="FILE", envvar="TRACECORE_NOTIFY", help="Whom to tell about incidents: docs/notifications.md."
+    "--notify",
+    metavar="FILE",
+    envvar="TRACECORE_NOTIFY",
+    show_envvar=True,
+    help="Whom to tell about incidents: docs/notifications.md.",
 )
-@click.option("--demo", is_flag=True, help="Show a simulated fleet, in a database that is removed at the end.")
+@click.option(
+    "--demo",
+    is_flag=True,
+    help="Show a simulated fleet, in a database that is removed at the end. Nobody is notified.",
+)
 @click.option("--auth", is_flag=True, help="Ask everybody who they are, also on this machine.")
 @click.option("--tls-cert", metavar="FILE", help="Certificate (PEM).")
 @click.option("--tls-key", metavar="FILE", help="Its key (PEM).")
@@ -65,13 +80,14 @@ Example: tracecore serve --demo
 @quiet_option
 def command(**given: Any) -> int:
     """Open the store, listen, run until told to stop."""
-    try:
+    if given["demo"] and given["notify"]:
+        if click.get_current_context().get_parameter_source("notify") is not click.core.ParameterSource.ENVIRONMENT:
+            raise click.UsageError("--demo with --notify would tell people about simulated incidents: leave one out")
+        click.echo("--demo notifies nobody: TRACECORE_NOTIFY is ignored", err=True)
+        given["notify"] = None
+    with needs_extra("server"):
         from tracecore.server.serving import ServeError, ServeOptions, serve
         from tracecore.store.database import StoreError
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server]'"
-        ) from None
     oidc = _oidc(
         {name: given.pop(name) for name in [*given] if name.startswith("oidc_") or name in ("operators", "admins")}
     )

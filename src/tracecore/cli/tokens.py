@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracecore.cli.output import Group, json_option, print_json
+from tracecore.cli.output import CommandGroup, json_option, needs_extra, print_json
 
 if TYPE_CHECKING:
     from tracecore.store.store import Store
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 _database = click.option("--database", metavar="FILE|URL", help="As for `tracecore serve`.")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def command() -> None:
-    """API tokens for agents, programs and people: make, list, revoke. Works on the database itself.
+    """API tokens for agents, programs and people: create, list, revoke. Works on the database itself.
 
     Example: tracecore tokens create --scope ingest node-agents
     """
@@ -37,17 +37,19 @@ def command() -> None:
 @click.option("--tenant", default="", help="Sees and sends this tenant's incidents only.")
 @_database
 def create(name: str, scopes: tuple[str, ...], days: int | None, tenant: str, database: str | None) -> None:
-    """Make a token and print it. It is shown once.
+    """Create a token and print it. It is shown once.
 
     Example: tracecore tokens create --scope read --days 30 dashboard
     """
     now = time.time_ns()
-    store = open_store(database)
+    store = open_store(database, existing=False)
     expires = None if days is None else now + days * 86_400 * 10**9
     _, text = store.tokens.create(name, scopes, who="command line", now=now, expires_at=expires, tenant=tenant)
     store.people.record("command line", "token", name, now)
+    place = store.database.engine.url.render_as_string(hide_password=True)
     store.close()
     click.echo(text)
+    click.echo(f"kept in {place.removeprefix('sqlite:///')}; a server on another database does not know it", err=True)
 
 
 @command.command("list")
@@ -87,16 +89,16 @@ def revoke(id: str, database: str | None) -> None:
         raise click.ClickException(f"there is no token {id}")
 
 
-def open_store(database: str | None) -> Store:
-    """The store of this machine."""
-    try:
+def open_store(database: str | None, *, existing: bool = True) -> Store:
+    """Open the store of this machine.
+
+    Args:
+        existing: refuse an SQLite file that is not there.
+    """
+    with needs_extra("server"):
         from tracecore.store.database import StoreError, default_url
         from tracecore.store.store import Store
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"{error.name} is not installed: pip install 'tracecore-diagnosis[server]'"
-        ) from None
     try:
-        return Store.open(database or default_url())
+        return Store.open(database or default_url(), existing=existing)
     except StoreError as error:
         raise click.ClickException(str(error)) from None

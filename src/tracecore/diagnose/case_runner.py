@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracecore.patterns.contract import Pattern
 
 
-class Outcome(msgspec.Struct):
+class CaseResult(msgspec.Struct):
     """The result of a case, which passed if there are no failures."""
 
     case: Case
@@ -32,7 +32,7 @@ class Outcome(msgspec.Struct):
         return not self.failures
 
 
-def run_case(kind: type[Pattern[Any]], case: Case, *, update: bool = False, golden_needed: bool = True) -> Outcome:
+def run_case(kind: type[Pattern[Any]], case: Case, *, update: bool = False, golden_needed: bool = True) -> CaseResult:
     """Run one case and compare with its golden.
 
     Args:
@@ -50,7 +50,7 @@ def run_case(kind: type[Pattern[Any]], case: Case, *, update: bool = False, gold
     schema = schema_of(kind)
     for emission in live:
         failures += [f"the schema rejects it: {problem}" for problem in problems(schema, emission.verdict.document())]
-    outcome = Outcome(case, failures, golden)
+    outcome = CaseResult(case, failures, golden)
     if golden_needed or update or case.golden.exists():
         _compare_golden(case, outcome, bool(live), update)
     return outcome
@@ -102,7 +102,7 @@ def _look(expectation: Any, found: list[Emission]) -> list[str]:
     return failures
 
 
-def _compare_golden(case: Case, outcome: Outcome, stands: bool, update: bool) -> None:
+def _compare_golden(case: Case, outcome: CaseResult, stands: bool, update: bool) -> None:
     path: Path = case.golden
     before = path.read_text(encoding="utf-8") if path.exists() else None
     now = outcome.golden if stands else None

@@ -67,10 +67,10 @@ def _is_file(stream: Stream) -> bool:
 
 def _packed(streams: list[Stream], skipped: list[Skipped]) -> list[Dump]:
     """Dumps inside archives, or compressed by themselves."""
-    from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+    from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
     from tracecore.signals.flight_recorder.reading import Skipped, read_dump
 
-    limits = Limits()
+    limits = DumpLimits()
     dumps: list[Dump] = []
     for stream in streams:
         try:

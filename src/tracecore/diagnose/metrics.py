@@ -16,7 +16,7 @@ from tracecore.facts.projection import project
 from tracecore.signals.bundle import archive
 from tracecore.signals.bundle.reading import points, read
 from tracecore.signals.logs.selector import SelectLiterals
-from tracecore.signals.metrics.bridge import LATENESS, Limits
+from tracecore.signals.metrics.bridge import LATENESS, BridgeLimits
 from tracecore.signals.metrics.bridges import BRIDGES, all_bridges
 from tracecore.signals.metrics.names import GpuNames
 from tracecore.signals.metrics.point import Point, Sample, Series
@@ -270,7 +270,7 @@ def facts(scrapes: Scrapes, bundle: Bundle) -> list[Fact]:
     Times that were inferred follow the end of the bundle, should that have become known since they were read.
     """
     shift = bundle.clock.latest - scrapes.latest
-    bridges = all_bridges(_names(scrapes, bundle), limits=Limits(waiting=MOST_SAMPLES, series=MOST_SERIES))
+    bridges = all_bridges(_names(scrapes, bundle), limits=BridgeLimits(waiting=MOST_SAMPLES, series=MOST_SERIES))
     for sample in scrapes.samples:
         if shift and sample.inferred:
             sample = msgspec.structs.replace(sample, time=sample.time + shift)

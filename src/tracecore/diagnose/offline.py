@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from tracecore.actions.incident_failure import failure_of
-from tracecore.diagnose import dumps, metrics
+from tracecore.diagnose import dumps, metrics, second_look
 from tracecore.diagnose import facts as reading
 from tracecore.facts import progress as progress_bridge
 from tracecore.facts import silence as silence_bridge
 from tracecore.facts.fold import fold
 from tracecore.facts.process import ExitStatus
 from tracecore.incidents import node_trouble
-from tracecore.incidents.conclusion import conclude
+from tracecore.incidents.conclusion import Conclusion, conclude
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
@@ -128,15 +128,15 @@ def judge(
     """
     end = max([bundle.clock.latest, *(fact.end for fact in facts)])
     facts = sorted((*facts, *_bridged(facts, end)), key=_order)
-    concluded = conclude(
-        catalogue() if patterns is None else patterns,
-        facts,
-        end=end,
-        until=end + _watched(facts),
-        layers=bundle.layers(),
-        ranks=_ranks(bundle),
-        last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
-    )
+    patterns = catalogue() if patterns is None else patterns
+    concluded = _concluded(bundle, facts, end, patterns)
+    if _is_open(concluded):
+        said = second_look.last_words(bundle, facts)
+        if second_look.is_worth_it(facts, said):
+            more = sorted((*facts, *said), key=_order)
+            again = _concluded(bundle, more, end, second_look.again(patterns))
+            if not _is_open(again):
+                facts, concluded = more, again
     verdicts, run, finding, engine = concluded.verdicts, concluded.run, concluded.finding, concluded.engine
     for incident in finding.incidents:
         attempt = run.attempts.get((incident.job, incident.attempt))
@@ -162,6 +162,25 @@ def judge(
         facts=facts,
         bundle=bundle,
     )
+
+
+def _concluded(bundle: Bundle, facts: Sequence[Fact], end: int, patterns: Sequence[Pattern[Any]]) -> Conclusion:
+    return conclude(
+        patterns,
+        facts,
+        end=end,
+        until=end + _watched(facts),
+        layers=bundle.layers(),
+        ranks=_ranks(bundle),
+        last_lines=lambda rank, attempt: quoted(bundle, rank, attempt),
+    )
+
+
+def _is_open(concluded: Conclusion) -> bool:
+    """Return whether no cause was found, and nothing says that the run ended well or is still alive."""
+    if any(incident.root is not None for incident in concluded.finding.incidents):
+        return False
+    return not any(attempt.state in ("finished", "unended") for attempt in concluded.run.attempts.values())
 
 
 def _ranks(bundle: Bundle) -> set[int]:

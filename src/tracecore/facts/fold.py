@@ -30,7 +30,7 @@ RUNS = 64
 _NOT_CONTENT = frozenset({"time", "source", "count", "last_time", "approximate"})
 
 
-class Change(NamedTuple):
+class FactChange(NamedTuple):
     """A fact that is new or has grown, and the facts it stands for now."""
 
     fact: Fact
@@ -88,7 +88,7 @@ class Fold:
         self.evicted = 0
         self._runs: OrderedDict[Key, list[_Run]] = OrderedDict()
         self._dirty: dict[int, _Run] = {}
-        self._passed: list[Change] = []
+        self._passed: list[FactChange] = []
 
     def __len__(self) -> int:
         return len(self._runs)
@@ -97,7 +97,7 @@ class Fold:
         """Take a fact in; `changes` tells what became of it."""
         kind = type(fact)
         if not kind.folds:
-            self._passed.append(Change(fact))
+            self._passed.append(FactChange(fact))
             return
         key = (kind, *_content(kind)(fact))
         runs = self._runs.get(key)
@@ -147,13 +147,13 @@ class Fold:
         runs.sort(key=lambda r: r.start)
         del runs[:-RUNS]
 
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[FactChange]:
         """Return what is new or has grown since the last call, ordered by (time, uid)."""
         found, self._passed = self._passed, []
         for run in self._dirty.values():
             fact = run.fact()
             if run.stated != (fact,):
-                found.append(Change(fact, run.stated))
+                found.append(FactChange(fact, run.stated))
                 run.stated = (fact,)
         self._dirty.clear()
         found.sort(key=lambda change: _order(change.fact))

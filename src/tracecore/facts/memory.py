@@ -1,4 +1,4 @@
-"""Running out of memory, on the GPU and on the host."""
+"""Facts about running out of memory, on the GPU and on the host."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Holdings:
         self.sole: str | None = None
 
     def settle(self, facts: Iterable[Fact]) -> None:
-        """Nothing more comes: see whether everything is about one machine."""
+        """Decide at the end of the stream whether everything is about one machine."""
         machines = {node for node in self._nodes if node}
         gpus = {held.series.gpu for known in self._nodes.values() for held in known.values()}
         for fact in facts:

@@ -28,6 +28,8 @@ def signal_name(exit_code: int) -> str | None:
 
 #: The type of an exception whose traceback the log does not have to its end.
 UNFINISHED = "UnfinishedTraceback"
+#: The type that stands for a complaint with which a log ends, in words that no recipe knows.
+LAST_WORDS = "LastWords"
 
 
 class ExceptionRaised(Fact, frozen=True, kw_only=True):

@@ -100,7 +100,7 @@ class FactThinner:
         return leaving
 
     def finish(self) -> list[Fact]:
-        """Nothing more comes: what waits leaves."""
+        """Release the facts that wait, at the end of the stream."""
         leaving: list[Fact] = [*self._grown.values()]
         self._grown.clear()
         for stream in self._streams.values():

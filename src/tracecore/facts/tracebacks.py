@@ -7,7 +7,8 @@ outermost exception is.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 import re2
 
@@ -17,6 +18,8 @@ MAX_LINES = 5_000
 MAX_BLOCKS = 64
 MESSAGE_LINES = 20
 MESSAGE_CHARS = 2048
+#: Longer lines are read anew each time.
+MAX_REMEMBERED = 512
 
 HEADER = "Traceback (most recent call last):"
 _CHAINED = (
@@ -193,11 +196,22 @@ def _blocks(text: str) -> list[_Block]:
     return blocks
 
 
+def _framed(line: str) -> tuple[str, str, str, str | None] | None:
+    """Return the parts of a line that names a frame; the same few come again with every traceback of a program."""
+    return _parts(line) if len(line) <= MAX_REMEMBERED else _parts.__wrapped__(line)
+
+
+@lru_cache(4096)
+def _parts(line: str) -> tuple[str, str, str, str | None] | None:
+    match = _FRAME.match(line)
+    return None if match is None else cast("tuple[str, str, str, str | None]", match.groups())
+
+
 def _read(block: _Block, line: str) -> None:
     """One line after a header: a frame, source text, the exception line, or the rest of its message."""
-    match = _FRAME.match(line) if block.type is None else None
-    if match is not None:
-        before, file, number, function = match.groups()
+    place = _framed(line) if block.type is None else None
+    if place is not None:
+        before, file, number, function = place
         if not block.frames and before.endswith("  "):
             block.prefix = before[:-2]
         block.frames.append(Frame(file, int(number), function))

@@ -392,4 +392,4 @@ def _why_not(root: Footprint, primary: Footprint) -> str:
         return f"it came {seconds(round((root.first - primary.first) / SECOND, 1))} after {primary.name}"
     if root.verdict.confidence == "partial" and primary.verdict.confidence == "full":
         return f"a layer of its evidence is missing, and {primary.name} has all of its own"
-    return f"nothing ties it to what failed, and {primary.name} is the more basic failure"
+    return f"nothing ties it to what failed, and {primary.name} goes first where times do not tell"

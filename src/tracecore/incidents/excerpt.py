@@ -145,19 +145,11 @@ def _written(stream: Stream) -> int:
 
 def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int, str]]:
     """The program's lines near the end of this log; where a rank is given, those labelled with it."""
-    if stream.size is None or stream.size > _REACH:
-        return []
-    begin = max(0, stream.size - _TAIL)
-    try:
-        with stream.open() as file:
-            number = 1 + _enter(file, 0, begin)
-            raw = exactly(file, _TAIL)
-    except archive.ERRORS:
-        return []
+    raw, _, number = end_of(stream, _TAIL)
     unwrap = dialect(stream)
     told = []
     raised: Traceback | None = None
-    for place, line in enumerate(raw.split(b"\n")[1 if begin else 0 :], number + (1 if begin else 0)):
+    for place, line in enumerate(raw.split(b"\n"), number):
         said = unwrap(line)
         if rank is not None and said.rank != rank:
             continue
@@ -173,6 +165,26 @@ def _last_of(bundle: Bundle, stream: Stream, rank: int | None) -> list[tuple[int
         if own:
             told.append((place, _fitting(own[-1])))
     return told
+
+
+def end_of(stream: Stream, most: int) -> tuple[bytes, int, int]:
+    """Return the last whole lines of a log, where they begin, and the number of the first of them.
+
+    Nothing where the log cannot be read again, or its end is too far away.
+    """
+    if stream.size is None or stream.size > _REACH:
+        return b"", 0, 1
+    begin = max(0, stream.size - most)
+    try:
+        with stream.open() as file:
+            number = 1 + _enter(file, 0, begin)
+            raw = exactly(file, most)
+    except archive.ERRORS:
+        return b"", 0, 1
+    if not begin:
+        return raw, 0, 1
+    whole = raw.find(b"\n") + 1
+    return raw[whole:], begin + whole, number + 1
 
 
 def _telling(lines: list[tuple[int, str]], most: int) -> list[tuple[int, str]]:

@@ -254,7 +254,7 @@ def _timeline(diagnosis: Diagnosis, incident: Incident, screen: Screen) -> Itera
         about = "; ~ means the log has no time here" if any(not row.timed for row in rows) else ""
         yield from _wrap(screen, f"({zone}{about})", "  ", "Timeline ", "strong")
     else:
-        yield from _wrap(screen, "(these logs have no times)", "  ", "Order ", "strong")
+        yield from _wrap(screen, "(these lines have no times)", "  ", "Order ", "strong")
     day = ""
     for row in rows:
         if len(days) > 1 and row.timed and _day(row.time) != day:

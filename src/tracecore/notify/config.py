@@ -33,7 +33,7 @@ _ROOT: Final = ("external_url", "labels", "templates", "thread_lifetime", "recei
 _ROUTE: Final = ("receiver", "matchers", "group_by", "group_wait", "group_interval", "repeat_interval", "continue",
                  "mute_time_intervals", "active_time_intervals", "routes")  # fmt: skip
 _INTERVAL: Final = ("times", "weekdays", "days_of_month", "months", "years", "location", "starts_at", "ends_at")
-_TEMPLATES: Final = ("title", "text", "mail")
+_TEMPLATES: Final = ("title", "text")
 MAX_ROUTES: Final = 1_000
 MAX_DEPTH: Final = 16
 _CLOCK: Final = re.compile(r"(\d\d):(\d\d)")
@@ -47,7 +47,7 @@ class Receiver(msgspec.Struct, kw_only=True):
 
 
 class Config(msgspec.Struct, kw_only=True):
-    """Everything the file says.
+    """The contents of the configuration file.
 
     Args:
         external_url: of the server, for links; empty where there are none.

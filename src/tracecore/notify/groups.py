@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection, Row, and_, delete, select, update
 
 from tracecore.notify.config import Config
-from tracecore.notify.incidents import Known
+from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.routes import SECOND, Route, matching
 from tracecore.store.database import Database
 from tracecore.store.tables import notification_groups, notification_members
@@ -24,7 +24,7 @@ _GROUPS = notification_groups.c
 _MEMBERS = notification_members.c
 
 
-def join(database: Database, connection: Connection, config: Config, known: Iterable[Known], now: int) -> None:
+def join(database: Database, connection: Connection, config: Config, known: Iterable[KnownIncident], now: int) -> None:
     """Put incidents into the groups of their routes, and have their groups looked at."""
     for one in known:
         held = connection.execute(
@@ -66,7 +66,7 @@ def join(database: Database, connection: Connection, config: Config, known: Iter
             )
 
 
-def _wanted(config: Config, one: Known) -> dict[tuple[str, str], tuple[str, str]]:
+def _wanted(config: Config, one: KnownIncident) -> dict[tuple[str, str], tuple[str, str]]:
     """For each receiver and way the route and group that an incident belongs to; the first route wins."""
     found: dict[tuple[str, str], tuple[str, str]] = {}
     for route in matching(config.route, one.labels):
@@ -76,7 +76,9 @@ def _wanted(config: Config, one: Known) -> dict[tuple[str, str], tuple[str, str]
     return found
 
 
-def _group(connection: Connection, receiver: str, way: str, route: str, labels: str, one: Known, now: int) -> int:
+def _group(
+    connection: Connection, receiver: str, way: str, route: str, labels: str, one: KnownIncident, now: int
+) -> int:
     """The number of an active group, made where there is none."""
     found = connection.execute(
         select(_GROUPS.number)
@@ -129,6 +131,17 @@ def members(connection: Connection, group: int) -> list[Row[Any]]:
             select(notification_members).where(_MEMBERS.notification_group == group).order_by(_MEMBERS.incident)
         )
     ]
+
+
+def keep_reasons(connection: Connection, group: int, rows: Iterable[Row[Any]], reasons: dict[int, str]) -> None:
+    """Write down why incidents of a group are not told, or that nothing keeps them back any longer."""
+    for row in rows:
+        if row.incident in reasons and (row.suppressed or "") != reasons[row.incident]:
+            connection.execute(
+                update(notification_members)
+                .where(_MEMBERS.notification_group == group, _MEMBERS.incident == row.incident)
+                .values(suppressed=reasons[row.incident])
+            )
 
 
 def route_of(config: Config, path: str, receiver: str) -> Route:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, select
 from tracecore.notify.config import Config
 from tracecore.notify.labels import labels_of
 from tracecore.notify.matchers import Labels
-from tracecore.notify.message import Told
+from tracecore.notify.message import ShownIncident
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals.redaction import redacted
 from tracecore.store.tables import evidence, incidents
@@ -20,12 +20,13 @@ CHUNK: Final = 500
 #: Lines of evidence that a message quotes, and characters of each.
 LINES: Final = 2
 MAX_LINE: Final = 300
+_TRACEBACK: Final = "Traceback (most recent call last)"
 _PLACES: Final = msgspec.json.Decoder(dict[str, list[str]])
 _DOCUMENT: Final = msgspec.json.Decoder(dict[str, Any])
 _LINES: Final = msgspec.json.Decoder(list[str])
 
 
-class Known(msgspec.Struct, kw_only=True):
+class KnownIncident(msgspec.Struct, kw_only=True):
     """One incident with its labels.
 
     Args:
@@ -39,10 +40,10 @@ class Known(msgspec.Struct, kw_only=True):
     last_seen: int
     acknowledged: bool
     labels: Labels
-    told: Told
+    told: ShownIncident
 
 
-def load(connection: Connection, config: Config, where: Any) -> dict[int, Known]:
+def load(connection: Connection, config: Config, where: Any) -> dict[int, KnownIncident]:
     """Read incidents, by number.
 
     Args:
@@ -53,25 +54,25 @@ def load(connection: Connection, config: Config, where: Any) -> dict[int, Known]
     return {row.number: _known(row, config, quoted.get(row.number, [])) for row in rows}
 
 
-def by_number(connection: Connection, config: Config, numbers: Collection[int]) -> dict[int, Known]:
+def by_number(connection: Connection, config: Config, numbers: Collection[int]) -> dict[int, KnownIncident]:
     """Read these incidents."""
-    found: dict[int, Known] = {}
+    found: dict[int, KnownIncident] = {}
     ordered = sorted(numbers)
     for begin in range(0, len(ordered), CHUNK):
         found |= load(connection, config, incidents.c.number.in_(ordered[begin : begin + CHUNK]))
     return found
 
 
-def by_id(connection: Connection, config: Config, ids: Collection[str]) -> dict[int, Known]:
+def by_id(connection: Connection, config: Config, ids: Collection[str]) -> dict[int, KnownIncident]:
     """Read these incidents by their ids."""
-    found: dict[int, Known] = {}
+    found: dict[int, KnownIncident] = {}
     ordered = sorted(ids)
     for begin in range(0, len(ordered), CHUNK):
         found |= load(connection, config, incidents.c.id.in_(ordered[begin : begin + CHUNK]))
     return found
 
 
-def _known(row: Row[Any], config: Config, lines: list[str]) -> Known:
+def _known(row: Row[Any], config: Config, lines: list[str]) -> KnownIncident:
     document, places = _DOCUMENT.decode(row.document), _PLACES.decode(row.places or "{}")
     labels = labels_of(
         id=row.id, job=row.job, pattern=row.pattern, failure_class=row.failure_class, fingerprint=row.fingerprint,
@@ -80,7 +81,7 @@ def _known(row: Row[Any], config: Config, lines: list[str]) -> Known:
     failure = document.get("failure")
     retry = failure.get("retry") if isinstance(failure, dict) else None
     decision = retry.get("reason") if isinstance(retry, dict) else ""
-    told = Told(
+    told = ShownIncident(
         id=row.id,
         revision=row.revision,
         status="firing" if row.active else "resolved",
@@ -98,14 +99,14 @@ def _known(row: Row[Any], config: Config, lines: list[str]) -> Known:
         url=f"{config.external_url}/incidents/{row.id}" if config.external_url else "",
         labels=labels,
     )
-    return Known(
+    return KnownIncident(
         number=row.number, id=row.id, active=bool(row.active), last_seen=row.last_seen,
         acknowledged=row.acknowledged_at is not None, labels=labels, told=told,
     )  # fmt: skip
 
 
 def _quoted(connection: Connection, numbers: list[int]) -> dict[int, list[str]]:
-    """The first lines of evidence of each incident; where no line was sent, what the evidence says."""
+    """Return the lines to quote for each incident; where no line was sent, what the evidence says."""
     found: dict[int, list[str]] = {}
     for begin in range(0, len(numbers), CHUNK):
         query = (
@@ -115,11 +116,28 @@ def _quoted(connection: Connection, numbers: list[int]) -> dict[int, list[str]]:
         )
         said: dict[int, list[str]] = {}
         for number, text, lines in connection.execute(query):
-            found.setdefault(number, []).extend(_LINES.decode(lines or "[]"))
+            found.setdefault(number, []).extend(_telling(_LINES.decode(lines or "[]")))
             said.setdefault(number, []).append(text)
         for number, texts in said.items():
             found[number] = (found[number] or texts)[:LINES]
     return found
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """Shorten a traceback to its error and the frame that raised it; other lines stay."""
+    column = max((line.find(_TRACEBACK) for line in lines), default=-1)
+    if column < 0:
+        return lines
+    # Every line can have a prefix, `[rank2]: `; what an exception says begins where the header begins.
+    bare = [line[column:] for line in lines]
+    frame = max((place for place, line in enumerate(bare) if line.lstrip().startswith('File "')), default=-1)
+    raised = [
+        place
+        for place, line in enumerate(bare)
+        if place > frame and line[:1].strip() and not line.startswith(_TRACEBACK) and line.strip(" ^~")
+    ]
+    kept = [place for place in (frame, *raised[:1]) if place >= 0]
+    return [lines[place] for place in kept] or lines
 
 
 def _where(places: dict[str, list[str]]) -> str:

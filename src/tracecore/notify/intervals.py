@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import calendar
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -11,6 +12,8 @@ import msgspec
 
 SECOND: Final = 1_000_000_000
 WEEKDAYS: Final = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+#: Days that are looked ahead for the end of an interval.
+_FORESIGHT: Final = 9
 MONTHS: Final = tuple(name.lower() for name in calendar.month_name[1:])
 
 
@@ -51,6 +54,24 @@ class TimeInterval(msgspec.Struct, kw_only=True):
             and _among(self.months, local.month)
             and _among(self.years, local.year)
         )
+
+
+def ends(intervals: Sequence[TimeInterval], now: int) -> int | None:
+    """Return when a time that lies in one of the intervals is over; None where that is more than eight days away."""
+    moments: set[int] = set()
+    for interval in intervals:
+        moments |= {time for time in (interval.ends_at,) if time is not None}
+        local = datetime.fromtimestamp(now / SECOND, UTC).astimezone(ZoneInfo(interval.location))
+        midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+        # An interval changes at the end of its times, and at midnight; the zone's clock may change between both.
+        minutes = {0, *(end for _, end in interval.times)}
+        moments |= {
+            int((midnight + timedelta(days=day, minutes=minute)).timestamp()) * SECOND
+            for day in range(_FORESIGHT)
+            for minute in minutes
+        }
+    later = sorted(time for time in moments if time > now)
+    return next((time for time in later if not any(interval.holds(time) for interval in intervals)), None)
 
 
 def _among(ranges: list[tuple[int, int]], value: int) -> bool:

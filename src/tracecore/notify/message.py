@@ -9,7 +9,7 @@ import msgspec
 Reason: TypeAlias = Literal["opened", "joined", "updated", "resolved", "repeated", "test"]
 
 
-class Told(msgspec.Struct, kw_only=True):
+class ShownIncident(msgspec.Struct, kw_only=True):
     """One incident as a message shows it.
 
     Args:
@@ -68,7 +68,7 @@ class Message(msgspec.Struct, kw_only=True):
     status: Literal["firing", "resolved"]
     receiver: str
     group: dict[str, str]
-    incidents: list[Told]
+    incidents: list[ShownIncident]
     new: list[str]
     more: int
     firing: int

@@ -22,16 +22,15 @@ from sqlalchemy import Connection, Row, and_, func, select, update
 
 from tracecore.notify import groups, incidents
 from tracecore.notify.config import Config
-from tracecore.notify.incidents import Known
-from tracecore.notify.inhibition import inhibitor
+from tracecore.notify.failing import FailingReceivers
+from tracecore.notify.incidents import KnownIncident
 from tracecore.notify.kinds import Kind, Refused, TryAgain
-from tracecore.notify.matchers import Labels, all_match
 from tracecore.notify.message import MOST, Message
 from tracecore.notify.planning import Member, Plan, Standing, plan
 from tracecore.notify.rendering import render
-from tracecore.notify.routes import SECOND, Route
+from tracecore.notify.routes import SECOND
+from tracecore.notify.suppression import Suppression
 from tracecore.store.inbox import Leases, is_held
-from tracecore.store.records import Silence
 from tracecore.store.store import Store
 from tracecore.store.tables import (
     changes,
@@ -55,8 +54,6 @@ WORKERS: Final = 16
 WORKERS_OF_A_WAY: Final = 8
 #: Seconds of the longest pause between two attempts.
 LONGEST_S: Final = 300.0
-#: Incidents that can inhibit others.
-MAX_ACTIVE: Final = 5_000
 #: How often everything is looked at where several processes write.
 SWEEP: Final = 10 * SECOND
 _CURSOR: Final = "notify.changes"
@@ -109,6 +106,12 @@ class Notifier:
         self._thread: threading.Thread | None = None
         #: Deliveries by how they ended: sent, failed, retried.
         self.counts: Counter[str] = Counter()
+        self._failing = FailingReceivers()
+
+    @property
+    def config(self) -> Config:
+        """The routes and receivers that it follows."""
+        return self._config
 
     def start(self) -> None:
         """Begin to work, in a thread of its own."""
@@ -157,8 +160,11 @@ class Notifier:
             return connection.execute(select(func.min(_GROUPS.next_at)).where(_GROUPS.active == 1)).scalar()
 
     def overdue_s(self) -> float:
-        """Tell for how long the message that is due the longest has waited; 0 where none is due."""
-        due = self.next_due()
+        """Return the age of the oldest message that was not delivered, since it was first due; 0 where all were."""
+        with self._store.database.read() as connection:
+            # A retry moves `next_at`, and leaves `due_at`.
+            oldest = func.min(func.coalesce(_GROUPS.due_at, _GROUPS.next_at))
+            due = connection.execute(select(oldest).where(_GROUPS.active == 1)).scalar()
         return max(self._clock() - due, 0) / SECOND if due is not None else 0.0
 
     def wait(self) -> None:
@@ -211,7 +217,7 @@ class Notifier:
         with self._store.database.write() as connection:
             if not is_held(connection, NAME, self._owner):
                 return []
-            suppression = _Suppression(connection, self._config, silences, now)
+            suppression = Suppression(connection, self._config, silences, now)
             for group in groups.due(connection, now, BATCH):
                 with self._lock:
                     way = (group.receiver, group.way)
@@ -225,7 +231,7 @@ class Notifier:
                     found.append(delivery)
         return found
 
-    def _plan(self, connection: Connection, group: Row[Any], suppression: _Suppression, now: int) -> _Delivery | None:
+    def _plan(self, connection: Connection, group: Row[Any], suppression: Suppression, now: int) -> _Delivery | None:
         receiver = self._config.receivers.get(group.receiver)
         way = next((each for each in receiver.ways if each.name == group.way), None) if receiver else None
         if way is None:
@@ -242,7 +248,12 @@ class Notifier:
             )  # fmt: skip
         rows = groups.members(connection, group.number)
         known = incidents.by_number(connection, self._config, [row.incident for row in rows])
-        standings = {number: suppression.standing(one, route) for number, one in known.items()}
+        reasons = {number: suppression.why(one, route) for number, one in known.items()}
+        standings: dict[int, Standing] = {
+            number: "suppressed" if reasons[number] else "firing" if one.active else "resolved"
+            for number, one in known.items()
+        }
+        groups.keep_reasons(connection, group.number, rows, {n: why for n, why in reasons.items() if known[n].active})
         held = [
             Member(
                 id=known[row.incident].id, joined=row.joined_at, standing=standings[row.incident],
@@ -266,25 +277,28 @@ class Notifier:
         told = [(one.number, "firing" if one.active else "resolved", one.told.digest()) for one in shown]
         new = {one.number: one.told.revision for one in shown if one.id in planned.new}
         outgoing = msgspec.json.encode(_Outgoing(message=message, told=told)).decode()
-        _change(connection, group.number, sending=delivery, outgoing=outgoing, next_at=now + LEASE)
+        due = group.due_at if group.due_at is not None else min(group.next_at, now)
+        _change(connection, group.number, sending=delivery, outgoing=outgoing, next_at=now + LEASE, due_at=due)
         self._log(connection, group, new, message, "sending", now)
         return _Delivery(
             group=group.number, way=way, message=message, before=msgspec.json.decode(group.reference),
             uncertain=False, tries=group.tries, interval=route.group_interval, told=told,
         )  # fmt: skip
 
-    def _rest(self, connection: Connection, group: Row[Any], known: dict[int, Known], planned: Plan, now: int) -> None:
+    def _rest(
+        self, connection: Connection, group: Row[Any], known: dict[int, KnownIncident], planned: Plan, now: int
+    ) -> None:
         """Nothing to send: wait, or close a group that is over."""
         if planned.next is not None or any(one.active for one in known.values()):
-            _change(connection, group.number, next_at=planned.next, sending="")
+            _change(connection, group.number, next_at=planned.next, sending="", due_at=None)
             return
         ends = (group.sent_at or 0) + self._config.thread_lifetime
         if group.sent_at is None or ends <= now:
-            _change(connection, group.number, active=0, next_at=None, sending="")
+            _change(connection, group.number, active=0, next_at=None, sending="", due_at=None)
         else:
-            _change(connection, group.number, next_at=ends, sending="")
+            _change(connection, group.number, next_at=ends, sending="", due_at=None)
 
-    def _message(self, group: Row[Any], planned: Plan, shown: list[Known], delivery: str) -> Message:
+    def _message(self, group: Row[Any], planned: Plan, shown: list[KnownIncident], delivery: str) -> Message:
         assert planned.reason is not None
         ordered = sorted(shown, key=lambda one: (not one.active, one.id not in planned.new, one.told.since, one.id))
         firing = sum(one.active for one in ordered)
@@ -342,10 +356,12 @@ class Notifier:
                 return
             if reference is not None:
                 self.counts["sent"] += 1
+                self._failing.worked(message.receiver, delivery.way.name, now)
                 noticed = now if message.reason != "updated" else group.noticed_at
                 _change(
                     connection, delivery.group, sent_at=now, noticed_at=noticed, sending="", tries=0, error="",
-                    deliveries=group.deliveries + 1, next_at=now, reference=msgspec.json.encode(reference).decode(),
+                    due_at=None, deliveries=group.deliveries + 1, next_at=now,
+                    reference=msgspec.json.encode(reference).decode(),
                 )  # fmt: skip
                 for number, told, digest in delivery.told:
                     connection.execute(
@@ -359,7 +375,8 @@ class Notifier:
                 state = "sent"
             elif refused:
                 self.counts["failed"] += 1
-                log.warning("%s %s does not take a message: %s", message.receiver, delivery.way.name, error)
+                then = "tried again with the group's next message"
+                self._failing.failed(message.receiver, delivery.way.name, error, then, now)
                 # As in Alertmanager: again with the group's next message.
                 _change(
                     connection, delivery.group, sending="", deliveries=group.deliveries + 1, tries=0, error=error,
@@ -368,6 +385,8 @@ class Notifier:
                 state = "failed"
             else:
                 self.counts["retried"] += 1
+                then = f"tried again after 1, 2, 4 … {LONGEST_S:g} s"
+                self._failing.failed(message.receiver, delivery.way.name, error, then, now)
                 tries = delivery.tries + 1
                 pause = max(wait, min(2.0 ** min(tries - 1, 10), LONGEST_S))
                 _change(connection, delivery.group, tries=tries, error=error, next_at=now + int(pause * SECOND))
@@ -412,37 +431,7 @@ class Notifier:
         )  # fmt: skip
 
 
-class _Suppression:
-    """The reasons not to notify at one time: silences, inhibition, mute times."""
-
-    def __init__(self, connection: Connection, config: Config, silences: list[Silence], now: int) -> None:
-        self._config, self._now = config, now
-        self._silences = [one for one in silences if one.starts_at <= now]
-        self._active: list[tuple[str, Labels]] = []
-        if config.inhibit_rules:
-            condition = incident_table.c.active == 1
-            found = incidents.load(connection, config, condition)
-            self._active = [(one.id, one.labels) for one in [*found.values()][:MAX_ACTIVE]]
-
-    def standing(self, one: Known, route: Route) -> Standing:
-        """Return the state of an incident in a group of a route."""
-        if not one.active:
-            return "resolved"
-        silenced = any(all_match(silence.matchers, one.labels) for silence in self._silences)
-        if silenced or self._muted(route) or inhibitor(one.id, one.labels, self._active, self._config.inhibit_rules):
-            return "suppressed"
-        return "firing"
-
-    def _muted(self, route: Route) -> bool:
-        def now_in(name: str) -> bool:
-            return any(interval.holds(self._now) for interval in self._config.time_intervals.get(name, ()))
-
-        if any(now_in(name) for name in route.mute_time_intervals):
-            return True
-        return bool(route.active_time_intervals) and not any(now_in(name) for name in route.active_time_intervals)
-
-
-def _is_told(one: Known, rows: list[Row[Any]], planned: Plan) -> bool:
+def _is_told(one: KnownIncident, rows: list[Row[Any]], planned: Plan) -> bool:
     """Whether a message names an incident: one it is about, or one that was told before.
 
     A change in place must not mention what is new: nobody would notice.

@@ -20,32 +20,45 @@ TITLE: Final = (
     "{{ incidents[0].headline }}{% if firing <= 1 and incidents[0].job %} ({{ incidents[0].job }}){% endif %}"
 )
 TEXT: Final = """\
+{# A block at the end of a line takes the line break with it: a line ends with text or with an expression. #}
 {% for one in incidents %}
-{% if incidents | length > 1 %}{{ 'Resolved: ' if one.status == 'resolved' }}{{ one.headline }}
+{% if not loop.first %}
+
 {% endif %}
-{% if one.where %}Where: {{ one.where }}{% if one.job %}, job {{ one.job }}{% endif %}
-{% elif one.job %}Job: {{ one.job }}
+{% if incidents | length > 1 %}
+{{ 'Resolved: ' if one.status == 'resolved' }}{{ one.headline }}
 {% endif %}
-{% if one.action %}Do: {{ one.action }}
+{% if one.where %}
+Where: {{ one.where }}{{ ', job ' ~ one.job if one.job }}
+{% elif one.job %}
+Job: {{ one.job }}
 {% endif %}
-{% if one.decision %}Retry: {{ one.decision }}
+{% if one.action %}
+Do: {{ one.action }}
+{% endif %}
+{% if one.decision %}
+Retry: {{ one.decision }}
 {% endif %}
 {% if loop.first %}
 {% for line in one.evidence %}
 > {{ line }}
 {% endfor %}
 {% endif %}
-{% if one.acknowledged_by %}Acknowledged by {{ one.acknowledged_by }}.
+{% if one.acknowledged_by %}
+Acknowledged by {{ one.acknowledged_by }}.
 {% endif %}
-{% if one.status == 'resolved' and one.ended %}Resolved at {{ one.ended }}.
+{% if one.status == 'resolved' and one.ended %}
+Resolved at {{ one.ended }}.
 {% endif %}
-{% if one.url %}{{ one.url }}
+{% if one.url %}
+{{ one.url }}
 {% endif %}
 {% endfor %}
-{% if more %}and {{ more }} more
+{% if more %}
+
+and {{ more }} more
 {% endif %}
 """
-_DEFAULTS: Final = {"title": TITLE, "text": TEXT}
 
 
 class BadTemplate(ValueError):
@@ -91,7 +104,7 @@ def _compiled(template: str) -> Any:
     return environment.from_string(template)
 
 
-def example(external_url: str = "") -> dict[str, Any]:
+def example(external_url: str = "", since: str = "2026-01-01T00:00:00Z") -> dict[str, Any]:
     """An incident as templates see it, marked as a test."""
     return {
         "id": "incident-test", "revision": 1, "status": "firing",
@@ -99,7 +112,7 @@ def example(external_url: str = "") -> dict[str, Any]:
         "job": "example-job", "where": "node node-17, rank 2", "action": "Nothing: nobody's job failed.",
         "failure_class": "infrastructure", "decision": "retry 1 of 3 at once",
         "evidence": ["[rank2]: step 1200 loss 2.31", "Watchdog caught collective operation timeout: SeqNum=6"],
-        "since": "2026-01-01T00:00:00Z", "ended": "", "severity": "info", "acknowledged_by": "",
+        "since": since, "ended": "", "severity": "info", "acknowledged_by": "",
         "url": f"{external_url}/" if external_url else "", "labels": {"job": ["example-job"], "node": ["node-17"]},
     }  # fmt: skip
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import secrets
+import time
 
 import msgspec
 
 from tracecore.notify.config import Config, Receiver
 from tracecore.notify.kinds import Kind, Refused, TryAgain
-from tracecore.notify.message import Message, Told
+from tracecore.notify.message import Message, ShownIncident
 from tracecore.notify.rendering import example, render
+from tracecore.patterns.contract import rfc3339
 
 
 def trial(config: Config, receiver: Receiver, way: Kind) -> str:
     """Send a test and its resolution; say why that failed, or nothing."""
     name = f"tracecore-test-{secrets.token_hex(4)}"
     before: dict[str, object] = {}
+    now = rfc3339(time.time_ns())
     for number, status in enumerate(("firing", "resolved")):
-        told = msgspec.convert(example(config.external_url) | {"id": name, "status": status}, Told)
+        own = {"id": name, "status": status, "ended": now if status == "resolved" else ""}
+        told = msgspec.convert(example(config.external_url, now) | own, ShownIncident)
         message = Message(
             key=name,
             delivery=f"{name}-{number}",

@@ -26,7 +26,7 @@ _CONFIG_KEYS: Final = ("error_mode", *STATEMENT_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CompiledGroup:
     """Compiled statements of one context, with the conditions any of which lets them run.
 
     Args:
@@ -75,7 +75,7 @@ def compile_group(
     conditions: Sequence[str] = (),
     error_mode: str = "ignore",
     shared_cache: bool = False,
-) -> Group:
+) -> CompiledGroup:
     """Compile one group.
 
     Args:
@@ -84,7 +84,7 @@ def compile_group(
         context: whose paths those without prefix are; when empty it is inferred, and every path must have a prefix.
         conditions: the group runs on records for which any of them holds.
         error_mode: see `transform`.
-        shared_cache: see `Group`.
+        shared_cache: see `CompiledGroup`.
     """
     trees = [parse(statement) for statement in statements]
     condition_trees = [parse_condition(condition) for condition in conditions]
@@ -96,7 +96,7 @@ def compile_group(
     else:
         nodes: list[tree.Statement | tree.Condition] = [*trees, *condition_trees]
         name = infer_context(nodes, SIGNALS[signal])
-    return Group(
+    return CompiledGroup(
         name,
         tuple(compile_statement(node, name, qualified=qualified) for node in trees),
         tuple((text, compile_condition(text, name, qualified=qualified)) for text in conditions),
@@ -116,7 +116,7 @@ class GroupSource:
     error_mode: str = "ignore"
     shared_cache: bool = False
 
-    def compile(self) -> Group:
+    def compile(self) -> CompiledGroup:
         return compile_group(
             self.statements,
             signal=self.signal,
@@ -182,7 +182,7 @@ class Processor:
     def __init__(self, config: Mapping[str, Any]) -> None:
         sources = read_config(config)
         self.error_mode: ErrorMode = check_error_mode(config.get("error_mode") or "ignore")
-        self.groups: dict[str, tuple[Group, ...]] = {
+        self.groups: dict[str, tuple[CompiledGroup, ...]] = {
             signal: tuple(source.compile() for source in sources if source.signal == signal)
             for signal in STATEMENT_KEYS.values()
         }

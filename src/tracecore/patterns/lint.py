@@ -227,15 +227,24 @@ def falsifiers(kind: Kind) -> Iterator[str]:
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"two falsifiers are called “{name}”"
     strict = schema_of(kind)
-    for falsifier in own:
+    usable: dict[str, Any] = {}
+    for golden in dict.fromkeys(falsifier.golden for falsifier in own):
         try:
-            document = document_of(kind, falsifier.golden)
-            if wrong := problems(strict, document):
-                yield f"golden {falsifier.golden} is not valid to begin with: {wrong[0]}"
-            elif not problems(strict, falsified(falsifier, document)):
-                yield f"the schema does not reject “{falsifier.name}”"
+            document = document_of(kind, golden)
         except (CaseError, ValueError, KeyError, IndexError) as error:
-            yield f"“{falsifier.name}” cannot be made: {error}"
+            yield f"golden {golden}, which falsifiers change, cannot be read: {error}"
+            continue
+        if wrong := problems(strict, document):
+            yield f"golden {golden} is not valid to begin with: {wrong[0]}"
+        else:
+            usable[golden] = document
+    for falsifier in own:
+        if falsifier.golden in usable:
+            try:
+                if not problems(strict, falsified(falsifier, usable[falsifier.golden])):
+                    yield f"the schema does not reject “{falsifier.name}”"
+            except (CaseError, ValueError, KeyError, IndexError) as error:
+                yield f"“{falsifier.name}” cannot be made: {error}"
 
 
 def attributes(kind: Kind) -> Iterator[str]:
@@ -283,6 +292,14 @@ def lint(kinds: Sequence[Kind], checks: Sequence[tuple[Check, Severity]] = CHECK
             except (OSError, CaseError, ValueError, KeyError) as error:
                 findings.append(Finding("error", kind.name, check.__name__, f"cannot be checked: {error}"))
     return findings
+
+
+def unlisted(kinds: Sequence[Kind]) -> list[Finding]:
+    """Folders beside these patterns that hold a detector which is none of them."""
+    homes = {folder(kind) for kind in kinds}
+    beside = {path.parent for home in homes for path in home.parent.glob("*/detector.py")}
+    missing = sorted(home.name for home in beside - homes)
+    return [Finding("error", name, "unlisted", "its class is not in PATTERNS, so it is never run") for name in missing]
 
 
 def verdicts_of(kind: Kind) -> list[type[Verdict]]:

@@ -106,7 +106,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
         return self.task.token
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Record how an attempt ended, and what becomes of the task.
 
     Args:
@@ -333,7 +333,7 @@ class Queue:
             raise LeaseLost(f"task {claim.task.id} is no longer held by {claim.worker}")
         return bool(cancelled)
 
-    def finish(self, claim: Claim, outcome: Outcome) -> None:
+    def finish(self, claim: Claim, outcome: AttemptOutcome) -> None:
         """Say how the attempt ended, and give the task up.
 
         Raises:
@@ -350,10 +350,10 @@ class Queue:
             LeaseLost: the task is no longer held; nothing was changed.
         """
         task = claim.task
-        outcome = Outcome(status="queued", reason=reason, ledger=task.ledger, excluded=task.excluded)
+        outcome = AttemptOutcome(status="queued", reason=reason, ledger=task.ledger, excluded=task.excluded)
         self._end(claim, outcome, "preempted", retried=False, lost=task.lost)
 
-    def _end(self, claim: Claim, outcome: Outcome, status: str, retried: bool, lost: int) -> None:
+    def _end(self, claim: Claim, outcome: AttemptOutcome, status: str, retried: bool, lost: int) -> None:
         task = claim.task.id
         failure_class = str((outcome.failure or {}).get("class", ""))
         with self._writing() as connection:
@@ -382,7 +382,14 @@ class Queue:
             self._close(connection, task, claim.task.attempts, now, status, outcome, retried)
 
     def _close(
-        self, connection: Connection, task: int, number: int, now: int, status: str, outcome: Outcome, retried: bool
+        self,
+        connection: Connection,
+        task: int,
+        number: int,
+        now: int,
+        status: str,
+        outcome: AttemptOutcome,
+        retried: bool,
     ) -> None:
         failure = outcome.failure
         connection.execute(
@@ -452,9 +459,9 @@ class Queue:
         return row
 
 
-def _lost(task: Task, *, blamed: bool) -> Outcome:
+def _lost(task: Task, *, blamed: bool) -> AttemptOutcome:
     if task.cancel_requested:
-        return Outcome(status="cancelled", reason="cancelled while it ran; its worker is gone")
+        return AttemptOutcome(status="cancelled", reason="cancelled while it ran; its worker is gone")
     lost = task.lost + 1
     failure = {
         "class": "infrastructure",
@@ -465,6 +472,6 @@ def _lost(task: Task, *, blamed: bool) -> Outcome:
     }
     if blamed:
         reason = f"{lost} workers in a row fell silent while they ran it"
-        return Outcome(status="dead", reason=reason, failure=failure)
+        return AttemptOutcome(status="dead", reason=reason, failure=failure)
     failure["auto_retried"] = True
-    return Outcome(status="queued", reason=f"{task.worker} fell silent", failure=failure)
+    return AttemptOutcome(status="queued", reason=f"{task.worker} fell silent", failure=failure)

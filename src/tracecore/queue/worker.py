@@ -27,7 +27,7 @@ from tracecore.actions.supervisor.keeper import now as awake
 from tracecore.actions.supervisor.process import Exit, Process, RunOptions
 from tracecore.positioned_yaml import FileError
 from tracecore.queue import datasets, tracking
-from tracecore.queue.store import Claim, LeaseLost, Outcome, Queue
+from tracecore.queue.store import AttemptOutcome, Claim, LeaseLost, Queue
 from tracecore.queue.task import Task
 from tracecore.signals import private
 
@@ -161,7 +161,7 @@ class _Attempt:
     def mark(self, attempt: int) -> str:
         return f"queue/{self.worker.ident}/{self.task.id}/{attempt}"
 
-    def run(self) -> Outcome:
+    def run(self) -> AttemptOutcome:
         task = self.task
         try:
             private.make_folder(self.evidence)
@@ -178,30 +178,30 @@ class _Attempt:
         except datasets.DatasetError as error:
             return self._judged(policy, env, None, str(error))
         if self.cancelled:
-            return Outcome(status="cancelled", reason="cancelled before it started")
+            return AttemptOutcome(status="cancelled", reason="cancelled before it started")
         try:
             ended, said = self._command(env)
         except (OSError, process.StartError) as error:
             return self._unable(str(error))
         if self.cancelled:
-            return Outcome(
+            return AttemptOutcome(
                 status="cancelled", exit_code=ended.exit_code, signal=ended.signal, reason="cancelled while it ran"
             )
         if ended.cause in ("lease", "lost"):
             raise LeaseLost(f"task {task.id}: the lease ran out, and the command was stopped")
         if ended.exit_code == 0 and not said:
-            return Outcome(status="completed", exit_code=0)
+            return AttemptOutcome(status="completed", exit_code=0)
         return self._judged(policy, env, ended, said)
 
-    def _unable(self, why: str) -> Outcome:
+    def _unable(self, why: str) -> AttemptOutcome:
         failure = {
             "class": "infrastructure",
             "suggestion": "The worker could not start the task. Look at its machine.",
             "context": {"reason": "worker", "worker": self.worker.name, "error": why},
         }
         if self.task.attempts >= 5:
-            return Outcome(status="dead", reason=why, failure=failure)
-        return Outcome(status="queued", reason=why, delay_s=10.0, failure={**failure, "auto_retried": True})
+            return AttemptOutcome(status="dead", reason=why, failure=failure)
+        return AttemptOutcome(status="queued", reason=why, delay_s=10.0, failure={**failure, "auto_retried": True})
 
     def _environment(self) -> dict[str, str]:
         task, spec = self.task, self.task.spec
@@ -261,7 +261,7 @@ class _Attempt:
     def _pause(self) -> float:
         return max(0.01, min(0.5, self.next_beat - awake()))
 
-    def _judged(self, policy: Policy, env: Mapping[str, str], ended: Exit | None, said: str) -> Outcome:
+    def _judged(self, policy: Policy, env: Mapping[str, str], ended: Exit | None, said: str) -> AttemptOutcome:
         task = self.task
         ledger = msgspec.convert(task.ledger, FailureLedger)
         what = Ended(folder=self.evidence, logs=(self.log,), exit=ended, env=env, since=self.since, said=said)
@@ -279,7 +279,7 @@ class _Attempt:
         if judgement.diagnosis is not None:
             document["diagnosis"] = {"headline": judgement.headline, "incidents": judgement.diagnosis.get("incidents")}
         _write(self.folder / "failure.json", document)
-        return Outcome(
+        return AttemptOutcome(
             status=_status(judgement, ledger),
             exit_code=None if ended is None else ended.exit_code,
             signal="" if ended is None else ended.signal,

@@ -36,19 +36,19 @@ class RecipeError(Exception):
     """A recipe or case file that cannot be used; the message begins with `file:line:column`, or `file:line`."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class RecipeLine(msgspec.Struct, frozen=True):
     """One OTTL statement or condition, and the line of its file on which it begins."""
 
     text: str
     line: int
 
 
-class Group(msgspec.Struct, frozen=True):
+class StatementGroup(msgspec.Struct, frozen=True):
     """Statements that share a context, a cache and conditions (any of which lets the statements run)."""
 
     context: str
-    conditions: tuple[Line, ...]
-    statements: tuple[Line, ...]
+    conditions: tuple[RecipeLine, ...]
+    statements: tuple[RecipeLine, ...]
 
 
 class Processor(msgspec.Struct, frozen=True):
@@ -66,7 +66,7 @@ class Processor(msgspec.Struct, frozen=True):
     name: str
     signal: str
     error_mode: str
-    groups: tuple[Group, ...]
+    groups: tuple[StatementGroup, ...]
     path: str
     line: int
 
@@ -123,11 +123,11 @@ def _processor(name: str, node: At) -> Processor:
     return Processor(name, _SIGNALS[signals[0]], error_mode, groups, node.path, node.line - 1)
 
 
-def _group(node: At) -> Group:
+def _group(node: At) -> StatementGroup:
     options = node.mapping(("context", "conditions", "statements"), needs=("context", "statements"))
     conditions = options["conditions"].items() if "conditions" in options else []
-    return Group(
+    return StatementGroup(
         options["context"].one_of(_CONTEXTS),
-        tuple(Line(item.text(), item.line) for item in conditions),
-        tuple(Line(item.text(), item.line) for item in options["statements"].items()),
+        tuple(RecipeLine(item.text(), item.line) for item in conditions),
+        tuple(RecipeLine(item.text(), item.line) for item in options["statements"].items()),
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tracecore.recipes import Group, Line, Processor, RecipeError, load_file
+from tracecore.recipes import Processor, RecipeError, RecipeLine, StatementGroup, load_file
 
 if TYPE_CHECKING:
     from tracecore.ottl.compile import Program
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _KEYS = ("name", "body", "attributes", "resource", "metric", "datapoint", "expect", "absent")
 
 
-class Case(msgspec.Struct, frozen=True):
+class RecipeCase(msgspec.Struct, frozen=True):
     """One record of a `.cases.yaml` file.
 
     Args:
@@ -52,7 +52,7 @@ class Case(msgspec.Struct, frozen=True):
         return f"{self.path}:{self.line}"
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class RecipeResult(msgspec.Struct, frozen=True):
     """The result of a recipe's case.
 
     Args:
@@ -68,9 +68,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class _Compiled(msgspec.Struct, frozen=True):
     processor: Processor
-    group: Group
-    conditions: tuple[tuple[Line, Callable[[Context], bool]], ...]
-    programs: tuple[tuple[Line, Program], ...]
+    group: StatementGroup
+    conditions: tuple[tuple[RecipeLine, Callable[[Context], bool]], ...]
+    programs: tuple[tuple[RecipeLine, Program], ...]
 
 
 def cases_of(recipe: Path) -> Path:
@@ -78,7 +78,7 @@ def cases_of(recipe: Path) -> Path:
     return recipe.with_name(f"{recipe.stem}.cases.yaml")
 
 
-def load_cases(path: Path) -> tuple[Case, ...]:
+def load_cases(path: Path) -> tuple[RecipeCase, ...]:
     """The cases of a file, in its order. Raises `RecipeError` with file and line."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError
@@ -92,7 +92,7 @@ def load_cases(path: Path) -> tuple[Case, ...]:
     items = document.get("cases") if isinstance(document, dict) else None
     if not isinstance(items, list):
         raise RecipeError(f"{path}:1: expected a list `cases`")
-    found: dict[str, Case] = {}
+    found: dict[str, RecipeCase] = {}
     for item in items:
         case = _case(item, str(path))
         if case.name in found:
@@ -101,7 +101,7 @@ def load_cases(path: Path) -> tuple[Case, ...]:
     return tuple(found.values())
 
 
-def _case(item: Any, path: str) -> Case:
+def _case(item: Any, path: str) -> RecipeCase:
     line = item.lc.line + 1
     if unknown := [key for key in item if key not in _KEYS]:
         raise RecipeError(f"{path}:{line}: unknown key {unknown[0]!r}; a case has {', '.join(_KEYS)}")
@@ -110,7 +110,7 @@ def _case(item: Any, path: str) -> Case:
     if not item.get("expect") and not item.get("absent"):
         raise RecipeError(f"{path}:{line}: {item['name']!r} checks nothing: give it `expect` or `absent`")
     plain = {key: _plain(value) for key, value in item.items()}
-    return Case(**{**plain, "absent": tuple(plain.get("absent", ())), "path": path, "line": line})
+    return RecipeCase(**{**plain, "absent": tuple(plain.get("absent", ())), "path": path, "line": line})
 
 
 def _plain(value: Any) -> Any:
@@ -132,7 +132,7 @@ class Recipe:
         self.path = path
         self.groups = tuple(_compile(path))
 
-    def run(self, case: Case) -> Outcome:
+    def run(self, case: RecipeCase) -> RecipeResult:
         """Run all processors of the file on a case, as the Collector would with `error_mode: ignore`."""
         from tracecore.ottl.context import Context
 
@@ -161,7 +161,7 @@ class Recipe:
             attributes = log["attributes"]
         else:
             attributes = {**point["attributes"], **{f"metric.{key}": metric.get(key) for key in ("name", "unit")}}
-        return Outcome(attributes, frozenset(fired), tuple(errors))
+        return RecipeResult(attributes, frozenset(fired), tuple(errors))
 
 
 def _compile(path: Path) -> Iterator[_Compiled]:
@@ -174,7 +174,7 @@ def _compile(path: Path) -> Iterator[_Compiled]:
             yield _Compiled(processor, group, conditions, programs)
 
 
-def _closure(compiler: Callable[..., Any], line: Line, group: Group, path: Path) -> Any:
+def _closure(compiler: Callable[..., Any], line: RecipeLine, group: StatementGroup, path: Path) -> Any:
     from tracecore.ottl.errors import OttlError
 
     try:
@@ -204,8 +204,8 @@ def _run_group(compiled: _Compiled, ctx: Context, fired: set[int], errors: list[
             errors.append(f"{compiled.processor.path}:{line.line}: {error}")
 
 
-def complaints(case: Case, outcome: Outcome) -> list[str]:
-    """Everything that is not as the case says, one sentence each; none when it passes."""
+def complaints(case: RecipeCase, outcome: RecipeResult) -> list[str]:
+    """Return the differences from the case, one sentence each; none when it passes."""
     found = [f"{case.place}: {case.name}: {error}" for error in outcome.errors]
     missing = object()
     for name, wanted in case.expect.items():

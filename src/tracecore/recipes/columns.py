@@ -39,15 +39,16 @@ class Lines:
 
     Args:
         block: bytes that end with a line, as a rule.
+        borders: where the lines end, where that is known; there are no carriage returns then.
     """
 
-    def __init__(self, block: bytes) -> None:
+    def __init__(self, block: bytes, borders: Array | None = None) -> None:
         self.block = block
-        self.marked = lined(block)
-        self.ends: Array = ends(self.marked)
-        if not self.marked.endswith(b"\n"):
+        self.marked = lined(block) if borders is None else block
+        self.ends: Array = ends(self.marked) if borders is None else borders
+        if borders is None and not self.marked.endswith(b"\n"):
             self.ends = np.append(self.ends, len(block))
-        self.starts: Array = np.append(0, self.ends[:-1] + 1)
+        self.starts: Array = np.append(0, self.ends[:-1] + 1)[: len(self.ends)]
 
     def without(self, characters: bytes) -> list[bytes]:
         """Each line without some characters."""
@@ -59,8 +60,9 @@ class Lines:
         """Some of the lines by themselves."""
         if len(lines) == len(self.ends):
             return self
-        spans = map(slice, self.starts[lines].tolist(), self.ends[lines].tolist())
-        return Lines(b"\n".join(map(self.marked.__getitem__, spans)))
+        starts, stops = self.starts[lines], self.ends[lines]
+        spans = map(slice, starts.tolist(), stops.tolist())
+        return Lines(b"\n".join(map(self.marked.__getitem__, spans)), np.cumsum(stops - starts + 1) - 1)
 
     def raw(self, line: int) -> bytes:
         """A line without its terminator."""
@@ -159,7 +161,7 @@ class Progress(NamedTuple):
     lane: Array
 
     def some(self, where: Array | Flags) -> Progress:
-        """Those in some places."""
+        """Return the lines at these places."""
         line, variant, step, time, who, lane = self
         return Progress(line[where], variant[where], step[where], time[where], who[where], lane[where])
 

@@ -9,7 +9,7 @@ whose step is larger than any before, or smaller by more than ranks are apart th
 - the first of a lane, and those before and after something that is no progress.
 
 A line that is handed on may stand for the moves that follow it, up to the last before the next one that is: then it
-is kept back until that is known, by blocks that may be long gone (`Report`).
+is kept back until that is known, by blocks that may be long gone (`LoneLine`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from tracecore.recipes.columns import Array, Flags, Progress, Times
 from tracecore.signals.arrays import np
-from tracecore.signals.logs.selector import Report
+from tracecore.signals.logs.selector import LoneLine
 
 MAX_LANES: Final = 16_384
 #: Ranks that share a log and do not say who they are may be so many steps apart.
@@ -77,24 +77,24 @@ class Lane:
         self.step = _NEW
         self.time = float("nan")
         #: A line that stands for those that follow it, how many lines these are, and the last move among them.
-        self.report: Report | None = None
+        self.report: LoneLine | None = None
         self.count = 0
-        self.last: Report | None = None
-        self.tail: deque[Report] = deque(maxlen=MOST_TAIL)
+        self.last: LoneLine | None = None
+        self.tail: deque[LoneLine] = deque(maxlen=MOST_TAIL)
         #: So many steps back may still be handed on.
         self.backs = MAX_BACK
         #: Lines that may be handed on for no other reason than that they are recent.
         self.tokens = 1e9
         self.refilled = float("nan")
 
-    def closed(self, last: Report) -> Report:
+    def closed(self, last: LoneLine) -> LoneLine:
         """The line that stands for others, up to the last of them."""
         assert self.report is not None
         if last.offset <= self.report.offset:
             return self.report
         return self.report._replace(until=last.raw, lines=max(self.count, 1))
 
-    def over(self) -> list[Report]:
+    def over(self) -> list[LoneLine]:
         """The line that stands for others, and the last of these for itself."""
         if self.report is None or self.last is None:
             return []
@@ -104,7 +104,7 @@ class Lane:
             return [report]
         return [report._replace(lines=max(report.lines - 1, 1)), self.last]
 
-    def ended(self) -> list[Report]:
+    def ended(self) -> list[LoneLine]:
         """The same with all that is known of the last ones."""
         if self.report is None:
             return []
@@ -266,14 +266,14 @@ class Lanes:
             kept[moves[own[near[(near >= 0) & (near < len(own))]]]] = True
             self._owed[writer] = max(last + AFTER - len(own), 0)
 
-    def follow(self, thinned: Thinned, row: Callable[[int], Report], keep: int) -> list[Report]:
+    def follow(self, thinned: Thinned, row: Callable[[int], LoneLine], keep: int) -> list[LoneLine]:
         """Lines that stand for others, of this block and of those before; what is not known yet is kept back.
 
         Args:
             row: a progress line by its place.
             keep: so many of the last moves of a lane are remembered.
         """
-        reports: list[Report] = []
+        reports: list[LoneLine] = []
         places = thinned.place.tolist()
         kept = np.flatnonzero(thinned.kept).tolist()
         for lane, start, stop, size in thinned.lanes:
@@ -302,7 +302,7 @@ class Lanes:
         """Return how many of the last moves of each lane are handed on."""
         return min(max(TAIL // max(len(self._lanes), 1), LEAST_TAIL), MOST_TAIL)
 
-    def close(self, recent: int | None = None) -> list[Report]:
+    def close(self, recent: int | None = None) -> list[LoneLine]:
         """Return what is kept back, and forget it.
 
         Args:
@@ -312,7 +312,7 @@ class Lanes:
         self._owed.clear()
         self._writers.clear()
         self._stepped.clear()
-        reports: list[Report] = []
+        reports: list[LoneLine] = []
         for lane in lanes.values():
             late = recent is not None and lane.last is not None and lane.last.offset > recent
             reports += lane.ended() if late else lane.over()
@@ -344,7 +344,7 @@ def _moves(step: Array, begins: Flags) -> tuple[Array, Array, Flags]:
 
 
 def _few(flags: Flags, ordinal: Array, lanes: Sequence[Lane]) -> Flags:
-    """Those of the first of each lane, as many as it may have."""
+    """Return the first lines of each lane, up to its limit."""
     where = np.flatnonzero(flags)
     which = ordinal[where]
     left = np.array([lane.backs for lane in lanes])
@@ -367,5 +367,5 @@ def _distinct(names: Array) -> list[int]:
     return found
 
 
-def _offset(report: Report) -> int:
+def _offset(report: LoneLine) -> int:
     return report.offset

@@ -15,8 +15,8 @@ import msgspec
 
 from tracecore.ottl import tree
 from tracecore.ottl.parser import parse, parse_condition
-from tracecore.recipes import FILES, Group, Line, RecipeError, directory, load_file
-from tracecore.recipes.cases import Case, Outcome, Recipe, cases_of, complaints, load_cases, names
+from tracecore.recipes import FILES, RecipeError, RecipeLine, StatementGroup, directory, load_file
+from tracecore.recipes.cases import Recipe, RecipeCase, RecipeResult, cases_of, complaints, load_cases, names
 
 #: Layers whose records are lines of text: there every statement needs a guard that can be searched for in raw bytes.
 TEXT_LAYERS = ("stdout", "kernel", "scheduler")
@@ -44,11 +44,11 @@ class Subject(msgspec.Struct, frozen=True):
 
     path: Path
     text: bool
-    groups: tuple[Group, ...]
-    outcomes: tuple[tuple[Case, Outcome], ...]
+    groups: tuple[StatementGroup, ...]
+    outcomes: tuple[tuple[RecipeCase, RecipeResult], ...]
     documented: frozenset[str]
 
-    def at(self, line: Line) -> str:
+    def at(self, line: RecipeLine) -> str:
         return f"{self.path}:{line.line}"
 
 
@@ -216,7 +216,7 @@ def lint(paths: Iterable[Path], documented: frozenset[str]) -> list[str]:
     return problems
 
 
-def targets(line: Line) -> frozenset[str]:
+def targets(line: RecipeLine) -> frozenset[str]:
     """The attributes that a statement stamps."""
     editor = parse(line.text).editor
     if editor.name != "set" or not editor.arguments:
@@ -245,7 +245,7 @@ def documented_attributes(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _nodes(group: Group) -> Iterator[tuple[Line, tree.Node]]:
+def _nodes(group: StatementGroup) -> Iterator[tuple[RecipeLine, tree.Node]]:
     for line in group.conditions:
         yield line, parse_condition(line.text)
     for line in group.statements:
@@ -278,6 +278,7 @@ def main() -> int:
     problems = lint([directory() / name for name in shipped], documented)
     for problem in problems:
         print(problem, file=sys.stderr)
+    print(f"{len(shipped)} recipes, {len(problems)} problems", file=sys.stderr)
     return 1 if problems else 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tracecore import recipes
-from tracecore.ottl.planner.database import Database, Search, compiled, search
+from tracecore.ottl.planner.database import ScanDatabase, Search, compiled, search
 from tracecore.ottl.planner.plan import Outline, Plan, outline
 from tracecore.recipes import prepared as kept
 
@@ -166,7 +166,7 @@ class LayerPlan:
         self._prepared = prepared
         self._name = name
         self._plan = Plan(prepared.outline, prepared.text)
-        self._databases: dict[str, Database] = {}
+        self._databases: dict[str, ScanDatabase] = {}
         self._doubts: Doubts | None = None
         self._shapes: dict[tuple[object, ...], Shapes] = {}
         self._masks: dict[tuple[str, ...], Mask] = {}
@@ -255,9 +255,9 @@ class LayerPlan:
     def _keep(self, name: str, make: Callable[[], bytes]) -> bytes:
         return make() if self._name is None else kept.keep(f"{self._name}-{name}", make)
 
-    def _database(self, name: str, serialised: bytes) -> Database:
+    def _database(self, name: str, serialised: bytes) -> ScanDatabase:
         if name not in self._databases:
-            self._databases[name] = Database((), once=False, serialised=serialised)
+            self._databases[name] = ScanDatabase((), once=False, serialised=serialised)
         return self._databases[name]
 
     def _asking(self, stream: Stream) -> Ask:

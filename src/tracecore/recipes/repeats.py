@@ -16,7 +16,7 @@ from tracecore.recipes.columns import HIDDEN, Array, Lines
 from tracecore.recipes.shapes import DIGITS
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.multiline import CONTINUES
-from tracecore.signals.logs.selector import ALWAYS, Report
+from tracecore.signals.logs.selector import ALWAYS, LoneLine
 
 #: The same event is handed on so many times in full.
 FIRST: Final = 8
@@ -40,24 +40,24 @@ class Repeats:
         #: Kinds of which all that comes is thinned, by the keys of their lines.
         self._settled: dict[bytes, bytes] = {}
 
-    def open(self, events: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+    def open(self, events: Sequence[int], keys: Mapping[int, bytes]) -> list[int]:
         """Events of which it has to be known what they say.
 
         Args:
             events: lines.
-            keys: of all lines, each what is left of it without digits and the like.
+            keys: of each, what is left of it without digits and the like.
         """
         return [line for line in events if keys[line] not in self._settled]
 
     def thin(
         self,
         events: Sequence[int],
-        keys: Sequence[bytes],
+        keys: Mapping[int, bytes],
         masked: Mapping[int, bytes],
         said: Lines,
-        row: Callable[[int], Report],
+        row: Callable[[int], LoneLine],
         others: Collection[int],
-    ) -> tuple[list[int], list[Report]]:
+    ) -> tuple[list[int], list[LoneLine]]:
         """Events of a block that are handed on, and reports that stand for all others.
 
         Args:
@@ -98,7 +98,7 @@ class Repeats:
             reports.append(row(last))
         return kept, reports
 
-    def news(self, keys: Sequence[bytes], masked: Mapping[int, bytes], *, settle: bool) -> list[int]:
+    def news(self, keys: Mapping[int, bytes], masked: Mapping[int, bytes], *, settle: bool) -> list[int]:
         """Events of which there were not many like it.
 
         Args:

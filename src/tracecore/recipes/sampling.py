@@ -17,16 +17,16 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import Final
 
-from tracecore.ottl.planner.database import Database
+from tracecore.ottl.planner.database import ScanDatabase
 from tracecore.ottl.planner.selection import Selector, plain
-from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Flags, Lines, Mask, Numbers, Progress, read
+from tracecore.recipes.columns import HIDDEN, NO_PROGRESS, Array, Lines, Mask, Numbers, Progress, read
 from tracecore.recipes.known_shapes import Shapes
 from tracecore.recipes.lanes import Lanes
 from tracecore.recipes.repeats import Repeats, sampled
-from tracecore.recipes.shapes import ALONE, DIGITS, NOTHING, UNKNOWN, VARYING, numbers
+from tracecore.recipes.shapes import ALONE, DIGITS, UNKNOWN, VARYING, numbers
 from tracecore.signals.arrays import np
 from tracecore.signals.logs.blocks import Block
-from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, Picked, Report
+from tracecore.signals.logs.selector import ALWAYS, FAILED_GROUP, PARTIALS, LoneLine, Picked
 
 #: Seconds of a pause, and between lines that are handed on in any case (the first that gives no more than so many
 #: lines of a block). Stalls are looked for from 60 s on: of a stream that goes on for ever, a pause and the
@@ -74,8 +74,8 @@ class Sampler:
     def __init__(
         self,
         events: Selector,
-        progress: Database,
-        effects: Database | None,
+        progress: ScanDatabase,
+        effects: ScanDatabase | None,
         shapes: Shapes,
         mask: Mask,
         event_mask: Mask,
@@ -116,29 +116,23 @@ class Sampler:
         said = lines if text is lines.marked else Lines(text)
         events = self._events.lines(text, said.ends)
         cut, rest = self._partial(lines, events)
-        keys = said.without(VARYING)
-        known = np.fromiter(map(self._shapes.keys.get, keys, repeat(UNKNOWN)), np.int64, len(keys))
+        worded = _matching(self._progress, said)
         # A line that is more than progress is handed on by its place.
-        known[events] = NOTHING
-        known[rest] = NOTHING
-        found, wrong = self._known(lines, said, known)
-        known[wrong] = UNKNOWN
-        others, alone = self._worded(said, np.flatnonzero(known == UNKNOWN), keys), _NONE
-        if len(others := self._telling(said, others)):
-            more, alone = self._found(lines, said.some(others), others, [keys[line] for line in others.tolist()])
-            found = found.joined(more)
+        which = np.setdiff1d(worded, np.append(events, rest).astype(np.int64), assume_unique=True)
+        found, alone = self._progress_in(lines, said.some(which), which)
         newlines = lines.newlines()
 
-        def row(line: int) -> Report:
+        def row(line: int) -> LoneLine:
             start = int(lines.starts[line])
-            return Report(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
+            return LoneLine(lines.raw(line), block.offset + start, block.line + int(np.searchsorted(newlines, start)))
 
-        reports: list[Report] = []
+        reports: list[LoneLine] = []
         listed = events.tolist()
+        keys = dict(zip(listed, said.some(events).without(VARYING), strict=True))
         masked = self._masked(said, self._repeats.open(listed, keys))
         news = [line for line in self._repeats.news(keys, masked, settle=self._live) if line not in cut]
         if not self._live and listed:
-            also = self._telling(said, self._worded(said, events)).tolist()
+            also = self._telling(said, np.intersect1d(events, worded, assume_unique=True)).tolist()
             kept, reports = self._repeats.thin(listed, keys, masked, said, row, {*also, *cut, *rest})
             events = np.array(kept, np.int64)
         picked = [events, alone]
@@ -171,7 +165,7 @@ class Sampler:
         positions = np.minimum(lines.ends[chosen], len(block.data) - 1).tolist() if len(chosen) else []
         return Picked(positions, newlines, reports, len(newlines))
 
-    def finish(self) -> Sequence[Report]:
+    def finish(self) -> Sequence[LoneLine]:
         """Return the lines still kept back: of each lane the line that stands for others, and the last ones."""
         return self._lanes.close(self._end - RECENT)
 
@@ -186,7 +180,7 @@ class Sampler:
         return self._size is not None and block.offset + len(block.data) < self._size - RECENT
 
     def _true(self, lines: Lines, events: Array) -> Array:
-        """Those that are events, and not only look like one; what opens a block of lines always is."""
+        """Return the lines that are events and do not only look like one; the opening line of a block always is."""
         chosen = []
         for line in events.tolist():
             raw = lines.raw(line)
@@ -204,32 +198,28 @@ class Sampler:
         aside = Lines(self._event_mask(_ESCAPE.sub(b"  ", text)))
         return {line: aside.raw(number) for number, line in enumerate(events)}
 
-    def _known(self, lines: Lines, said: Lines, variants: Array) -> tuple[Progress, Array]:
-        """Progress lines of known variants, and those that turn out not to be."""
-        which = np.flatnonzero(variants >= 0)
-        if 2 * len(which) > len(variants):
-            return self._read(Numbers(said), variants, lines.raw)
-        found, wrong = self._read(Numbers(said.some(which)), variants[which], lambda line: lines.raw(int(which[line])))
-        return found._replace(line=which[found.line]), which[wrong]
-
-    def _worded(self, said: Lines, which: Array, keys: list[bytes] | None = None) -> Array:
-        """Those of some lines that have a word of progress.
+    def _progress_in(self, lines: Lines, some: Lines, which: Array) -> tuple[Progress, Array]:
+        """Progress lines among those that have a word of it, and those that have to be evaluated one by one.
 
         Args:
-            said: what all lines say.
-            which: which lines.
-            keys: of all lines, by which those without such a word are known from now on.
+            lines: all lines of the block, as they are.
+            some: the text of those with a word of progress.
+            which: their numbers.
         """
-        found = _matching(self._progress, said, which)
-        if keys is not None:
-            others = [keys[line] for line in which[~found].tolist()]
-            for place in self._shapes.again(others):
-                self._shapes.remember(others[place], NOTHING, masked=False)
-        return which[found]
+        keys = some.without(VARYING)
+        known = np.fromiter(map(self._shapes.keys.get, keys, repeat(UNKNOWN)), np.int64, len(keys))
+        found, wrong = self._read(Numbers(some), known, lambda line: lines.raw(int(which[line])))
+        known[wrong] = UNKNOWN
+        found = found._replace(line=which[found.line])
+        others = self._telling(some, np.flatnonzero(known == UNKNOWN))
+        if not len(others):
+            return found, _NONE
+        more, alone = self._found(lines, some.some(others), which[others], [keys[line] for line in others.tolist()])
+        return found.joined(more), alone
 
     def _telling(self, said: Lines, which: Array) -> Array:
         """Those of some lines in which recipes of progress can find something: many that have its words are prose."""
-        return which if self._effects is None else which[_matching(self._effects, said, which)]
+        return which if self._effects is None else which[_matching(self._effects, said.some(which))]
 
     def _found(self, lines: Lines, some: Lines, which: Array, keys: list[bytes]) -> tuple[Progress, Array]:
         """The same as `_read` for lines that may be progress and are not known as they are.
@@ -241,7 +231,7 @@ class Sampler:
             keys: of these.
         """
         shapes = self._shapes
-        aside = Lines(self._mask(some.block))
+        aside = Lines(self._mask(some.block), some.ends)
         masked = aside.without(_UNTELLING)
         variants = np.fromiter(map(shapes.masked.get, masked, repeat(UNKNOWN)), np.int64, len(masked))
         found = Numbers(aside)
@@ -346,6 +336,8 @@ class Sampler:
         cut: list[int] = []
         rest: list[int] = [0] if self._cut and len(lines.ends) else []
         self._cut = False
+        if len(events) > MAX_EVENTS and not any(partial in lines.block for partial in PARTIALS):
+            return cut, rest
         for line in events.tolist():
             head = lines.block[lines.starts[line] : lines.starts[line] + 48]
             if any(partial + b" " in head for partial in PARTIALS):
@@ -357,7 +349,7 @@ class Sampler:
         return cut, rest
 
 
-def _offset(report: Report) -> int:
+def _offset(report: LoneLine) -> int:
     return report.offset
 
 
@@ -380,14 +372,11 @@ def _is_ruler(raw: bytes) -> bool:
     return b"====================" in raw or b"********************" in raw
 
 
-def _matching(database: Database, said: Lines, which: Array) -> Flags:
-    """Return in which of some lines something is found."""
-    found = np.zeros(len(which), np.bool_)
-    if len(which):
-        some = said.some(which)
-        matched: list[int] = []
-        database.scan(some.block, _collect, matched)
-        found[np.searchsorted(some.ends, np.array(matched, np.int64))] = True
+def _matching(database: ScanDatabase, lines: Lines) -> Array:
+    """Return the numbers of the lines in which something is found."""
+    matched: list[int] = []
+    database.scan(lines.marked, _collect, matched)
+    found: Array = np.unique(np.searchsorted(lines.ends, np.array(matched, np.int64)))
     return found
 
 

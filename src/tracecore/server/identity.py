@@ -55,6 +55,8 @@ class Identity:
                 path = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
                 await RedirectResponse(f"/login?next={quote(path[:1000], safe='')}", 303)(scope, receive, send)
                 return
+            elif headers.get("authorization", "").lower().startswith("bearer "):
+                scope.setdefault("state", {})["unknown_token"] = True
         await self._app(scope, receive, send)
 
     def _is_page(self, scope: Scope, headers: Headers) -> bool:

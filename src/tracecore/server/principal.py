@@ -40,7 +40,9 @@ def principal(request: Request) -> Principal:
     """Return the sender of the request; raise an error if the sender is unknown."""
     found: Principal | None = getattr(request.state, "principal", None)
     if found is None:
-        raise HTTPException(401, "sign in, or send an API token", headers={"WWW-Authenticate": "Bearer"})
+        unknown = getattr(request.state, "unknown_token", False)
+        said = "this token is not known, has expired or was revoked" if unknown else "sign in, or send an API token"
+        raise HTTPException(401, said, headers={"WWW-Authenticate": "Bearer"})
     return found
 
 

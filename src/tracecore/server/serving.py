@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import os
+import shlex
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -72,6 +75,8 @@ def settings_of(options: ServeOptions) -> Settings:
     Raises:
         ServeError: they are not, or one of them is wrong.
     """
+    if options.demo and options.notify:
+        raise ServeError("a demo notifies nobody: its incidents are simulated")
     places = [place for place in (options.listen, options.otlp_listen) if place]
     hosts = []
     for place in places:
@@ -123,6 +128,7 @@ def serve(options: ServeOptions) -> int:
         StoreError: the database cannot be used.
     """
     settings = settings_of(options)
+    _check_free(settings)
     # Requests are read by many threads; with a heap for each of them memory grows by half.
     tune()
     with ExitStack() as stack:
@@ -138,23 +144,69 @@ def serve(options: ServeOptions) -> int:
         stack.callback(store.close)
         settings = msgspec.structs.replace(settings, secret=store.secret(), uploads=folder)
         if options.demo:
+            if store.incidents.find(limit=1).incidents:
+                raise ServeError(f"{place} holds incidents already: a demo needs a database of its own")
+            if not options.quiet:
+                print("making the simulated fleet…", file=sys.stderr, flush=True)
             demo.fill(store, time.time_ns())
             stack.enter_context(demo.running(store))
         if settings.auth and settings.oidc is None and not store.tokens.find():
-            log.warning("nobody can sign in yet: make a token with `tracecore tokens create`")
+            log.warning("nobody can sign in yet: make a token with `%s`", _token_command(options.database))
         app = make_app(store, settings)
         _start_workers(stack, app, store, settings, options)
-        if not options.quiet:
-            scheme = "https" if settings.tls else "http"
-            print(f"tracecore serves {scheme}://{options.listen}/ (Ctrl-C stops it)", file=sys.stderr, flush=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             # uvicorn stops at these, and then raises them again, which would end us before all is in order.
             signal.signal(number, lambda *_: None)
-        server = uvicorn.Server(_config(app, settings, options))
+        scheme = "https" if settings.tls else "http"
+        said = "" if options.quiet else f"tracecore serves {scheme}://{options.listen}/ (Ctrl-C stops it)"
+        server = _Server(_config(app, settings, options), said)
         server.run()
         if not server.started:
             raise ServeError(f"cannot listen on {options.listen}")
     return 0
+
+
+class _Server(uvicorn.Server):
+    """A server that says where it listens once it does."""
+
+    def __init__(self, config: uvicorn.Config, said: str) -> None:
+        super().__init__(config)
+        self._said = said
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and self._said:
+            print(self._said, file=sys.stderr, flush=True)
+
+
+def _check_free(settings: Settings) -> None:
+    """Refuse an address that cannot be listened on, before anything is opened or made.
+
+    Raises:
+        ServeError: it is in use, or is none of this machine.
+    """
+    try:
+        places = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in places:
+            with socket.socket(family, kind, protocol) as trial:
+                # As asyncio does it: a connection that has just ended does not keep the address.
+                trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    trial.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                trial.bind(place)
+                trial.listen()
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ServeError(
+                f"the address {settings.listen} is in use: stop the program that listens there, or give --listen"
+            ) from None
+        raise ServeError(f"cannot listen on {settings.listen}: {error.strerror}") from None
+
+
+def _token_command(database: str | None) -> str:
+    """Return a command that makes a token in the database of this server."""
+    place = f" --database {shlex.quote(database)}" if database else ""
+    return f"tracecore tokens create{place} --scope admin NAME"
 
 
 def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.Config:
@@ -180,7 +232,7 @@ def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.
 
 
 def _start_workers(stack: ExitStack, app: FastAPI, store: Store, settings: Settings, options: ServeOptions) -> None:
-    """Everything that works beside the web application."""
+    """Start the workers beside the web application."""
     ingest, clock = app.state.ingest, app.state.clock
     detector = Detector(store, clock, counted=ingest.counted)
     ingest.woken = detector.wake

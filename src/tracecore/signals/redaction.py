@@ -171,6 +171,13 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_VARIABLE.search(raw) is not None and not _HARMLESS.search(raw)
 
 
+#: Lines that were searched and have no secret: the frames of a traceback come again and again. All are forgotten when
+#: there are so many; longer lines are not remembered.
+MAX_CLEAN: Final = 8192
+MAX_CLEAN_LINE: Final = 256
+_CLEAN: Final[set[bytes]] = set()
+
+
 class Redactor:
     """Takes secrets out of lines, and remembers how many.
 
@@ -193,8 +200,9 @@ class Redactor:
             self.count += 1
             text = line.rstrip(b"\r\n") if end is None else line[: end.end()]
             return self._mask(text) + line[len(text) :]
-        if _ANY.search(line) is None:
+        if line in _CLEAN or _ANY.search(line) is None:
             return line
+        whole = line
         if b"-----BEGIN " in line and (begin := _BEGIN.search(line)) is not None:
             self.count += 1
             end = _END.search(line)
@@ -206,6 +214,10 @@ class Redactor:
         if b"=" in line or b":" in line or b"--" in line:
             line = self._replace(_ASSIGNED, 3, line, named=True)
             line = self._replace(_FLAG, 3, line, named=True)
+        if line is whole and len(line) <= MAX_CLEAN_LINE:
+            if len(_CLEAN) >= MAX_CLEAN:
+                _CLEAN.clear()
+            _CLEAN.add(line)
         return line
 
     def _replace(self, pattern: Any, group: int, line: bytes, *, random: bool = False, named: bool = False) -> bytes:

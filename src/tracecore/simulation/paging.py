@@ -14,8 +14,8 @@ from tracecore.notify.message import Message
 from tracecore.notify.notifier import Notifier
 from tracecore.notify.routes import Route
 from tracecore.simulation.fleet import SECOND
-from tracecore.simulation.reading import Clock
-from tracecore.simulation.run import Told
+from tracecore.simulation.reading import SetClock
+from tracecore.simulation.run import ToldRevision
 from tracecore.store.store import Store
 from tracecore.store.update import read_update
 
@@ -50,7 +50,7 @@ class Kept(Kind, kw_only=True):
         return {}
 
 
-def pages(told: Sequence[Told]) -> list[Page]:
+def pages(told: Sequence[ToldRevision]) -> list[Page]:
     """Return the pages that these updates of incidents lead to."""
     kept = Kept(name="kept/0")
     route = Route(
@@ -59,7 +59,7 @@ def pages(told: Sequence[Told]) -> list[Page]:
     )  # fmt: skip
     config = Config(receivers={"oncall": Receiver(name="oncall", ways=[kept])}, route=route)
     found: list[Page] = []
-    clock = Clock()
+    clock = SetClock()
     with tempfile.TemporaryDirectory() as folder:
         store = Store.open(f"{folder}/store.db", durable=False)
         notifier = Notifier(store, config, clock)
@@ -80,7 +80,7 @@ def pages(told: Sequence[Told]) -> list[Page]:
     return found
 
 
-def _step(notifier: Notifier, kept: Kept, found: list[Page], clock: Clock) -> None:
+def _step(notifier: Notifier, kept: Kept, found: list[Page], clock: SetClock) -> None:
     while notifier.step():
         pass
     notifier.wait()

@@ -11,7 +11,7 @@ import msgspec
 Scheduler: TypeAlias = Literal["slurm", "kubernetes"]
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PrintedLine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One line of text, and who prints it.
 
     Args:
@@ -69,7 +69,7 @@ class Play(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     slow: bool = False
     once: bool = False
     ends: tuple[str, ...] = ("together",)
-    lines: tuple[Line, ...] = ()
+    lines: tuple[PrintedLine, ...] = ()
     facts: tuple[Sample, ...] = ()
 
 
@@ -94,7 +94,7 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         ends: lines of the other ranks, by how they end.
     """
 
-    ends: dict[str, tuple[Line, ...]]
+    ends: dict[str, tuple[PrintedLine, ...]]
     causes: tuple[Cause, ...]
     noise: tuple[Play, ...]
 

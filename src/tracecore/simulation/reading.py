@@ -26,14 +26,14 @@ from tracecore.facts.network import PortState
 from tracecore.patterns.contract import rfc3339
 from tracecore.signals.record import Source
 from tracecore.simulation.fleet import BUSES, GPUS, SECOND, START, Event, Job
-from tracecore.simulation.plays import Line, Sample, Scheduler, catalogue
+from tracecore.simulation.plays import PrintedLine, Sample, Scheduler, catalogue
 
 _NAME: Final = re.compile(r"\{([a-z_]+)\}")
 #: An agent has sent what a line says after this long at most.
 _WHOLE: Final = 3 * SECOND
 
 
-class Clock:
+class SetClock:
     """A clock that somebody sets."""
 
     def __init__(self, now: int = 0) -> None:
@@ -43,7 +43,7 @@ class Clock:
         return self.now
 
 
-def detector(clock: Clock, **options: Any) -> PatternDetector:
+def detector(clock: SetClock, **options: Any) -> PatternDetector:
     """Make a detector on a simulated clock."""
     no_extensions: dict[str, Any] = {}
     setting = Setting(
@@ -102,7 +102,7 @@ class NodeAgent:
     """A node agent that sends facts, on a clock that follows the lines it is given."""
 
     def __init__(self) -> None:
-        self._clock = Clock()
+        self._clock = SetClock()
         self._detector = detector(self._clock, forward="facts")
 
     def read(self, bodies: Sequence[str | dict[str, Any]], at: int, resource: dict[str, Any]) -> list[Fact]:
@@ -120,11 +120,11 @@ class NodeAgent:
         return [fact for fact in found if fact.kind != "heartbeat"]
 
 
-def _seconds(line: Line, job: Job) -> float:
+def _seconds(line: PrintedLine, job: Job) -> float:
     return float(job.timeout_s) if line.at == "timeout" else line.at
 
 
-def _read(agent: NodeAgent, event: Event, job: Job, rank: int, line: Line) -> Iterator[Fact]:
+def _read(agent: NodeAgent, event: Event, job: Job, rank: int, line: PrintedLine) -> Iterator[Fact]:
     """Yield the facts of one line, for every rank that prints it."""
     at = event.at + int(_seconds(line, job) * SECOND)
     writers = _writers(line.on, job, rank, event)
@@ -183,7 +183,7 @@ def _text(text: str, event: Event, job: Job, rank: int, writer: int) -> str:
     return _NAME.sub(lambda found: str(names.get(found.group(1), found.group())), text)
 
 
-def _resource(line: Line, job: Job, writer: int) -> dict[str, Any]:
+def _resource(line: PrintedLine, job: Job, writer: int) -> dict[str, Any]:
     if line.on == "node":
         return {"host.name": job.node(writer), "tracecore.layer": "kernel"}
     if line.on == "kubernetes":
@@ -208,7 +208,7 @@ def log_of(job: Job, rank: int) -> str:
     return f"/scratch/logs/{job.id}_{rank}.out" if pod is None else f"/var/log/pods/{pod}/trainer/{rank}.log"
 
 
-def _kubernetes_event(line: Line, text: str, event: Event, job: Job, rank: int) -> dict[str, Any]:
+def _kubernetes_event(line: PrintedLine, text: str, event: Event, job: Job, rank: int) -> dict[str, Any]:
     """Return an event as `k8sobjects` gives it."""
     name = {"node": job.node(rank), "stranger": f"web-{event.number}", "pod": (job.pod(rank) or "").partition("/")[2]}
     about = {"kind": "Node" if line.about == "node" else "Pod", "name": name[line.about]}

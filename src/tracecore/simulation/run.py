@@ -24,7 +24,7 @@ from tracecore.facts.host import Heartbeat
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.signals.record import Source
 from tracecore.simulation.fleet import GPUS, SECOND, Event, Fleet, Job
-from tracecore.simulation.reading import Clock, culprit, detector, facts_of, log_of
+from tracecore.simulation.reading import SetClock, culprit, detector, facts_of, log_of
 
 #: Detectors among which the jobs are divided, as the partitions of a stream are.
 PARTITIONS: Final = 8
@@ -73,14 +73,14 @@ class Truth(msgspec.Struct, kw_only=True, frozen=True):
     page: str
 
 
-class Told(msgspec.Struct, kw_only=True, frozen=True):
+class ToldRevision(msgspec.Struct, kw_only=True, frozen=True):
     """One revision of an incident, as a receiver of OTLP records gets it."""
 
     at: int
     document: dict[str, Any]
 
 
-class Window(msgspec.Struct, kw_only=True):
+class PlayedWindow(msgspec.Struct, kw_only=True):
     """A stretch of time that is played.
 
     Args:
@@ -92,7 +92,7 @@ class Window(msgspec.Struct, kw_only=True):
     events: list[Event]
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class PlayedRun(msgspec.Struct, kw_only=True):
     """Everything that was played and told.
 
     Args:
@@ -102,25 +102,25 @@ class Outcome(msgspec.Struct, kw_only=True):
     """
 
     truths: list[Truth] = []
-    told: list[Told] = []
+    told: list[ToldRevision] = []
     facts: int = 0
     bytes: int = 0
     noise: int = 0
     windows: int = 0
 
 
-def play(fleet: Fleet, partition: int, partitions: int = PARTITIONS) -> Outcome:
+def play(fleet: Fleet, partition: int, partitions: int = PARTITIONS) -> PlayedRun:
     """Play the jobs of one partition from the first to the last window."""
     story = Story(fleet, [slot for slot in range(len(fleet.slots)) if slot % partitions == partition])
-    outcome = Outcome(truths=story.truths)
-    clock = Clock()
+    outcome = PlayedRun(truths=story.truths)
+    clock = SetClock()
     joiner = detector(clock, forward="verdicts", tell="incidents", incidents=Incidents(settle=SETTLE))
 
     def take(made: Iterable[Batch]) -> None:
         for batch in made:
             for attributes, _ in told(batch):
                 document = msgspec.json.decode(attributes["incident.json"])
-                outcome.told.append(Told(at=clock.now, document=document))
+                outcome.told.append(ToldRevision(at=clock.now, document=document))
 
     for now, facts in story:
         clock.now = now
@@ -158,7 +158,7 @@ class Story:
             yield from self._play(window)
             self.windows += 1
 
-    def _play(self, window: Window) -> Iterator[tuple[int, list[Fact]]]:
+    def _play(self, window: PlayedWindow) -> Iterator[tuple[int, list[Fact]]]:
         facts = [*self._resume(window)]
         events: dict[int, list[Event]] = {}
         for event in window.events:
@@ -180,7 +180,7 @@ class Story:
         facts.sort(key=lambda fact: fact.end)
         yield from _looks(window, facts)
 
-    def _resume(self, window: Window) -> Iterator[Fact]:
+    def _resume(self, window: PlayedWindow) -> Iterator[Fact]:
         """Yield what brings the detector up to date after a jump of the clock: jobs that ended, and quiet reports."""
         for slot in self._slots:
             job = self._fleet.job_at(slot, window.begin)
@@ -244,7 +244,7 @@ class Story:
         job.step -= min(job.step, 50)
         return again
 
-    def _go_on(self, job: Job, window: Window, noise: list[Event], again: int | None) -> Iterator[Fact]:
+    def _go_on(self, job: Job, window: PlayedWindow, noise: list[Event], again: int | None) -> Iterator[Fact]:
         """Yield what agents send about a job that runs until the window ends.
 
         Args:
@@ -270,7 +270,7 @@ def _near(job: Job, culprit: int) -> set[int]:
     return {*range(0, len(job.nodes), max(1, -(-len(job.nodes) // HEARD))), culprit}
 
 
-def _looks(window: Window, facts: list[Fact]) -> Iterator[tuple[int, list[Fact]]]:
+def _looks(window: PlayedWindow, facts: list[Fact]) -> Iterator[tuple[int, list[Fact]]]:
     """Yield facts as they come: each second while something happens, else every five."""
     sent, now, quiet = 0, window.begin, 0
     while now <= window.end:
@@ -283,9 +283,9 @@ def _looks(window: Window, facts: list[Fact]) -> Iterator[tuple[int, list[Fact]]
         yield now, due
 
 
-def _windows(events: list[Event]) -> list[Window]:
+def _windows(events: list[Event]) -> list[PlayedWindow]:
     """Join the times around events that overlap."""
-    found: list[Window] = []
+    found: list[PlayedWindow] = []
     for event in events:
         begin = event.at - BEFORE * SECOND
         # A failure makes its window longer when it is known how long it lasts.
@@ -294,7 +294,7 @@ def _windows(events: list[Event]) -> list[Window]:
             found[-1].end = max(found[-1].end, end)
             found[-1].events.append(event)
         else:
-            found.append(Window(begin=begin, end=end, events=[event]))
+            found.append(PlayedWindow(begin=begin, end=end, events=[event]))
     for window in found:
         if any(not event.noise for event in window.events):
             window.end = max(event.at for event in window.events) + 60 * SECOND

@@ -10,7 +10,7 @@ import msgspec
 
 from tracecore.simulation.fleet import GPUS, SECOND
 from tracecore.simulation.paging import Page
-from tracecore.simulation.run import SETTLE, Told, Truth
+from tracecore.simulation.run import SETTLE, ToldRevision, Truth
 
 #: The first sign of a failure is at most so much earlier than the failure (`at` in plays.yaml).
 EARLY: Final = 20 * SECOND
@@ -69,9 +69,9 @@ class Score(msgspec.Struct, kw_only=True):
         return 100.0 * self.total.root / max(1, self.total.counted)
 
 
-def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], days: float) -> Score:
+def score(truths: Sequence[Truth], told: Sequence[ToldRevision], pages: Sequence[Page], days: float) -> Score:
     """Score a run."""
-    lives: dict[str, list[Told]] = defaultdict(list)
+    lives: dict[str, list[ToldRevision]] = defaultdict(list)
     for one in told:
         lives[one.document["id"]].append(one)
     by_job: dict[str, list[Truth]] = defaultdict(list)
@@ -114,29 +114,29 @@ def score(truths: Sequence[Truth], told: Sequence[Told], pages: Sequence[Page], 
     )  # fmt: skip
 
 
-def _behind(life: Sequence[Told], by_job: dict[str, list[Truth]]) -> Truth | None:
+def _behind(life: Sequence[ToldRevision], by_job: dict[str, list[Truth]]) -> Truth | None:
     """Return the failure that an incident is about; None where nothing happened to its job, or it names no job."""
     first = life[0]
     found = [t for t in by_job.get(first.document.get("job", ""), ()) if t.at - EARLY <= first.at <= t.until + LATE]
     return found[-1] if found else None
 
 
-def _headline(life: Sequence[Told]) -> str:
+def _headline(life: Sequence[ToldRevision]) -> str:
     document = life[-1].document
     return f"{document['headline']} [{document.get('job') or 'no job'}]"
 
 
-def _root(life: Sequence[Told]) -> str:
+def _root(life: Sequence[ToldRevision]) -> str:
     root = life[-1].document["root_cause"]
     return str(root["pattern"]) if root else ""
 
 
-def _is_right(truth: Truth, mine: Sequence[Sequence[Told]]) -> bool:
+def _is_right(truth: Truth, mine: Sequence[Sequence[ToldRevision]]) -> bool:
     """Tell whether every incident names the cause; none at all is right where none is needed."""
     return all(_root(life) in truth.root for life in mine) if mine else "" in truth.root
 
 
-def _count(row: Row, truth: Truth, mine: Sequence[Sequence[Told]], paged: int | None) -> None:
+def _count(row: Row, truth: Truth, mine: Sequence[Sequence[ToldRevision]], paged: int | None) -> None:
     row.count += 1
     if not truth.signal:
         return

@@ -17,13 +17,13 @@ from statistics import median
 
 from tracecore.simulation.fleet import GPUS, NOISE, draw
 from tracecore.simulation.paging import pages
-from tracecore.simulation.run import PARTITIONS, Outcome, play
+from tracecore.simulation.run import PARTITIONS, PlayedRun, play
 from tracecore.simulation.score import Row, Score, score
 
 
 def simulate(
     nodes: int, days: float, seed: int, *, rate: float = 1.0, noise: int = NOISE, quiet: int = 0, jobs: int = 1
-) -> tuple[Score, Outcome]:
+) -> tuple[Score, PlayedRun]:
     """Play a fleet and score it; the outcome has the updates of all partitions, by time.
 
     Args:
@@ -38,7 +38,7 @@ def simulate(
     else:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             parts = [*pool.map(work, range(PARTITIONS))]
-    found = Outcome(
+    found = PlayedRun(
         truths=sorted((t for part in parts for t in part.truths), key=lambda truth: truth.at),
         told=sorted((t for part in parts for t in part.told), key=lambda told: told.at),
         facts=sum(part.facts for part in parts),
@@ -49,7 +49,7 @@ def simulate(
     return score(found.truths, found.told, pages(found.told), days), found
 
 
-def _partition(nodes: int, days: float, seed: int, rate: float, noise: int, quiet: int, number: int) -> Outcome:
+def _partition(nodes: int, days: float, seed: int, rate: float, noise: int, quiet: int, number: int) -> PlayedRun:
     # Facts of a window live for minutes: looking through all of them for garbage every few hundred finds none.
     gc.set_threshold(50_000, 20, 50)
     return play(draw(nodes, days, seed, rate=rate, noise=noise, quiet=quiet), number)

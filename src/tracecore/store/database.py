@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, create_engine
@@ -12,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from tracecore.store.opening import DatabaseError as StoreError
-from tracecore.store.opening import default_place, explained, open_sqlite, parsed
+from tracecore.store.opening import default_place, explained, open_sqlite, parsed, state_folder
 
 __all__ = ["Database", "StoreError", "connect", "default_url"]
 
@@ -59,17 +60,24 @@ def default_url() -> str:
     return default_place("TRACECORE_DATABASE", "store.db")
 
 
-def connect(place: str, *, durable: bool = True) -> Database:
+def connect(place: str, *, durable: bool = True, existing: bool = False) -> Database:
     """Open a database.
 
     Args:
         place: a file, `sqlite:///file` or `postgresql://user@host/database`.
         durable: every commit waits until the disk has it.
+        existing: refuse an SQLite file that is not there, rather than make it.
 
     Raises:
         StoreError: it cannot be opened.
     """
     url = parsed(place, "store")
+    if url.get_backend_name() == "sqlite":
+        path = Path(url.database or "")
+        if existing and not path.exists():
+            raise StoreError(f"there is no database {path}")
+        if not path.parent.is_dir() and path.parent != state_folder():
+            raise StoreError(f"cannot make the database {path}: there is no folder {path.parent}")
     with explained(url, "store"):
         if url.get_backend_name() == "sqlite":
             engine = open_sqlite(url, durable=durable, pragmas=("cache_size=-16000", "temp_store=MEMORY"))

@@ -25,10 +25,13 @@ class DatabaseError(Exception):
 
 def default_place(variable: str, name: str) -> str:
     """Return the value of an environment variable, else a file in the user's state directory."""
-    if place := os.environ.get(variable):
-        return place
+    return os.environ.get(variable) or str(state_folder() / name)
+
+
+def state_folder() -> Path:
+    """Return the folder of the user's state."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(base, "tracecore", name)
+    return Path(base) / "tracecore"
 
 
 def parsed(place: str, what: str = "store") -> URL:

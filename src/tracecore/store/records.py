@@ -139,6 +139,7 @@ class IncidentDetail(msgspec.Struct, kw_only=True):
     Args:
         document: the incident as in `docs/diagnosis.schema.json`.
         verdicts: documents of the verdicts it is made of, the root first.
+        not_sent: why receivers were not notified; empty where all were.
     """
 
     incident: IncidentRow
@@ -150,6 +151,7 @@ class IncidentDetail(msgspec.Struct, kw_only=True):
     acknowledgements: list[Acknowledgement]
     notifications: list[Notification]
     actions: list[Action]
+    not_sent: list[str] = []
 
 
 class JobRow(msgspec.Struct, kw_only=True):

@@ -61,17 +61,18 @@ class Store:
         self.decisions = Decisions(database)
 
     @classmethod
-    def open(cls, place: str, *, durable: bool = True) -> Store:
+    def open(cls, place: str, *, durable: bool = True, existing: bool = False) -> Store:
         """Open a store, make it where there is none, and bring its tables up to date.
 
         Args:
             place: a file, `sqlite:///file` or `postgresql://user@host/database`.
             durable: every commit waits until the disk has it.
+            existing: refuse an SQLite file that is not there, rather than make it.
 
         Raises:
             StoreError: it cannot be opened, or a newer version of tracecore made it.
         """
-        database = connect(place, durable=durable)
+        database = connect(place, durable=durable, existing=existing)
         try:
             prepare(database)
         except BaseException:

@@ -34,13 +34,8 @@ def _number() -> Column[int]:
 
 def _incident(**options: object) -> Column[int]:
     """A reference to an incident by its number."""
-    return Column(
-        "incident",
-        _Number,
-        ForeignKey("incidents.number", ondelete="CASCADE"),
-        nullable=False,
-        **options,  # type: ignore[arg-type]
-    )
+    own = ForeignKey("incidents.number", ondelete="CASCADE")
+    return Column("incident", _Number, own, nullable=False, **options)  # type: ignore[arg-type]
 
 
 NAME: Final = 300
@@ -333,6 +328,8 @@ notification_groups = Table(
     Column("created_at", BigInteger, nullable=False),
     # When to look at it next; empty where only a change of an incident can matter.
     Column("next_at", BigInteger),
+    # When the message that is not delivered yet was first due.
+    Column("due_at", BigInteger),
     Column("sent_at", BigInteger),
     Column("noticed_at", BigInteger),
     Column("deliveries", Integer, nullable=False, default=0),
@@ -364,6 +361,8 @@ notification_members = Table(
     # firing, resolved, or empty where it was never told
     Column("told", String(16), nullable=False, default=""),
     Column("told_digest", String(32), nullable=False, default=""),
+    # Why it is not told: a silence, another incident, a mute time. Empty where nothing keeps it back.
+    Column("suppressed", Text),
     Index("notification_members_by_incident", "incident"),
 )
 

@@ -85,7 +85,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     waiting: dict[str, int] = {}
 
 
-class Told(NamedTuple):
+class IncidentMessage(NamedTuple):
     """An update of an incident that is to be written to the topic of incidents."""
 
     key: str
@@ -128,7 +128,7 @@ class Partition:
         self.dirty = False
         self.at_end = False
         #: Written, and not yet in the topic of incidents.
-        self.told: list[Told] = []
+        self.told: list[IncidentMessage] = []
         meter.declare(events=(EXPIRED, RECREATED, OTHER_LAYOUT))
         setting = Setting(
             f"{options.topic}/{number}", meter, lambda: self.clock, lambda _: self._state, Path(), lambda: (True, {})
@@ -170,7 +170,7 @@ class Partition:
                 self.meter.note(OTHER_LAYOUT)
         self._detection.restore(self.clock, instant, waiting)
         for key, value in self._state.items(_OUTBOX):
-            self.told.append(Told(key, *msgspec.msgpack.decode(value, type=tuple[str, bytes])))
+            self.told.append(IncidentMessage(key, *msgspec.msgpack.decode(value, type=tuple[str, bytes])))
             self._outbox = max(self._outbox, int(key.removeprefix(_OUTBOX), 16))
 
     # -- messages ------------------------------------------------------------------------------------------------------
@@ -266,7 +266,7 @@ class Partition:
             self._detection.instant(self.clock),
             self._detection.waiting(),
         )
-        told: list[Told] = []
+        told: list[IncidentMessage] = []
         with self._store.database.write() as connection:
             if not is_held(connection, self._lease, self._owner):
                 raise LeaseLost
@@ -283,7 +283,7 @@ class Partition:
         self.told += told
         self._updates, self.unwritten, self.dirty = [], 0, False
 
-    def _tell(self, update: IncidentUpdate) -> Told:
+    def _tell(self, update: IncidentUpdate) -> IncidentMessage:
         """Return the record of an update that the store took, with the revision that it has there."""
         document = {
             **update.document,
@@ -299,9 +299,11 @@ class Partition:
             "scope_logs": [{"scope": signal["scope"], "log_records": [signal["log"]]}],
         }
         self._outbox += 1
-        return Told(f"{_OUTBOX}{self._outbox:016x}", update.id, encoding.encode("logs", {"resource_logs": [entry]}))
+        return IncidentMessage(
+            f"{_OUTBOX}{self._outbox:016x}", update.id, encoding.encode("logs", {"resource_logs": [entry]})
+        )
 
-    def delivered(self, told: Sequence[Told]) -> None:
+    def delivered(self, told: Sequence[IncidentMessage]) -> None:
         """Forget updates that the topic of incidents has."""
         if told:
             self._state.update(dict.fromkeys(one.key for one in told))

@@ -23,7 +23,7 @@ from tracecore.agent.options import SECOND
 from tracecore.store.store import Store
 from tracecore.stream.config import Options
 from tracecore.stream.metrics import StreamTelemetry
-from tracecore.stream.partition import LeaseLost, Message, Partition, Told
+from tracecore.stream.partition import IncidentMessage, LeaseLost, Message, Partition
 
 log = logging.getLogger("tracecore.stream")
 
@@ -275,9 +275,9 @@ class Worker:
 
     def _deliver(self, partition: Partition) -> None:
         """Write updates of incidents that are stored to their topic; those that fail are tried again."""
-        arrived: list[Told] = []
+        arrived: list[IncidentMessage] = []
 
-        def note(one: Told) -> Callable[[Any, Any], None]:
+        def note(one: IncidentMessage) -> Callable[[Any, Any], None]:
             return lambda error, _: arrived.append(one) if error is None else None
 
         for one in partition.told:

@@ -17,7 +17,7 @@ from tracecore.agent.processors.k8sattributes_options import Filter, Options
 from tracecore.agent.processors.podfields import Annotation, Extract, Field, Surrounding
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.kubernetes import api
-from tracecore.signals.kubernetes.watch import Change, Collection
+from tracecore.signals.kubernetes.watch import Collection, ObjectChange
 
 Until = Callable[..., Any]
 Made = Callable[..., tuple[K8sAttributes, Meter]]
@@ -160,14 +160,14 @@ def test_what_a_list_does_not_have_any_more_is_forgotten_and_there_is_a_bound(mo
     one = Objects(_nowhere, Collection("nodes"), "name", Surrounding(WIDE, "node"), print)
 
     def told(kind: Any, body: Any) -> None:
-        one.following.apply(Change(kind, "1", json.dumps(body).encode()))
+        one.following.apply(ObjectChange(kind, "1", json.dumps(body).encode()))
 
     for name in "abc":
         told("ITEM", thing(name))
-    one.following.apply(Change("SYNCED", "1"))
+    one.following.apply(ObjectChange("SYNCED", "1"))
     assert (sorted(one.known), one.following.overflow) == (["a", "b"], 1)
     told("ITEM", thing("b", labels={"topology.kubernetes.io/zone": "z"}))
-    one.following.apply(Change("SYNCED", "2"))
+    one.following.apply(ObjectChange("SYNCED", "2"))
     assert one.known == {"b": {"k8s.node.uid": "uid-b", "place.zone": "z"}}
     told("DELETED", thing("b"))
     told("ADDED", {"metadata": "nonsense"})

@@ -19,7 +19,7 @@ from tracecore.agent.processors.pods import Pods
 from tracecore.agent.receivers.otlp_grpc import peer_address
 from tracecore.agent.telemetry import Meter
 from tracecore.signals.kubernetes import api
-from tracecore.signals.kubernetes.watch import Change, Collection
+from tracecore.signals.kubernetes.watch import Collection, ObjectChange
 
 SECOND = 1_000_000_000
 Until = Callable[..., Any]
@@ -32,8 +32,8 @@ def pod(name: str = "w-0", **parts: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec, "status": parts.pop("status", {}), **parts}
 
 
-def told(kind: Any, body: dict[str, Any]) -> Change:
-    return Change(kind, "1", json.dumps(body).encode())
+def told(kind: Any, body: dict[str, Any]) -> ObjectChange:
+    return ObjectChange(kind, "1", json.dumps(body).encode())
 
 
 class Cache:
@@ -56,7 +56,7 @@ def test_a_pod_that_is_gone_is_known_for_a_while_and_its_address_is_not() -> Non
     assert "uid-w-0" in cache.pods.by_uid
     assert cache.pods.by_address == {}
     cache.now = 61
-    cache.pods.following.apply(Change("BOOKMARK", "2"))
+    cache.pods.following.apply(ObjectChange("BOOKMARK", "2"))
     assert len(cache.pods) == 0
     assert cache.pods.by_name == {}
 
@@ -67,7 +67,7 @@ def test_a_pod_of_the_same_name_takes_its_place() -> None:
     cache.pods.following.apply(told("DELETED", pod(metadata={"uid": "first"})))
     cache.pods.following.apply(told("ADDED", pod(metadata={"uid": "second"}, status={"podIP": "10.0.0.1"})))
     cache.now = 61
-    cache.pods.following.apply(Change("BOOKMARK", "2"))
+    cache.pods.following.apply(ObjectChange("BOOKMARK", "2"))
     assert cache.pods.by_name["ml", "w-0"].uid == "second"
     assert cache.pods.by_address["10.0.0.1"].uid == "second"
     assert list(cache.pods.by_uid) == ["second"]
@@ -92,10 +92,10 @@ def test_a_new_list_tells_which_pods_are_gone() -> None:
     cache = Cache(grace=0)
     for name in "ab":
         cache.pods.following.apply(told("ITEM", pod(name)))
-    cache.pods.following.apply(Change("SYNCED", "5"))
+    cache.pods.following.apply(ObjectChange("SYNCED", "5"))
     cache.pods.following.apply(told("ITEM", pod("b")))
-    cache.pods.following.apply(Change("SYNCED", "9"))
-    cache.pods.following.apply(Change("BOOKMARK", "9"))
+    cache.pods.following.apply(ObjectChange("SYNCED", "9"))
+    cache.pods.following.apply(ObjectChange("BOOKMARK", "9"))
     assert list(cache.pods.by_uid) == ["uid-b"]
 
 
@@ -113,7 +113,7 @@ def test_there_is_a_bound_and_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("raw", [b"[]", b"{}", b'{"metadata":null}', b"not", b'{"metadata":{"uid":"u"},"spec":7}'])
 def test_what_is_no_pod_is_counted(raw: bytes) -> None:
     cache = Cache()
-    cache.pods.following.apply(Change("ADDED", "1", raw))
+    cache.pods.following.apply(ObjectChange("ADDED", "1", raw))
     assert cache.pods.following.malformed == 1
     assert len(cache.pods) == 0
 
@@ -249,7 +249,7 @@ class Naming:
         setting = Setting("k8sattributes", self.meter, self.clock, {}.__getitem__, Path(), lambda: (True, {}))
         self.processor = K8sAttributes(Options(auth_type="none", **options), setting)
         self.pods = self.processor._pods
-        self.pods.following.apply(Change("SYNCED", "1"))
+        self.pods.following.apply(ObjectChange("SYNCED", "1"))
 
     def send(self, *resources: dict[str, Any], acks: tuple[Ack, ...] = (), peer: str = "") -> list[dict[str, Any]]:
         entries = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracecore.signals.kubernetes import api
-from tracecore.signals.kubernetes.watch import Change, Collection, Follower, discover, listing
+from tracecore.signals.kubernetes.watch import Collection, Follower, ObjectChange, discover, listing
 
 Until = Callable[..., Any]
 PODS = Collection("pods")
@@ -21,7 +21,7 @@ class Following:
     def __init__(self, version: str = "") -> None:
         self.stop = threading.Event()
         self.states: list[str] = []
-        self.changes: list[Change] = []
+        self.changes: list[ObjectChange] = []
         self.follower = Follower(
             lambda: api.connect("none"), PODS, stop=self.stop, state=self.states.append, version=version,
             back_off=(0.02, 0.1),

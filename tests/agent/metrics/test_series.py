@@ -8,7 +8,7 @@ import pytest
 
 from tracecore.agent.receivers.prometheus.families import Place
 from tracecore.agent.receivers.prometheus.relabel import Relabel, rules
-from tracecore.agent.receivers.prometheus.series import Limits, SeriesMemory, payload
+from tracecore.agent.receivers.prometheus.series import ScrapeLimits, SeriesMemory, payload
 from tracecore.signals.metrics.exposition import ExpositionError
 
 SECOND = 1_000_000_000
@@ -353,15 +353,15 @@ def test_a_metric_that_changes_its_type() -> None:
 @pytest.mark.parametrize(
     ("limits", "text"),
     [
-        (Limits(samples=2), "a 1\nb 1\nc 1\n"),
-        (Limits(labels=3), 'a{b="1",c="2"} 1\n'),
-        (Limits(name=9), 'a{long_label_name="1"} 1\n'),
-        (Limits(value=12), 'a{b="0123456789abc"} 1\n'),
-        (Limits(), "a{" + ",".join(f'l{n}="x"' for n in range(300)) + "} 1\n"),
-        (Limits(), 'a{b="' + "x" * 300_000 + '"} 1\n'),
+        (ScrapeLimits(samples=2), "a 1\nb 1\nc 1\n"),
+        (ScrapeLimits(labels=3), 'a{b="1",c="2"} 1\n'),
+        (ScrapeLimits(name=9), 'a{long_label_name="1"} 1\n'),
+        (ScrapeLimits(value=12), 'a{b="0123456789abc"} 1\n'),
+        (ScrapeLimits(), "a{" + ",".join(f'l{n}="x"' for n in range(300)) + "} 1\n"),
+        (ScrapeLimits(), 'a{b="' + "x" * 300_000 + '"} 1\n'),
     ],
 )
-def test_too_much(limits: Limits, text: str) -> None:
+def test_too_much(limits: ScrapeLimits, text: str) -> None:
     with pytest.raises(ExpositionError):
         Answers(limits=limits).says(text)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tracecore.recipes import directory
-from tracecore.recipes.cases import Case, Recipe
+from tracecore.recipes.cases import Recipe, RecipeCase
 
 Stamp = Callable[..., dict[str, Any]]
 
@@ -19,7 +19,7 @@ def _stamper(name: str) -> Stamp:
     def stamp(
         body: Any = None, attributes: dict[str, Any] | None = None, resource: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        case = Case(name="", path="", line=0, body=body, attributes=attributes or {}, resource=resource or {})
+        case = RecipeCase(name="", path="", line=0, body=body, attributes=attributes or {}, resource=resource or {})
         outcome = recipe.run(case)
         assert outcome.errors == (), body
         return outcome.attributes

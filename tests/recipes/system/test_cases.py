@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tracecore.recipes import directory
-from tracecore.recipes.cases import Case, Recipe, cases_of, load_cases
+from tracecore.recipes.cases import Recipe, RecipeCase, cases_of, load_cases
 
 NAMES = ("kernel", "kubernetes", "scheduler")
 RECIPES = {name: Recipe(directory() / f"{name}.yaml") for name in NAMES}
@@ -27,14 +27,14 @@ def _mangled() -> st.SearchStrategy[str]:
 @given(body=_mangled())
 def test_no_line_makes_a_statement_fail(body: str) -> None:
     for name in ("kernel", "kubernetes", "scheduler"):
-        assert RECIPES[name].run(Case(name="", path="", line=0, body=body)).errors == ()
+        assert RECIPES[name].run(RecipeCase(name="", path="", line=0, body=body)).errors == ()
 
 
 @settings(max_examples=60)
 @given(body=st.text(alphabet=st.characters(codec="utf-8"), max_size=200))
 def test_arbitrary_text_stamps_nothing(body: str) -> None:
     for name in ("kernel", "kubernetes", "scheduler"):
-        assert RECIPES[name].run(Case(name="", path="", line=0, body=body)).attributes == {}
+        assert RECIPES[name].run(RecipeCase(name="", path="", line=0, body=body)).attributes == {}
 
 
 PREFIXES = (
@@ -56,5 +56,7 @@ def test_a_prefix_changes_nothing(prefix: str) -> None:
     for body, case in lines:
         if body.startswith(("[", "<", "Sep ", "Jan ", "Feb ", "jan", "systemd", "Command")):
             continue
-        plain = RECIPES["kernel"].run(Case(name="", path="", line=0, body=body)).attributes
-        assert RECIPES["kernel"].run(Case(name="", path="", line=0, body=prefix + body)).attributes == plain, case.name
+        plain = RECIPES["kernel"].run(RecipeCase(name="", path="", line=0, body=body)).attributes
+        assert RECIPES["kernel"].run(RecipeCase(name="", path="", line=0, body=prefix + body)).attributes == plain, (
+            case.name
+        )

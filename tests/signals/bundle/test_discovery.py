@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracecore.signals.bundle import archive, identity
-from tracecore.signals.bundle.archive import Limits
+from tracecore.signals.bundle.archive import BundleLimits
 from tracecore.signals.bundle.discovery import Bundle, discover
 from tracecore.signals.bundle.reading import read, records
 from tracecore.signals.bundle.recognition import recognise
@@ -177,7 +177,7 @@ def test_a_bomb_is_left_and_the_rest_is_read(tmp_path: Path) -> None:
     (tmp_path / "sum.zip").write_bytes(zipped({f"{i}.log": b"0 " * 30_000 for i in range(10)}))
     (tmp_path / "many.zip").write_bytes(zipped({f"{i}.log": LOG for i in range(30)}))
     (tmp_path / "rank0.log").write_bytes(LOG)
-    limits = Limits(ratio=20, ratio_from=100_000, members=20)
+    limits = BundleLimits(ratio=20, ratio_from=100_000, members=20)
     bundle = discover([tmp_path], limits)
     # Of many that are too much together, the first are read.
     assert {s.path.rpartition("!/")[2] for s in bundle.streams if "sum.zip" not in s.path} == {

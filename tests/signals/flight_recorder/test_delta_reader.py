@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tracecore.signals.flight_recorder import delta_reader
 from tracecore.signals.flight_recorder.delta_reader import Reference, reference_of
 from tracecore.signals.flight_recorder.dump import Dump, decode, dump_of
-from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, Interpreter
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
@@ -33,7 +33,7 @@ def dumped(*changes: Change, entries: int = 120, last: int = 300, stuck: int = 2
 
 
 def reference(data: bytes) -> Reference:
-    machine = Interpreter(data, Limits())
+    machine = Interpreter(data, DumpLimits())
     root = machine.run()
     found = reference_of(machine, root, dump_of("first", 0, root))
     assert found is not None
@@ -144,19 +144,19 @@ def finish(root: dict[str, Any]) -> None:
 )
 def test_ranks_of_one_job_are_alike(first: bytes, second: bytes) -> None:
     known = reference(first)
-    found = known.read("second", 1, second, Limits())
+    found = known.read("second", 1, second, DumpLimits())
     assert found is not None
     same(found, alone(second))
     # The reference is as it was.
-    again = known.read("second", 1, second, Limits())
+    again = known.read("second", 1, second, DumpLimits())
     assert again is not None
     same(again, alone(second))
 
 
 def test_half_of_the_entries_may_differ() -> None:
     known, second = reference(dumped(uneven(7))), dumped(uneven(9), seed=2)
-    assert known.read("second", 1, second, Limits(), most=20) is None
-    found = known.read("second", 1, second, Limits(), most=60)
+    assert known.read("second", 1, second, DumpLimits(), most=20) is None
+    found = known.read("second", 1, second, DumpLimits(), most=60)
     assert found is not None
     same(found, alone(second))
 
@@ -166,14 +166,14 @@ def test_every_recorded_dump(incidents: Path) -> None:
         files = sorted(folder.iterdir())
         for file in (*files, *reversed(files)):
             data = file.read_bytes()
-            dump = delta_reader.read("second", 1, data, Limits())
+            dump = delta_reader.read("second", 1, data, DumpLimits())
             assert dump is not None
             same(dump, alone(data))
 
 
 def test_equal_columns_are_shared() -> None:
     known = reference(dumped())
-    found = known.read("second", 1, dumped(seed=2), Limits())
+    found = known.read("second", 1, dumped(seed=2), DumpLimits())
     assert found is not None
     assert found.columns.sig is known.dump.columns.sig
 
@@ -189,11 +189,11 @@ def no_times(root: dict[str, Any]) -> None:
     ids=["another operation by the same name", "a ring that begins later", "times that are none", "another ring"],
 )
 def test_what_is_not_alike_is_read_alone(second: bytes) -> None:
-    found = reference(dumped()).read("second", 1, second, Limits())
+    found = reference(dumped()).read("second", 1, second, DumpLimits())
     if found is not None:
         same(found, alone(second))
-    delta_reader.read("first", 0, dumped(), Limits())
-    again = delta_reader.read("second", 1, second, Limits())
+    delta_reader.read("first", 0, dumped(), DumpLimits())
+    again = delta_reader.read("second", 1, second, DumpLimits())
     assert again is not None
     same(again, alone(second))
 
@@ -211,7 +211,7 @@ def test_damage_is_never_overlooked(data: st.DataObject) -> None:
     if data.draw(st.booleans()):
         cut = data.draw(st.integers(0, len(damaged)))
         del damaged[cut : cut + data.draw(st.integers(0, 40))]
-    found = KNOWN.read("second", 1, bytes(damaged), Limits())
+    found = KNOWN.read("second", 1, bytes(damaged), DumpLimits())
     try:
         general = alone(bytes(damaged))
     except DumpError:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracecore.signals.flight_recorder.pickled import DumpError, Limits, loads
+from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, loads
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=300),
@@ -98,7 +98,7 @@ def test_depth_is_bounded() -> None:
 
 def test_values_are_bounded() -> None:
     with pytest.raises(DumpError) as error:
-        loads(b"\x80\x02(" + b"]" * 2000 + b"t.", Limits(values=1000))
+        loads(b"\x80\x02(" + b"]" * 2000 + b"t.", DumpLimits(values=1000))
     assert error.value.reason == "too_large"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tracecore.signals.flight_recorder.dump import decode, rank_from_name
 from tracecore.signals.flight_recorder.join import join
-from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
 from tracecore.signals.flight_recorder.reading import find, load, looks_like_dump, read_dump, read_file, sets_of
 
 GLOO = Path(__file__).resolve().parents[2] / "data" / "fr_gloo"
@@ -105,7 +105,7 @@ def test_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "nccl_trace_rank_0"
     path.write_bytes(b"\x80\x02" + bytes(5000))
     with pytest.raises(DumpError) as error:
-        read_file(str(path), Limits(file_bytes=1000))
+        read_file(str(path), DumpLimits(file_bytes=1000))
     assert error.value.reason == "too_large"
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from tracecore.signals.logs.operators.chain import Chain, problems
 from tracecore.signals.logs.operators.entry import Entry
-from tracecore.signals.logs.tail.counters import Counters
+from tracecore.signals.logs.tail.counters import TailCounters
 
 
 def through(operator: dict[str, Any], body: Any, attributes: Any = None, resource: Any = None) -> tuple[Entry, int]:
-    counters = Counters()
+    counters = TailCounters()
     (entry,) = Chain([operator], counters).process([Entry(body, attributes, resource)], 0)
     return entry, counters.entries_failed
 

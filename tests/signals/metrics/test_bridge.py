@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracecore.signals.metrics.bridge import Limits, Memory
+from tracecore.signals.metrics.bridge import BridgeLimits, BridgeMemory
 from tracecore.signals.metrics.bridges import all_bridges
 from tracecore.signals.metrics.names import GpuNames
 from tracecore.signals.metrics.point import Sample, Series
@@ -122,7 +122,7 @@ def test_values_that_are_no_numbers_are_left_out(sample: Make) -> None:
 
 
 def test_waiting_samples_are_bounded(sample: Make) -> None:
-    bridges = all_bridges(limits=Limits(waiting=2))
+    bridges = all_bridges(limits=BridgeLimits(waiting=2))
     for second in range(5):
         bridges.observe(sample("hw.gpu.temperature", 60, second))
     assert len(bridges.finish()) == 2
@@ -130,7 +130,7 @@ def test_waiting_samples_are_bounded(sample: Make) -> None:
 
 
 def test_series_are_bounded(sample: Make) -> None:
-    bridges = all_bridges(limits=Limits(series=3))
+    bridges = all_bridges(limits=BridgeLimits(series=3))
     for second in (0, 15):
         for gpu in range(10):
             bridges.observe(sample("hw.errors", second, second, gpu, error__type="uncorrected", gpu__uuid=f"G{gpu}"))
@@ -140,7 +140,7 @@ def test_series_are_bounded(sample: Make) -> None:
 
 
 def test_what_was_silent_for_long_makes_room() -> None:
-    memory: Memory[int] = Memory(Limits(series=2))
+    memory: BridgeMemory[int] = BridgeMemory(BridgeLimits(series=2))
     memory.put("a", 1, 0)
     memory.put("b", 2, 200 * SECOND)
     memory.put("c", 3, 250 * SECOND)

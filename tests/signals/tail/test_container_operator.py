@@ -14,7 +14,7 @@ from tracecore.signals.logs.operators.chain import Chain, ChainError, problems
 from tracecore.signals.logs.operators.container_lines import Runtime
 from tracecore.signals.logs.operators.entry import Entry
 from tracecore.signals.logs.selector import SelectLiterals
-from tracecore.signals.logs.tail.filelog import Counters, FileLog
+from tracecore.signals.logs.tail.filelog import FileLog, TailCounters
 from tracecore.signals.otlp import encoding
 
 Make = Callable[..., Any]
@@ -98,7 +98,7 @@ def test_the_collectors_cases(shared_data: Path) -> None:
         given = case["config"]
         options = {"type": "container", "add_metadata_from_filepath": given["AddMetadataFromFilePath"],
                    "format": given.get("Format", ""), "if": given.get("IfExpr")}  # fmt: skip
-        chain = Chain([options], Counters())
+        chain = Chain([options], TailCounters())
         lines = case["input"] if isinstance(case["input"], list) else [case["input"]]
         found = chain.process([Entry(one["body"], dict(one.get("attributes", {}))) for one in lines], 0)
         wanted = expected if isinstance(expected, list) else [expected]
@@ -125,7 +125,7 @@ def test_mistakes_are_named_at_their_place() -> None:
     for number in range(len(wrong)):
         assert any(path[0] == number for path in places), wrong[number]
     with pytest.raises(ChainError, match="did you mean"):
-        Chain(wrong, Counters())
+        Chain(wrong, TailCounters())
     assert problems([{"type": "add", "id": "a", "field": "body", "value": 1, "output": "a"}]) == [
         ((), "operators lead in a circle")
     ]

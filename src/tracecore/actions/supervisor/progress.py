@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tracecore import recipes
-from tracecore.ottl.planner.database import Database, compiled, search
+from tracecore.ottl.planner.database import ScanDatabase, compiled, search
 from tracecore.ottl.planner.plan import Plan, outline
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _MARKS: Final = ("gen_ai.training.step", "gen_ai.training.phase", "tracecore.tra
 
 
 @cache
-def _planned() -> tuple[Plan, Database]:
+def _planned() -> tuple[Plan, ScanDatabase]:
     wanted = [
         processor.config()
         for processor in recipes.load("stdout")

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tracecore.signals.logs.dialects import Line, clean, strip_prefixes
+from tracecore.signals.logs.dialects import UnwrappedLine, clean, strip_prefixes
 from tracecore.signals.logs.multiline import Boxed, Message, Shape, Take, opens, unboxed
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 
@@ -33,7 +33,7 @@ class _Open:
 
     __slots__ = ("foreign", "held", "lane", "lines", "quiet", "shape", "signal", "size", "touched")
 
-    def __init__(self, signal: LogSignal, line: Line, shape: Shape, now: int, quiet: int) -> None:
+    def __init__(self, signal: LogSignal, line: UnwrappedLine, shape: Shape, now: int, quiet: int) -> None:
         self.signal = signal
         self.lines = [line.text]
         self.size = len(line.text)
@@ -115,7 +115,7 @@ class Blocks:
         """
         quiet = quiet or self._quiet
         body: str = log["body"]
-        line = Line(clean(body.encode("utf-8", "replace")))
+        line = UnwrappedLine(clean(body.encode("utf-8", "replace")))
         strip_prefixes(line, single_node=False)
         stream = self._streams.get(key)
         if stream is not None:
@@ -160,7 +160,7 @@ class Blocks:
             self._tidy(key, stream)
 
     def _begin(
-        self, stream: _Stream, resource: Resource, log: Any, source: Source, line: Line, now: int, quiet: int
+        self, stream: _Stream, resource: Resource, log: Any, source: Source, line: UnwrappedLine, now: int, quiet: int
     ) -> None:
         attributes: Attributes = dict(log.get("attributes") or {})
         for name, value in (line.attributes or {}).items():
@@ -228,7 +228,7 @@ class Blocks:
         self.due = soonest
 
     def finish(self) -> Iterator[LogSignal]:
-        """Everything that is open."""
+        """Close all open blocks."""
         streams, self._streams = self._streams, OrderedDict()
         for stream in streams.values():
             yield from self._closed(stream)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tracecore.agent.following import Objects
 from tracecore.agent.processors.podfields import SYSTEM, Extract, Extraction, Surrounding
-from tracecore.agent.processors.pods import Known, Pods
+from tracecore.agent.processors.pods import KnownPod, Pods
 from tracecore.signals.kubernetes.api import Way
 from tracecore.signals.kubernetes.watch import Collection
 
@@ -87,7 +87,7 @@ class Cluster:
     def malformed(self) -> int:
         return sum(one.malformed for one in self._followed)
 
-    def around(self, known: Known | None, own: dict[str, Any]) -> dict[str, Any]:
+    def around(self, known: KnownPod | None, own: dict[str, Any]) -> dict[str, Any]:
         """Return what a resource gets of its namespace and its node: those of its pod, else those it names itself."""
         space = known.name[0] if known is not None else own.get("k8s.namespace.name")
         node = (known.node if known is not None else "") or own.get("k8s.node.name")

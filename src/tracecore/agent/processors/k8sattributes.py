@@ -18,7 +18,7 @@ from tracecore.agent.options import MILLISECOND, SECOND
 from tracecore.agent.processors.cluster import Cluster
 from tracecore.agent.processors.k8sattributes_options import How, Options, key_kind
 from tracecore.agent.processors.podfields import FICKLE, MANY_NAMES, UNKNOWN
-from tracecore.agent.processors.pods import Known
+from tracecore.agent.processors.pods import KnownPod
 from tracecore.signals.kubernetes import api
 
 log = logging.getLogger("tracecore.agent.k8sattributes")
@@ -85,13 +85,7 @@ class K8sAttributes:
             self._cluster.stop()
 
     def _state(self, wrong: str) -> None:
-        meter = self._setting.meter
-        if not wrong:
-            if meter.recover():
-                log.info("%s: pods are known again", self._setting.id)
-            return
-        if meter.degrade(wrong):
-            log.warning("%s: %s", self._setting.id, wrong)
+        self._setting.report(wrong, again="pods are known again")
 
     # -- records -----------------------------------------------------------------------------------------------------
 
@@ -126,7 +120,7 @@ class K8sAttributes:
             own: dict[str, Any] | None = resource.get("attributes")
             if own is None:
                 own = resource["attributes"] = {}
-            known: Known | None = None
+            known: KnownPod | None = None
             named = False
             for kind in self._kinds:
                 if kind == "uid":
@@ -150,7 +144,7 @@ class K8sAttributes:
                 resource["attributes"] = {**around(known, own), **own}
         return strangers
 
-    def _by(self, kind: How, own: dict[str, Any], peer: str) -> Known | None:
+    def _by(self, kind: How, own: dict[str, Any], peer: str) -> KnownPod | None:
         if kind == "node":
             return None
         if kind == "container":

@@ -23,7 +23,7 @@ Pod = dict[str, Any]
 Attributes = dict[str, Any]
 
 
-class Known:
+class KnownPod:
     """A pod.
 
     Args:
@@ -90,11 +90,11 @@ class Pods:
         self._extract = extract
         self._grace = grace
         self._now = now
-        self.by_uid: dict[str, Known] = {}
-        self.by_name: dict[tuple[str, str], Known] = {}
-        self.by_address: dict[str, Known] = {}
-        self.by_container: dict[str, Known] = {}
-        self._gone: deque[tuple[float, Known]] = deque()
+        self.by_uid: dict[str, KnownPod] = {}
+        self.by_name: dict[tuple[str, str], KnownPod] = {}
+        self.by_address: dict[str, KnownPod] = {}
+        self.by_container: dict[str, KnownPod] = {}
+        self._gone: deque[tuple[float, KnownPod]] = deque()
         self.following = Following(way, collection, self, state, self._forget)
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class Pods:
         if (known := self.by_uid.get(key)) is not None:
             self._leave(known)
 
-    def _known(self, uid: str, pod: Pod) -> Known | None:
+    def _known(self, uid: str, pod: Pod) -> KnownPod | None:
         extracted = self._extract(pod)
         if extracted is None:
             return None
@@ -133,9 +133,9 @@ class Pods:
             for state in status.get("containerStatuses") or ()
             if isinstance(state, dict) and (id := str(state.get("containerID") or "").partition("://")[2])
         )
-        return Known(uid, name, str(spec.get("nodeName") or ""), addresses, *extracted, ids)
+        return KnownPod(uid, name, str(spec.get("nodeName") or ""), addresses, *extracted, ids)
 
-    def _place(self, made: Known) -> None:
+    def _place(self, made: KnownPod) -> None:
         before = self.by_uid.get(made.uid)
         self.by_uid[made.uid] = made
         self.by_name[made.name] = made
@@ -151,7 +151,7 @@ class Pods:
                 if self.by_address.get(address) is before:
                     del self.by_address[address]
 
-    def _leave(self, known: Known) -> None:
+    def _leave(self, known: KnownPod) -> None:
         self._gone.append((self._now() + self._grace, known))
         # Its address is given to another at once.
         for address in known.addresses:

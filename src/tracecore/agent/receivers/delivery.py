@@ -1,4 +1,4 @@
-"""Waiting of a receiver while nobody can take more."""
+"""Delivery of a receiver's batches: try again until somebody takes one, then note how far it got."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tracecore.agent.component import Consumer, Factory, Setting
 from tracecore.agent.options import SECOND, Interval, StorageId
 from tracecore.agent.receivers.delivery import deliver
 from tracecore.signals.kubernetes import api
-from tracecore.signals.kubernetes.watch import BACK_OFF, Change, Collection, Follower, discover, listing
+from tracecore.signals.kubernetes.watch import BACK_OFF, Collection, Follower, ObjectChange, discover, listing
 
 log = logging.getLogger("tracecore.agent.k8sobjects")
 
@@ -251,7 +251,7 @@ class _Feed:
                 return
             receiver.count(follower)
 
-    def _told(self, change: Change) -> _Told | None:
+    def _told(self, change: ObjectChange) -> _Told | None:
         if change.kind == "ITEM":
             # Items come in the order of their names: only the whole list reaches a version.
             wanted = self._initial if change.first else not change.repeat and "ADDED" not in self._excluded
@@ -291,7 +291,7 @@ class K8sObjects:
         return api.connect(self.options.auth_type, self.options.context)
 
     def tell(self, feed: str, wrong: str) -> None:
-        """Return the problem with a feed; None if all is well."""
+        """Note what is wrong with a feed, or with an empty text that nothing is, and report it."""
         with self._lock:
             if wrong:
                 self._wrong[feed] = wrong
@@ -365,7 +365,7 @@ class K8sObjects:
         return True
 
     def close(self) -> None:
-        """Everything has left that will."""
+        """Close after the last batch has left."""
         self._note()
 
     def _note(self) -> None:

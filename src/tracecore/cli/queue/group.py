@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracecore.cli.output import Group, print_json
+from tracecore.cli.output import CommandGroup, print_json
 from tracecore.durations import SECOND, parse_duration
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ TASK: Final = click.IntRange(max=(1 << 63) - 1)
 
 @click.group(
     "queue",
-    cls=Group,
+    cls=CommandGroup,
     help="""Run training commands from a queue, and try them again when that can help.
 
 The queue is one SQLite file for a machine, or PostgreSQL for many (--db postgresql://user@host/database).

@@ -1,4 +1,4 @@
-"""Everything else: apprise knows more than a hundred services by a URL each."""
+"""Notifications by apprise, which knows more than a hundred services by a URL each."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ class Email(Kind, kw_only=True):
         first = str(before.get("first", ""))
         if first:
             mail["In-Reply-To"] = mail["References"] = first
-        mail.set_content(f"{message.text}\n\n{message.url}\n" if message.url else f"{message.text}\n")
+        # A template of one's own need not contain the address.
+        link = f"\n{message.url}\n" if message.url and message.url not in message.text else ""
+        mail.set_content(f"{message.text}\n{link}")
         host, _, port = self.smarthost.rpartition(":")
         try:
             with smtplib.SMTP(host.strip("[]"), int(port), timeout=TIMEOUT_S) as server:

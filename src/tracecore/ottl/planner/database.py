@@ -122,24 +122,24 @@ def _only_shortest(found: dict[tuple[bytes, int], list[int]]) -> None:
             del found[expression, flags]
 
 
-def compiled(wanted: Search, *, once: bool) -> tuple[Search, Database]:
+def compiled(wanted: Search, *, once: bool) -> tuple[Search, ScanDatabase]:
     """The database of a search. What Hyperscan cannot search for is taken out, and its patterns are open then."""
     try:
-        return wanted, Database(wanted.entries, once=once)
+        return wanted, ScanDatabase(wanted.entries, once=once)
     except hyperscan.error:
         good: list[Searched] = []
         unknown = set(wanted.open)
         for entry in wanted.entries:
             try:
-                Database([entry], once=once)
+                ScanDatabase([entry], once=once)
                 good.append(entry)
             except hyperscan.error:
                 unknown.update(entry.patterns)
         usable = Search(tuple(good), tuple(sorted(unknown)))
-        return usable, Database(usable.entries, once=once)
+        return usable, ScanDatabase(usable.entries, once=once)
 
 
-class Database:
+class ScanDatabase:
     """A compiled database. Not for two threads at a time: each needs its own.
 
     Args:
@@ -178,4 +178,4 @@ class Database:
                 return
 
 
-__all__ = ["FOLDING", "Database", "Search", "Searched", "search"]
+__all__ = ["FOLDING", "ScanDatabase", "Search", "Searched", "search"]

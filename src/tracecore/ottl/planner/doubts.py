@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tracecore.ottl.planner.database import Database, Search, compiled, is_literal, search
+from tracecore.ottl.planner.database import ScanDatabase, Search, compiled, is_literal, search
 from tracecore.signals.arrays import np
 
 Array: TypeAlias = np.ndarray[tuple[int], np.dtype[np.intp]]
@@ -29,7 +29,7 @@ class Doubts:
     def __init__(self, searched: Search, patterns: Sequence[str], keep: Keep | None = None) -> None:
         self._searched = searched
         self._patterns = patterns
-        self._databases: dict[int, Database | None] = {}
+        self._databases: dict[int, ScanDatabase | None] = {}
         self._keep = keep
 
     def holding(self, text: bytes, ends: Array, lines: Array, entries: Array) -> Array:
@@ -50,13 +50,13 @@ class Doubts:
                 held = np.union1d(held, _matching(database, text, ends, doubted))
         return held
 
-    def _database(self, entry: int) -> Database | None:
+    def _database(self, entry: int) -> ScanDatabase | None:
         """Return what a line with a find has to match as well; None for nothing."""
         if entry not in self._databases:
             self._databases[entry] = self._whole(entry)
         return self._databases[entry]
 
-    def _whole(self, entry: int) -> Database | None:
+    def _whole(self, entry: int) -> ScanDatabase | None:
         """A database of the guards behind a word; None where nothing more is known of one of them."""
         numbers = self._searched.entries[entry].patterns
         if not numbers or not is_literal(self._searched.entries[entry].expression):
@@ -68,7 +68,7 @@ class Doubts:
             return b"" if usable.open else database.dump()
 
         dumped = make() if self._keep is None else self._keep(str(entry), make)
-        return Database((), once=False, serialised=dumped) if dumped else None
+        return ScanDatabase((), once=False, serialised=dumped) if dumped else None
 
 
 def lines_end(text: bytes, ends: Array, lines: Array) -> Array:
@@ -76,7 +76,7 @@ def lines_end(text: bytes, ends: Array, lines: Array) -> Array:
     return np.append(ends, len(text))[lines]
 
 
-def _matching(database: Database, text: bytes, ends: Array, lines: Array) -> Array:
+def _matching(database: ScanDatabase, text: bytes, ends: Array, lines: Array) -> Array:
     """Return those of some lines in which something is found."""
     begins, finals = np.append(-1, ends)[lines] + 1, lines_end(text, ends, lines)
     spans = map(slice, begins.tolist(), finals.tolist())

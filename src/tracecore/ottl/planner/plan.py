@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from tracecore.ottl.planner.database import FOLDING, Database, Search, compiled, search
+from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, compiled, search
 
 if TYPE_CHECKING:
     from tracecore.ottl.planner.repetition import Repetition, Script
@@ -105,7 +105,7 @@ class Plan:
         if serialised is None:
             wanted, self.database = compiled(outlined.text, once=True)
         else:
-            wanted, self.database = outlined.text, Database(outlined.text.entries, once=True, serialised=serialised)
+            wanted, self.database = outlined.text, ScanDatabase(outlined.text.entries, once=True, serialised=serialised)
         #: What is searched for in bodies, without what Hyperscan cannot search for.
         self.text = wanted
         self._patterns = tuple(frozenset(entry.patterns) for entry in wanted.entries)

@@ -27,7 +27,7 @@ from tracecore.ottl.planner.places import Place, extraction, place_of
 from tracecore.ottl.planner.shortcuts import editing
 
 if TYPE_CHECKING:
-    from tracecore.ottl.processor import Group
+    from tracecore.ottl.processor import CompiledGroup
     from tracecore.signals.record import LogSignal
 
 #: Shapes that are remembered; all are forgotten when there are so many.
@@ -121,7 +121,7 @@ class Script:
         Unforeseen: they do something of which it is not known what it means for those after it.
     """
 
-    def __init__(self, groups: Sequence[Group]) -> None:
+    def __init__(self, groups: Sequence[CompiledGroup]) -> None:
         trees = [program.tree for group in groups for program in group.programs]
         if len(trees) > MAX_STATEMENTS or any(group.shared_cache or group.context != "log" for group in groups):
             raise Unforeseen
@@ -352,7 +352,7 @@ class _Knowledge:
         return False
 
 
-def _part(group: Group, known: _Knowledge) -> _Part:
+def _part(group: CompiledGroup, known: _Knowledge) -> _Part:
     conditions = [condition for _, condition in group.conditions]
     sure = all(known.sure(parse_condition(text)) for text, _ in group.conditions)
 

@@ -20,7 +20,7 @@ from tracecore.ottl.parser import parse, parse_condition
 from tracecore.ottl.planner.guards import quiet
 from tracecore.ottl.planner.questions import Answer, questions, reduced
 from tracecore.ottl.planner.shortcuts import Asked, asking, editing, editing_where
-from tracecore.ottl.processor import Group
+from tracecore.ottl.processor import CompiledGroup
 from tracecore.ottl.runner import check_error_mode, pass_over
 from tracecore.ottl.signature import RawGetter
 
@@ -51,7 +51,7 @@ class Part(NamedTuple):
         steps: its statements.
     """
 
-    group: Group
+    group: CompiledGroup
     entry: PlannedGroup
     simple: bool = False
     entered: Asked | None = None
@@ -94,7 +94,7 @@ class Rest:
         return failed
 
 
-def _run_any(group: Group, entry: PlannedGroup, signal: LogSignal, caches: Caches) -> int:
+def _run_any(group: CompiledGroup, entry: PlannedGroup, signal: LogSignal, caches: Caches) -> int:
     ctx = _CONTEXTUAL[entry.context](signal)
     if entry.shared_cache:
         ctx.cache = caches.setdefault((entry.processor, entry.context), {})
@@ -158,7 +158,7 @@ class Schedule:
         assert type(step) is Rest
         return step
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[CompiledGroup]:
         """The groups as they are written, without the statements that cannot do anything."""
         return [self._stock.group(number, places) for number, places in self.candidates]
 
@@ -245,7 +245,7 @@ class Stock:
             test = self._tests[patterns] = regex.together("IsMatch", patterns)
         return test
 
-    def group(self, number: int, places: Sequence[int]) -> Group:
+    def group(self, number: int, places: Sequence[int]) -> CompiledGroup:
         """A group of some of its statements, for any record."""
         entry = self._groups[number]
         programs = []
@@ -322,9 +322,13 @@ class Stock:
                 return [] if all(quiet(node) for _, node in conditions) else [*conditions, (text, found)]
         return conditions if conditions or not self._groups[number].conditions else None
 
-    def _made(self, number: int, conditions: tuple[tuple[str, Asked], ...], programs: Sequence[Program]) -> Group:
+    def _made(
+        self, number: int, conditions: tuple[tuple[str, Asked], ...], programs: Sequence[Program]
+    ) -> CompiledGroup:
         entry = self._groups[number]
-        return Group(entry.context, tuple(programs), conditions, check_error_mode(entry.error_mode), entry.shared_cache)
+        return CompiledGroup(
+            entry.context, tuple(programs), conditions, check_error_mode(entry.error_mode), entry.shared_cache
+        )
 
     def _statement(self, number: int, place: int) -> tree.Statement:
         key = number, place

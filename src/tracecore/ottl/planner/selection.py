@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from string import hexdigits
 from typing import Final
 
-from tracecore.ottl.planner.database import FOLDING, Database, Search, search
+from tracecore.ottl.planner.database import FOLDING, ScanDatabase, Search, search
 from tracecore.ottl.planner.doubts import Array, Doubts, lines_end
 from tracecore.ottl.planner.widening import LINE_BREAK
 from tracecore.signals.arrays import np
@@ -70,7 +70,7 @@ class Selector:
         doubts: what to look at twice; None for nothing.
     """
 
-    def __init__(self, database: Database | None, *, escaped: bool = False, doubts: Doubts | None = None) -> None:
+    def __init__(self, database: ScanDatabase | None, *, escaped: bool = False, doubts: Doubts | None = None) -> None:
         self._doubts = doubts
         self._database = database
         self._escaped = escaped

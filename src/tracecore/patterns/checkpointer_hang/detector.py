@@ -164,7 +164,7 @@ class CheckpointerHangVerdict(Verdict, frozen=True, kw_only=True):
         }
 
     def suspects(self) -> Suspects:
-        """Those that began and did not end. Where that is everybody, rank 0, which coordinates a save."""
+        """Return the ranks that began and did not end. Where that is everybody, rank 0, which coordinates a save."""
         found = Suspects.of(self.begun)
         if self.awaited:
             return Suspects.of([begin for begin in self.begun if begin.rank in self.awaited])

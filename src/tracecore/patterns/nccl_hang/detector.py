@@ -226,6 +226,9 @@ def _verdict(
     hanging = tuple([cohort[rank] for rank in sorted(cohort)])
     culprits, origin = culprits_of(window, seq, cohort, known, pairwise)
     unmeasured: tuple[int, ...] = ()
+    if len(cohort) == 1 and isinstance(hanging[0], WatchdogReport) and reporter is None:
+        # Of all that waited one left a word: that the others left none says nothing about them.
+        culprits, known = (), GroupFacts(window)
     exchanging = tuple(sorted(known.unseen)) if pairwise and not culprits else ()
     if known.absent or known.unseen:
         missing = known.absent if culprits else known.absent | known.unseen

@@ -113,7 +113,9 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
         return any(isinstance(fact, CollectiveEntry) for fact in self.hanging)
 
     def _what(self) -> str:
-        group = self.pg_desc or (f"group {self.pg}" if self.pg else "their group")
+        group = self.pg_desc or (
+            f"group {self.pg}" if self.pg else "its group" if len(self.hanging) == 1 else "their group"
+        )
         if self.pg == GLOO:
             return "a collective over gloo"
         if any(isinstance(fact, WatchdogReport) and fact.reporter is not None for fact in self.hanging):
@@ -163,13 +165,13 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             where = f"seq {self.origin[1]} of {self.origin[0]}"
             return f"{head}, behind {where}, which all its ranks entered and none has completed"
         if not self._dumped and not self.everybody:
-            return f"{head}, and nothing here tells whom they wait for"
+            return f"{head}, and nothing here tells whom {'it waits' if len(self.hanging) == 1 else 'they wait'} for"
         if self.size is None and not self.everybody:
             return f"{head}: all ranks that can be seen entered it"
         return f"{head}: all ranks entered it, and none has completed it"
 
     def _group_ranks(self) -> str:
-        """Those that hang, by their numbers in the group: which ranks these are is not known."""
+        """Return the hanging ranks by their numbers in the group; their global ranks are not known."""
         reports = [fact for fact in self.hanging if isinstance(fact, WatchdogReport)]
         numbers = sorted({report.group_rank for report in reports if report.group_rank is not None})
         return f"{named(numbers, capital=True)} of group {self.pg_desc or self.pg}"
@@ -316,7 +318,8 @@ class NcclHangVerdict(Verdict, frozen=True, kw_only=True):
             for rank, reports in rest.reports.items()
         }
         rest = msgspec.structs.replace(rest, reports=near)
-        found = blame(self, rest) if not self.culprits else Blame()
+        lone = len(self.hanging) == 1 and isinstance(self.hanging[0], WatchdogReport) and self.reporter is None
+        found = blame(self, rest) if not self.culprits and not lone else Blame()
         said = msgspec.structs.replace(
             self,
             culprits=self.culprits or found.culprits,

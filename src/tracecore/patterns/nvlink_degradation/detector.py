@@ -253,7 +253,7 @@ class Events(Generic[F]):
         self.timed = sorted(((begin(fact), fact.uid, fact) for fact in facts), key=_when)
 
     def between(self, begin: int, end: int) -> Iterator[F]:
-        """Those that began not before the one and not after the other."""
+        """Return the facts that began between these two times, inclusive."""
         for place in range(bisect_left(self.timed, (begin, ""), key=_when), len(self.timed)):
             time, _, fact = self.timed[place]
             if time > end:

@@ -28,9 +28,11 @@ class Streak:
     Args:
         enough: so many.
         window: how far apart they may be.
+
+    `recovered` says that good reports follow.
     """
 
-    __slots__ = ("_enough", "_finite", "_run", "_window", "found")
+    __slots__ = ("_enough", "_finite", "_run", "_window", "found", "recovered")
 
     def __init__(self, enough: int, window: int) -> None:
         self._enough = enough
@@ -38,9 +40,11 @@ class Streak:
         self._run: list[NonFinite] = []
         self._finite: Progress | None = None
         self.found: tuple[list[NonFinite], Progress | None] | None = None
+        self.recovered = False
 
     def add(self, report: Report) -> None:
         if self.found is not None:
+            self.recovered = self.recovered or isinstance(report, Progress)
             return
         if isinstance(report, Progress):
             self._finite = report
@@ -114,16 +118,16 @@ class Course:
     """Reports of one rank of one attempt, in the order of the log.
 
     Args:
-        reports, factor, persist, window: as in the pattern's settings.
+        reports, factor, persist, gradients, window: as in the pattern's settings.
     """
 
     __slots__ = ("complaints", "losses", "streaks", "surges")
 
-    def __init__(self, reports: int, factor: float, persist: int, window: int) -> None:
+    def __init__(self, reports: int, factor: float, persist: int, gradients: int, window: int) -> None:
         self.losses: list[Report] = []
         self.complaints: list[NonFinite] = []
         #: Of losses, and of norms of gradients.
-        self.streaks = (Streak(reports, window), Streak(persist, window))
+        self.streaks = (Streak(reports, window), Streak(gradients, window))
         self.surges = (Surge("loss", factor, persist, window), Surge("grad_norm", factor, persist, window))
 
     def add(self, report: Report) -> None:
@@ -200,11 +204,11 @@ class Courses:
     """All that a job reported, by attempt.
 
     Args:
-        reports, factor, persist, window: as in the pattern's settings.
+        reports, factor, persist, gradients, window: as in the pattern's settings.
     """
 
-    def __init__(self, reports: int, factor: float, persist: int, window: int) -> None:
-        self._settings = (reports, factor, persist, window)
+    def __init__(self, reports: int, factor: float, persist: int, gradients: int, window: int) -> None:
+        self._settings = (reports, factor, persist, gradients, window)
         self.attempts: dict[int, AttemptCourses] = {}
 
     def take(self, reports: Iterable[Report]) -> None:

@@ -10,7 +10,7 @@ from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, rfc3339
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.spread import Spread, bucket, close
+from tracecore.patterns.spread import bucket, close
 from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Kind: TypeAlias = Literal["explicit", "non_finite", "exploding"]
 
 MEASURES = ("loss", "grad_norm")
+#: Steps in which a loss scaler halves its scale until gradients are finite.
+FIRST_STEPS = 16
 #: Of several findings of one attempt the surest is told, then the earliest.
 SUREST: dict[Kind, int] = {"explicit": 0, "non_finite": 0, "exploding": 2}
 
@@ -33,13 +35,16 @@ class Config(Settings, frozen=True, kw_only=True):
         window: how far apart the reports may be that are one story; as far back a running median looks.
         reports: consecutive reports of a loss that is not finite.
         factor: how many times the running median is an explosion.
-        persist: consecutive reports it must last; as many of a gradient that is not finite are believed.
+        persist: consecutive reports it must last.
+        gradients: consecutive reports of a gradient that is not finite; fewer than `persist` only where no finite one
+            follows, and not in the first steps, in which a loss scaler looks for its scale.
     """
 
     window: Duration = HOUR
     reports: Count = 2
     factor: Factor = 10.0
     persist: Count = 5
+    gradients: Count = 5
 
 
 class TrainingDivergenceVerdict(Verdict, frozen=True, kw_only=True):
@@ -176,7 +181,7 @@ class TrainingDivergence(Pattern[Config]):
         if not self._possible(window):
             return []
         config = self.config
-        courses = Courses(config.reports, config.factor, config.persist, config.window)
+        courses = Courses(config.reports, config.factor, config.persist, config.gradients, config.window)
         courses.take((*window.of(Progress), *window.of(NonFinite)))
         found: list[Verdict] = []
         for number in sorted(courses.attempts):
@@ -189,18 +194,22 @@ class TrainingDivergence(Pattern[Config]):
 
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
-        factor = self.config.factor
+        factor, persist = self.config.factor, self.config.persist
         for what, size in zip(MEASURES, (_loss_size, _norm_size), strict=True):
             if close(window.distinct(Progress, size), factor):
                 continue
-            spread = Spread([value for report in window.of(Progress) if (value := measured(report, what)) is not None])
-            if spread.odd or not spread.high < factor * spread.low:
+            values = [value for report in window.of(Progress) if (value := measured(report, what)) is not None]
+            if (total := sum(values)) != total:
+                return True  # one is not a number
+            values.sort()
+            # An explosion needs `persist` values of `factor` times the median of as many; half of these are no larger.
+            if len(values) >= 2 * persist and not values[-persist] < factor * values[(persist - 1) // 2]:
                 return True
         if not window.of(NonFinite):
             return False
         series = window.grouped(NonFinite, _series)
         return any(value.explicit for value in window.of(NonFinite)) or any(
-            len(values) >= (self.config.persist if gradients else self.config.reports)
+            len(values) >= (self.config.gradients if gradients else self.config.reports)
             for (_, _, gradients), values in series.items()
         )
 
@@ -233,6 +242,9 @@ class TrainingDivergence(Pattern[Config]):
             for streak in course.streaks:
                 if streak.found is not None:
                     run, finite = streak.found
+                    short = run[0].what in GRADIENTS and len(run) < self.config.persist
+                    if short and (streak.recovered or (finite is None and (run[0].step or FIRST_STEPS) < FIRST_STEPS)):
+                        continue
                     yield verdict("non_finite", run[0].what, run, finite)
             for surge, what in zip(course.surges, MEASURES, strict=True):
                 if surge.found is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tracecore.facts.kubernetes import ContainerTerminated
 from tracecore.facts.nccl import RendezvousFailure, WatchdogReport
 from tracecore.facts.process import (
+    LAST_WORDS,
     UNFINISHED,
     CudaError,
     ExceptionRaised,
@@ -25,13 +26,13 @@ from tracecore.facts.process import (
     signal_name,
 )
 from tracecore.facts.stop import PlannedStop
-from tracecore.facts.training import Progress
 from tracecore.patterns.related import Related
-from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
-from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, NOBODY, last_name, place_of
+from tracecore.patterns.timeline import Others, Timeline, grouped
+from tracecore.patterns.worker_crash.aftermath import Aftermath
+from tracecore.patterns.worker_crash.process_facts import COLLECTIVE, LOOKED_AT, last_name
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Sequence
+    from collections.abc import Container, Iterable
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Window
@@ -59,42 +60,26 @@ MESSENGERS = frozenset(
         "WorkerCrashedError", "NodeDiedError", "TrainingFailedError",
     }
 )  # fmt: skip
+#: What counts only where no process says anything else.
+_WEAK = frozenset({UNFINISHED, LAST_WORDS})
 WORKER_KILLED = "DataLoader worker killed"
 #: Bytes of a log within which lines that name no process belong to the one around them.
 BESIDE = 1 << 15
 _time = attrgetter("time")
 _offset = attrgetter("source.offset")
 _rank = attrgetter("rank")
-_pid = attrgetter("pid")
-_attempt = attrgetter("attempt")
 _of_whom = attrgetter("rank", "node", "pod")
 
 
-class Scene:
-    """The facts of one window, arranged so that a failure can be judged.
-
-    Args:
-        window: of one job.
-        facts: what is known of its processes.
-        memory: how far from a failure its explanation may be.
-        grace: how long after a stop was asked for a death is part of it.
-    """
+class Scene(Aftermath):
+    """The facts of one window, arranged so that a failure can be judged."""
 
     def __init__(self, window: Window, facts: ProcessFacts, memory: int, grace: int) -> None:
-        self.memory = memory
-        self.grace = grace
-        self.facts = facts
-        self.statuses = window.of(ExitStatus)
-        self.launchers = window.of(LauncherFailure)
-        self.progress = window.of(Progress)
+        super().__init__(window, facts, memory, grace)
         self.stops = window.of(PlannedStop)
         self._watchdogs: dict[str, list[WatchdogReport]] | None = None
 
     # Each of these costs one look at all facts of a kind, and only where it is asked for.
-
-    @cached_property
-    def _launches(self) -> Timeline[LauncherFailure]:
-        return Timeline(self.launchers)
 
     @cached_property
     def _launched(self) -> Others[LauncherFailure]:
@@ -104,14 +89,6 @@ class Scene:
     def _launched_to_fail(self) -> Others[LauncherFailure]:
         """Reports of ends that were neither good nor asked for."""
         return Others([report for report in self.launchers if report.exit_code and report.signal not in _TOLD], _rank)
-
-    @cached_property
-    def _unranked_reports(self) -> dict[int | None, list[LauncherFailure]]:
-        return grouped(self.facts.launched.get(None, ()), _pid)
-
-    @cached_property
-    def _ends_of_all(self) -> Others[ExitStatus]:
-        return Others(self.statuses, _rank)
 
     @cached_property
     def _unexplained(self) -> tuple[Others[ExitStatus], Others[ExitStatus]]:
@@ -139,17 +116,6 @@ class Scene:
     @cached_property
     def _stopped(self) -> Related[PlannedStop]:
         return Related(self.stops, _of_whom)
-
-    @cached_property
-    def _attempts(self) -> dict[int, list[Progress]]:
-        return grouped([report for report in self.progress if report.step is not None], _attempt)
-
-    def _near(self, facts: Sequence[F], fact: Fact) -> Sequence[F]:
-        """Those near in time, in order; of very many the first."""
-        if len(facts) <= LOOKED_AT:
-            return [other for other in facts if self.near(other, fact)]
-        place = bisect_left(facts, fact.time - self.memory, key=_time)
-        return [other for other in facts[place : place + LOOKED_AT] if self.near(other, fact)]
 
     def followers(self, first: Fact, ranks: Container[int | None]) -> dict[int | None, Fact]:
         """By rank the first word of another that it lost a peer, or that its watchdog ends it, near this failure."""
@@ -198,20 +164,6 @@ class Scene:
         # Workers that are terminated were told to end, by their own process or by whoever stops it.
         return fact.signal != "SIGTERM" and not self._ended(fact) and not self.survived(fact)
 
-    def rank(self, fact: Fact) -> int | None:
-        """Its rank, or that of whose exception it tells; where the line names only a process, that process's rank."""
-        if isinstance(fact, ExceptionRaised) and fact.origin is not None:
-            return fact.origin
-        if fact.rank is not None:
-            return fact.rank
-        if isinstance(fact, CudaError) and (word := self._last_word(fact)) is not None:
-            return word.rank
-        pid: int = getattr(fact, "pid", None) or -1
-        for known in self.facts.pids:
-            for other in self._near(known.get(pid, ()), fact):
-                return other.rank
-        return None
-
     def named(self, fact: Fact) -> int | None:
         """Its rank; of the lines by which C++ ends a process, which name none, that of the watchdog beside them."""
         rank = self.rank(fact)
@@ -234,29 +186,9 @@ class Scene:
                 self._watchdogs.setdefault(report.source.path, []).append(report)
         return self._watchdogs
 
-    def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
-        """Return the fact that says this error ended its process: a line of its watchdog, its folded stream, or the
-        line by which the GPU's own runtime aborts it."""
-        place = place_of(fact)
-        if words := self.facts.words.get(place):
-            return words[0]
-        path, rank = fact.source.path, fact.rank
-        reports = self.facts.word_paths.get(path, ()) if rank is None else self.facts.word_streams.get((path, rank), ())
-        last = bisect_right(reports, fact.end, key=_time) if reports else 0
-        for report in reports[max(0, last - LOOKED_AT) : last]:
-            if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
-                return report
-        ends = self.facts.ends.get(place)
-        return ends[-1] if ends else None
-
-    def near(self, other: Fact, fact: Fact) -> bool:
-        """Whether the one is close enough in time to bear on the other."""
-        time, begin, end = fact.time, other.time, other.last_time
-        return (begin if end is None else end) >= time - self.memory and begin <= time + self.memory
-
     def _raised(self, fact: ExceptionRaised) -> bool:
         kind = last_name(fact.type)
-        if kind in MESSENGERS or (kind == UNFINISHED and (self.stops or not self._nothing_said)):
+        if kind in MESSENGERS or (kind in _WEAK and (self.stops or not self._nothing_said)):
             return False
         if (kind in COLLECTIVE or _hold(self.facts.peer_lines, fact)) and not _hold(self.facts.own_lines, fact):
             return False
@@ -271,6 +203,8 @@ class Scene:
             return False
         if alone:
             return True
+        if signal in ABORT and rank is None and isinstance(fact, FatalSignal) and self._some_waited(fact):
+            return False  # the watchdog of one that waited ends it, whoever's line this is
         if signal in ABORT and isinstance(fact, ExitStatus) and not self._heard(rank, fact):
             # Why it aborted is in its output, which nobody has seen.
             return self._others_explained(fact) and not self._ended(fact)
@@ -336,7 +270,7 @@ class Scene:
         """Whether no process says why it failed, or that it lost another. What launchers raise says neither."""
         said = chain.from_iterable(facts for kind in self.facts.complaints for facts in kind.values())
         return not self.facts.peers and all(
-            isinstance(fact, ExceptionRaised) and last_name(fact.type) in {*MESSENGERS, UNFINISHED} for fact in said
+            isinstance(fact, ExceptionRaised) and last_name(fact.type) in {*MESSENGERS, *_WEAK} for fact in said
         )
 
     def _other_ends(self, fact: ExitStatus) -> set[str]:
@@ -365,100 +299,8 @@ class Scene:
         return _any(self.facts.lost, rank, fact.time - self.memory, latest)
 
     def _ended(self, fact: Fact) -> bool:
-        """Somebody had asked for the end."""
+        """Return whether the end had been asked for."""
         return bool(self.stops) and self._stopped.lasting(fact, fact.time - self.grace, fact.time) is not None
-
-    def survived(self, fact: Fact) -> bool:
-        """The same process went on: its step advanced, it finished, or it exited with 0."""
-        for done in self.facts.done.get(fact.rank, ())[-LOOKED_AT:]:
-            # A rank that says in one file that it is complete did not die of an error in another file.
-            elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
-            if (after(done, fact) or elsewhere) and self.near(done, fact):
-                return True
-        own = [status.exit_code for status in self._ends(fact) if not status.alive]
-        if own and not any(own) and not self.launched(fact):
-            return True
-        if fact.rank is None:
-            return self._others_went_on(fact)
-        steps = self.facts.steps.get(fact.rank, ())
-        place = bisect_left(steps, fact.time, key=_time)
-        return any(
-            step.attempt == fact.attempt and step.time <= fact.time + self.memory and after(step, fact)
-            for step in steps[place : place + LOOKED_AT]
-        )
-
-    def _others_went_on(self, fact: Fact) -> bool:
-        """Whether others in one stream went on. When one process is gone, they may report one more step at most."""
-        steps = self._attempts.get(fact.attempt, [])
-        # Steps grow: the last ones before the failure, and the last of those near it, are the furthest.
-        now = bisect_left(steps, fact.time, key=_time)
-        end = bisect_right(steps, fact.time + self.memory, key=_time)
-        before = after_it = -1
-        shown: set[int] = set()
-        around, furthest = slice(max(0, now - LOOKED_AT), now + LOOKED_AT), slice(max(now, end - LOOKED_AT), end)
-        for step in (*steps[around], *steps[furthest]):
-            if step.step is None or not self.near(step, fact):
-                continue
-            if after(step, fact):
-                after_it = max(after_it, step.step)
-                shown.add(step.step)
-            else:
-                before = max(before, step.step)
-        # A progress bar is drawn once more when its program ends.
-        return after_it > before + 1 if before >= 0 else len(shown) > 1
-
-    def confirmed(self, fact: Fact) -> Fact | None:
-        """Return other evidence that this very process ended badly: from its launcher, exit status or container."""
-        rank, pid = self.rank(fact), getattr(fact, "pid", None)
-        if rank is not None:
-            for report in self._near(self.facts.launched.get(rank, ()), fact):
-                if self._blames(report, fact):
-                    return report
-        for report in self._of_pid(pid, fact):
-            if self._blames(report, fact):
-                return report
-        for status in self._ends(fact):
-            if status is not fact and status.exit_code:
-                return status
-        for end in self._near(self.facts.pods.get(fact.pod, ()), fact) if fact.pod else ():
-            if end is not fact and end.exit_code:
-                return end
-        return None
-
-    def _of_pid(self, pid: int | None, fact: Fact) -> Sequence[LauncherFailure]:
-        """Reports near this that name no rank, and no other process."""
-        if pid is None:
-            return self._near(self.facts.launched.get(None, ()), fact)
-        own = [self._near(self._unranked_reports.get(name, ()), fact) for name in (None, pid)]
-        return in_order(*own)
-
-    def _blames(self, report: LauncherFailure, fact: Fact) -> bool:
-        """A launcher's report that may be about this failure: an end that was not requested, and not long before it."""
-        if report is fact or not report.exit_code or report.signal == "SIGTERM" or report.attempt != fact.attempt:
-            return False
-        return report.end >= fact.time - self.grace and self.near(report, fact)
-
-    def _ends(self, fact: Fact) -> Sequence[ExitStatus]:
-        """The exit statuses of the process that this fact is about."""
-        if fact.rank is None:
-            # One process, or one launcher for all of them.
-            return self._near(self.statuses, fact) if self.alone(fact) else []
-        known = self._near(self.facts.statuses.get(fact.rank, ()), fact)
-        if known:
-            # A single status beside a launcher is the launcher's own, whatever it is called.
-            return [] if self.launched(fact) and self.alone(fact) else known
-        unnamed = self._near(self.facts.statuses.get(None, ()), fact)
-        return unnamed if unnamed and self.alone(fact) else []
-
-    def launched(self, fact: Fact) -> bool:
-        """Whether a launcher speaks of a failure at that time."""
-        return self._launches.first(fact.time - self.memory, fact.time + self.memory) is not None
-
-    def alone(self, fact: Fact) -> bool:
-        """The exit statuses at hand are all of one process."""
-        span = fact.time - self.memory, fact.time + self.memory
-        one = self._ends_of_all.first(NOBODY, *span)
-        return one is None or self._ends_of_all.first(one.rank, *span) is None
 
 
 def _how_ended(status: ExitStatus) -> str:
@@ -484,16 +326,6 @@ def _is_timeout(fact: Fact) -> bool:
 def _hold(lines: Iterable[SourceLines], fact: Fact) -> bool:
     """Whether this fact was read from one of these lines."""
     return any(known.hold(fact) for known in lines)
-
-
-def after(later: Fact, earlier: Fact) -> bool:
-    """Whether one was said after the other: by its place within one stream, else by its time.
-
-    A process may write to two files, one of them without times: which of two such lines came first nobody knows.
-    """
-    if later.source.path == earlier.source.path and not later.source.ident:
-        return later.source.offset > earlier.source.offset
-    return later.time > earlier.time and not (later.approximate or earlier.approximate)
 
 
 def _any(kinds: Iterable[ByRank], rank: int | None, begin: int, end: int) -> bool:

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tracecore.facts.fact import order
 from tracecore.facts.kubernetes import ContainerTerminated
-from tracecore.facts.process import UNFINISHED, CudaError, ExceptionRaised, LauncherFailure, LoaderError, signal_name
+from tracecore.facts.process import (
+    LAST_WORDS,
+    UNFINISHED,
+    CudaError,
+    ExceptionRaised,
+    LauncherFailure,
+    LoaderError,
+    signal_name,
+)
 from tracecore.facts.wording import quote, reason
 from tracecore.patterns.contract import Role, Suspects, Verdict
 from tracecore.patterns.scope import namespace, pod_name
@@ -148,6 +156,8 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
         kind, message = self.exception
         if kind == UNFINISHED:
             return f"{self.who}{on} raised an exception, of which the log has no last line{then}"
+        if kind == LAST_WORDS:
+            return f"The log of {self.who[0].lower()}{self.who[1:]}{on} ends with: {reason(message)}{then}"
         if isinstance(self.failure, CudaError):
             return f"{self.who}{on} died of a {kind} ({message}){then}"
         return f"{self.who}{on} raised {kind}{f': {said}' if (said := reason(message)) else ''}{then}"
@@ -194,6 +204,11 @@ class WorkerCrashVerdict(Verdict, frozen=True, kw_only=True):
             return (
                 f"Another process holds the port{on}: `ss -ltnp` names it. If it is what an earlier run left behind, "
                 f"end it; else start with another port (`--master-port`, `MASTER_PORT`)."
+            )
+        if fact.type == LAST_WORDS:
+            return (
+                f"Read the end of {logs}: nothing says that the program went on after this line, and no pattern knows "
+                f"it. With the exit status and the logs of the other processes more can be said."
             )
         place = f"`{fact.source.path}`" + (f", line {fact.source.line}" if fact.source.line else "")
         where = ""

@@ -12,12 +12,14 @@ from starlette.datastructures import UploadFile
 from starlette.responses import RedirectResponse
 
 from tracecore.incidents.diagnosis import SCHEMA
+from tracecore.notify.groups import STALE
 from tracecore.server.answers import answer, says
 from tracecore.server.api.parameters import TEXT, Cursor, Id, Limit
 from tracecore.server.audit import record
 from tracecore.server.csrf import checked_form
 from tracecore.server.diagnosing import Busy, Diagnoses
 from tracecore.server.headers import REPORT_CSP
+from tracecore.server.notified import config_of
 from tracecore.server.principal import Principal, require
 from tracecore.store.records import Upload, UploadPage
 from tracecore.store.store import Store
@@ -25,10 +27,16 @@ from tracecore.store.update import BadIncident
 
 
 class Published(msgspec.Struct, kw_only=True):
-    """The ids under which incidents of a diagnosis are stored, and how many of them said something new."""
+    """The ids under which incidents of a diagnosis are stored.
+
+    Args:
+        new: how many of them said something new.
+        not_sent: those that nobody is notified of because nothing happened in them for an hour.
+    """
 
     incidents: list[str]
     new: int
+    not_sent: list[str] = []
 
 
 STRUCTS = (Upload, UploadPage, Published)
@@ -112,8 +120,11 @@ async def publish(request: Request, who: Principal = INGEST) -> Response:
     store: Store = request.app.state.store
 
     def work() -> Published:
-        stored = store.put_diagnosis(document, request.app.state.clock(), tenant=who.tenant or "")
-        return Published(incidents=[one.id for one in stored], new=sum(one.new for one in stored))
+        now = request.app.state.clock()
+        stored = store.put_diagnosis(document, now, tenant=who.tenant or "")
+        rows = [store.incidents.row(one.id) for one in stored] if config_of(request.app.state) is not None else []
+        old = [row.id for row in rows if row is not None and row.state != "resolved" and now - row.last_seen > STALE]
+        return Published(incidents=[one.id for one in stored], new=sum(one.new for one in stored), not_sent=old)
 
     try:
         return answer(request, await run_in_threadpool(work))

@@ -10,6 +10,7 @@ from pydantic import Field
 from tracecore.server.answers import answer, says
 from tracecore.server.api.parameters import TEXT, Body, BodyText, Cursor, Id, Limit, Moment, Name, nanoseconds
 from tracecore.server.audit import record
+from tracecore.server.notified import detail_of
 from tracecore.server.principal import Principal, require
 from tracecore.store.incidents import IncidentQuery
 from tracecore.store.people import Deed
@@ -83,8 +84,7 @@ def find(
 @router.get("/incidents/{id}", responses=says(IncidentDetail))
 def show(request: Request, id: Id, who: Principal = READ) -> Response:
     """One incident with its verdicts, evidence, notes and all else that belongs to it."""
-    store: Store = request.app.state.store
-    return answer(request, _found(store.incidents.get(id, tenant=who.tenant), id))
+    return answer(request, _found(detail_of(request.app.state, id, who.tenant), id))
 
 
 @router.get("/incidents/{id}/revisions", responses=says(RevisionPage))

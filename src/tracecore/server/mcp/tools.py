@@ -14,7 +14,14 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from mcp.types import ToolAnnotations
+from mcp.types import (
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    PromptReference,
+    ResourceTemplateReference,
+    ToolAnnotations,
+)
 from pydantic import Field
 
 from tracecore import __version__
@@ -37,6 +44,9 @@ INSTRUCTIONS: Final = (
 DIAGNOSE_S: Final = 300
 DIAGNOSE_MEMORY: Final = 4 << 30
 MAX_ANSWER: Final = 2 << 20
+RUNBOOKS: Final = "tracecore://runbooks/{name}"
+#: The protocol's own bound on the suggestions of one answer.
+MAX_COMPLETED: Final = 100
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 Id = Annotated[str, Field(min_length=1, max_length=80, description="the incident's id, incident-…")]
@@ -149,10 +159,20 @@ def make_mcp(store: Store, clock: Callable[[], int], *, local: bool) -> MCPServe
         detail = one(id, who(context, "read").tenant)
         return json.dumps(detail.document, ensure_ascii=False)
 
-    @server.resource("tracecore://runbooks/{name}", mime_type="text/markdown")
+    @server.resource(RUNBOOKS, mime_type="text/markdown")
     def pattern_runbook(name: str) -> str:
         """A pattern's runbook."""
         return _runbook(name)
+
+    @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]
+    async def complete(
+        ref: PromptReference | ResourceTemplateReference, argument: CompletionArgument, _: CompletionContext | None
+    ) -> Completion | None:
+        """Complete the name of a pattern. Ids of incidents are not completed: they belong to tenants."""
+        if not isinstance(ref, ResourceTemplateReference) or ref.uri != RUNBOOKS:
+            return None
+        names = [pattern.name for pattern in catalogue() if pattern.name.startswith(argument.value)]
+        return Completion(values=names[:MAX_COMPLETED], total=len(names), has_more=len(names) > MAX_COMPLETED)
 
     return server
 

@@ -16,6 +16,7 @@ from tracecore.patterns import types
 from tracecore.server.answers import plain
 from tracecore.server.audit import record
 from tracecore.server.headers import REPORT_CSP
+from tracecore.server.notified import detail_of
 from tracecore.server.pages import words
 from tracecore.server.pages.access import Form, Held, Now, Operator, Reader, back, found
 from tracecore.server.pages.patterns import runbook_of
@@ -81,36 +82,34 @@ def search(q: str = Query("", max_length=300)) -> Response:
 
 
 @router.get("/incidents/{id}")
-def incident(
-    request: Request, id: str, who: Reader, store: Held, lanes: Lanes = "rank", start: int = 0, end: int = 0
-) -> Response:
-    return render(request, "incident.html", **_one(store, who, id, lanes, start, end))
+def incident(request: Request, id: str, who: Reader, lanes: Lanes = "rank", start: int = 0, end: int = 0) -> Response:
+    return render(request, "incident.html", **_one(request, who, id, lanes, start, end))
 
 
 @router.get("/parts/incidents/{id}")
-def part(request: Request, id: str, who: Reader, store: Held) -> Response:
-    return render(request, "incident_part.html", **_one(store, who, id))
+def part(request: Request, id: str, who: Reader) -> Response:
+    return render(request, "incident_part.html", **_one(request, who, id))
 
 
 @router.get("/parts/incidents/{id}/timeline")
 def timeline_part(
-    request: Request, id: str, who: Reader, store: Held, lanes: Lanes = "rank", start: int = 0, end: int = 0
+    request: Request, id: str, who: Reader, lanes: Lanes = "rank", start: int = 0, end: int = 0
 ) -> Response:
-    return render(request, "timeline_part.html", **_one(store, who, id, lanes, start, end))
+    return render(request, "timeline_part.html", **_one(request, who, id, lanes, start, end))
 
 
 @router.get("/incidents/{id}/export.json")
-def export_json(id: str, who: Reader, store: Held) -> Response:
-    detail = _detail(store, who, id)
+def export_json(request: Request, id: str, who: Reader) -> Response:
+    detail = _detail(request, who, id)
     said = msgspec.json.format(msgspec.json.encode(plain(detail)), indent=2)
     return _attachment(said, "application/json", f"{id}.json")
 
 
 @router.get("/incidents/{id}/export.html")
-def export_html(id: str, who: Reader, store: Held, now: Now) -> Response:
+def export_html(request: Request, id: str, who: Reader, now: Now) -> Response:
     """The incident as one file that needs nothing else and can be sent to anybody."""
     style = Markup((STATIC / "app.css").read_text(encoding="utf-8"))
-    context = {**_one(store, who, id), "export": True, "can_operate": False}
+    context = {**_one(request, who, id), "export": True, "can_operate": False}
     page = environment().get_template("export.html").render(style=style, now=now, csrf="", **context)
     answer = _attachment(page.encode(), "text/html", f"{id}.html")
     answer.headers["Content-Security-Policy"] = REPORT_CSP
@@ -145,15 +144,18 @@ async def act(request: Request, id: str, what: Deed, who: Operator, store: Held,
 # -- what the page of one incident shows -------------------------------------------------------------------------------
 
 
-def _detail(store: Store, who: Principal, id: str) -> IncidentDetail:
-    detail = store.incidents.get(id, tenant=who.tenant)
+def _detail(request: Request, who: Principal, id: str) -> IncidentDetail:
+    detail = detail_of(request.app.state, id, who.tenant)
     if detail is None:
         raise HTTPException(404, "no such incident")
     return detail
 
 
-def _one(store: Store, who: Principal, id: str, lanes: Lanes = "rank", start: int = 0, end: int = 0) -> dict[str, Any]:
-    detail = _detail(store, who, id)
+def _one(
+    request: Request, who: Principal, id: str, lanes: Lanes = "rank", start: int = 0, end: int = 0
+) -> dict[str, Any]:
+    store: Store = request.app.state.store
+    detail = _detail(request, who, id)
     row, document = detail.incident, detail.document
     verdicts = {str(one.get("verdict.id")): one for one in detail.verdicts}
     failure = _dict(document.get("failure"))
@@ -177,6 +179,7 @@ def _one(store: Store, who: Principal, id: str, lanes: Lanes = "rank", start: in
         else [],
         "history": _history(detail),
         "notifications": detail.notifications,
+        "not_sent": detail.not_sent,
         "actions": detail.actions,
         "revisions": _revisions(detail),
         "deeds": _deeds(row),
@@ -318,7 +321,7 @@ def _deeds(row: IncidentRow) -> list[tuple[str, str, bool]]:
     return [("resolve", "Resolve", True), ("unacknowledge", "Take back", False)]
 
 
-class Line(msgspec.Struct):
+class TimelineRow(msgspec.Struct):
     """A row of the timeline's table."""
 
     when: str
@@ -349,7 +352,8 @@ def _timeline(detail: IncidentDetail, lanes: Lanes, start: int, end: int) -> dic
     zoom = {"lanes": lanes, "start": start or "", "end": end or ""}
     return {
         "timeline": [
-            Line(moment(one.time) if one.timed else "no time", one.who, one.layer, one.role, one.text) for one in rows
+            TimelineRow(moment(one.time) if one.timed else "no time", one.who, one.layer, one.role, one.text)
+            for one in rows
         ],
         "drawing": Markup("".join(timeline_picture(rows, lanes, window))),  # escaped by the drawing
         "lanes": lanes,

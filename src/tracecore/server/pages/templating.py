@@ -1,4 +1,4 @@
-"""Render a template: one environment, everything escaped, the headers that keep a page to itself."""
+"""Render a template: one environment, everything escaped, and a form token for the pages that have forms."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ERRORS = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, tarfile.Tar
           NotImplementedError, KeyError)  # fmt: skip
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BundleLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of a bundle.
 
     Args:
@@ -81,7 +81,7 @@ class Guarded(io.RawIOBase):
     A file that was cut off is read as far as it goes; `cut` then says what is wrong with the rest.
     """
 
-    def __init__(self, inner: BinaryIO, compressed: int, limits: Limits, under: BinaryIO | None = None) -> None:
+    def __init__(self, inner: BinaryIO, compressed: int, limits: BundleLimits, under: BinaryIO | None = None) -> None:
         self._inner = inner
         self._under = under
         self._most = min(limits.expanded, max(limits.ratio_from, compressed * limits.ratio))
@@ -129,7 +129,7 @@ class Guarded(io.RawIOBase):
         super().close()
 
 
-def decompress(file: BinaryIO, codec: str, compressed: int, limits: Limits) -> BinaryIO:
+def decompress(file: BinaryIO, codec: str, compressed: int, limits: BundleLimits) -> BinaryIO:
     """The plain bytes of a compressed file, bounded."""
     inner: BinaryIO
     if codec == "gz":
@@ -220,7 +220,7 @@ class Tar:
     The archive is read forward; opening an earlier member starts again. One member can be read at a time.
     """
 
-    def __init__(self, opener: Opener, limits: Limits) -> None:
+    def __init__(self, opener: Opener, limits: BundleLimits) -> None:
         self._opener = opener
         self._limits = limits
         self._file: BinaryIO | None = None
@@ -273,7 +273,7 @@ class Tar:
             self._file.close()
         self._tar = self._file = None
 
-    def __reduce__(self) -> tuple[type[Tar], tuple[Opener, Limits]]:
+    def __reduce__(self) -> tuple[type[Tar], tuple[Opener, BundleLimits]]:
         """A copy for another process starts with nothing open."""
         return Tar, (self._opener, self._limits)
 
@@ -319,7 +319,7 @@ class Zip:
         limits: bounds.
     """
 
-    def __init__(self, opener: Opener, limits: Limits) -> None:
+    def __init__(self, opener: Opener, limits: BundleLimits) -> None:
         self._opener = opener
         self._limits = limits
         self._file: BinaryIO | None = None
@@ -359,7 +359,7 @@ class Zip:
             self._zip = zipfile.ZipFile(self._file)
         return self._zip
 
-    def __reduce__(self) -> tuple[type[Zip], tuple[Opener, Limits]]:
+    def __reduce__(self) -> tuple[type[Zip], tuple[Opener, BundleLimits]]:
         return Zip, (self._opener, self._limits)
 
     def __del__(self) -> None:

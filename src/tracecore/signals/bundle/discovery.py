@@ -18,7 +18,7 @@ from typing import BinaryIO, TypedDict
 import msgspec
 
 from tracecore.signals.bundle import archive, exports, identity, ordinals, remote
-from tracecore.signals.bundle.archive import Limits, Opener
+from tracecore.signals.bundle.archive import BundleLimits, Opener
 from tracecore.signals.bundle.opening import (
     GIVEN,
     aside,
@@ -118,7 +118,7 @@ class Bundle(msgspec.Struct, kw_only=True):
 
 
 def discover(
-    paths: Sequence[str | Path], limits: Limits | None = None, now: int | None = None, *, redact: bool = True
+    paths: Sequence[str | Path], limits: BundleLimits | None = None, now: int | None = None, *, redact: bool = True
 ) -> Bundle:
     """Finds and recognises every file under these paths.
 
@@ -132,7 +132,7 @@ def discover(
         FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
         remote.RemoteError: a URL cannot be read.
     """
-    search = _Search(limits or Limits(), redact=redact)
+    search = _Search(limits or BundleLimits(), redact=redact)
     for path in sorted({remote.local(os.fspath(path)) for path in paths}):
         if remote.is_url(path):
             search.remote(path)
@@ -148,7 +148,7 @@ def discover(
 
 
 class _Search:
-    def __init__(self, limits: Limits, *, redact: bool = True) -> None:
+    def __init__(self, limits: BundleLimits, *, redact: bool = True) -> None:
         self.limits = limits
         self.redact = redact
         self.streams: list[Stream] = []

@@ -44,7 +44,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
     data: bytes = b""
 
 
-class Memory:
+class KeptPieces:
     """The pieces of each file that were read, by path.
 
     Args:
@@ -117,7 +117,7 @@ class Memory:
 
 
 @contextmanager
-def remembering(bundle: Bundle, memory: Memory) -> Iterator[None]:
+def remembering(bundle: Bundle, memory: KeptPieces) -> Iterator[None]:
     """Remember what is read of the bundle's files."""
     opened = [(stream, stream.open) for stream in bundle.streams]
     for stream, opener in opened:
@@ -129,14 +129,14 @@ def remembering(bundle: Bundle, memory: Memory) -> Iterator[None]:
             stream.open = opener
 
 
-def _remembered(opener: Opener, path: str, memory: Memory) -> BinaryIO:
+def _remembered(opener: Opener, path: str, memory: KeptPieces) -> BinaryIO:
     return cast(BinaryIO, _Remembered(opener(), path, memory))
 
 
 class _Remembered(io.RawIOBase):
     """A file that tells which bytes of it are read."""
 
-    def __init__(self, file: BinaryIO, path: str, memory: Memory) -> None:
+    def __init__(self, file: BinaryIO, path: str, memory: KeptPieces) -> None:
         self._file = file
         self._path = path
         self._memory = memory

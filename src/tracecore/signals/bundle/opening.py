@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 from tracecore.signals import folders
 from tracecore.signals.bundle import archive
-from tracecore.signals.bundle.archive import Limits, Opener
+from tracecore.signals.bundle.archive import BundleLimits, Opener
 
 #: Bytes of standard input that are copied aside.
 GIVEN = 64 << 30
@@ -82,7 +82,7 @@ def open_file(path: str) -> BinaryIO:
     return open(path, "rb", buffering=0)
 
 
-def decompressed(opener: Opener, kind: str, compressed: int, limits: Limits) -> BinaryIO:
+def decompressed(opener: Opener, kind: str, compressed: int, limits: BundleLimits) -> BinaryIO:
     return archive.decompress(opener(), kind, compressed, limits)
 
 

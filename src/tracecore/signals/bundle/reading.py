@@ -43,6 +43,7 @@ WHOLE: dict[str, WholeReader] = {
     "kubernetes_json": objects.read_json,
     "kubernetes_yaml": objects.read_yaml,
     "kubernetes_describe": printed.read_describe,
+    "kubernetes_fragment": printed.read_fragment,
     "kubernetes_pods": printed.read_pods,
     "kubernetes_table": printed.read_table,
     "sacct": slurm.read_sacct,

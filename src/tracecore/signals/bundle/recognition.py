@@ -30,6 +30,7 @@ LAYER_OF = {
     "kubernetes_json": "kubernetes",
     "kubernetes_yaml": "kubernetes",
     "kubernetes_describe": "kubernetes",
+    "kubernetes_fragment": "kubernetes",
     "kubernetes_pods": "kubernetes",
     "kubernetes_table": "kubernetes",
     "prometheus": "metrics",
@@ -111,6 +112,8 @@ _BARE_ROWS = (
     (printed.BARE_EVENT, "kubernetes_table"),
     (printed.BARE_POD, "kubernetes_pods"),
 )
+#: Bytes of a piece that somebody cut out of `kubectl describe`.
+_FRAGMENT = 8192
 _DESCRIBE = re2.compile(rb"(?m)^Name: +\S")
 _DESCRIBE_TOO = re2.compile(rb"(?m)^(?:Namespace|Roles|Annotations|Conditions|Events|Controlled By|Containers): *")
 _SACCT_PIPED = re2.compile(rb"(?m)^(?:[A-Za-z]+\|)*JobID(?:Raw)?\|")
@@ -214,6 +217,8 @@ def _by_content(head: bytes, complete: bool) -> str:
             return kind
     if start.startswith(b"Name:") and _DESCRIBE.match(start) and _DESCRIBE_TOO.search(head):
         return "kubernetes_describe"
+    if complete and len(head) <= _FRAGMENT and printed.FRAGMENT_BEGINS.match(start) and printed.FRAGMENT.search(head):
+        return "kubernetes_fragment"
     if b"apiVersion: " in head[:8192] and _YAML_VERSION.search(head[:8192]) and _YAML_KIND.search(head):
         begins = start.startswith((b"apiVersion:", b"kind:", b"items:", b"---", b"- apiVersion:", b"#"))
         return "kubernetes_yaml" if begins else _by_line(head)

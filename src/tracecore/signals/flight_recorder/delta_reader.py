@@ -30,7 +30,7 @@ from tracecore.signals.flight_recorder.dump import (
     notable_positions,
 )
 from tracecore.signals.flight_recorder.matching import digest, operation_of
-from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, Interpreter
 from tracecore.signals.flight_recorder.raw_entries import entry_p2p, integer
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Reference(msgspec.Struct, kw_only=True):
     dump: Dump
     positions: list[int]
 
-    def read(self, path: str, rank: int, data: bytes, limits: Limits, most: int = _FEW) -> Dump | None:
+    def read(self, path: str, rank: int, data: bytes, limits: DumpLimits, most: int = _FEW) -> Dump | None:
         """The dump of another rank; None where more than `most` of its entries differ."""
         end = len(data) - (len(self.octets) - self.end)
         if end <= 0 or len(data) > 2 * len(self.octets) or data[end:] != self.octets[self.end :].tobytes():
@@ -106,7 +106,7 @@ _REFERENCES: Final[list[Reference]] = []
 _MADE: Final = {"made": 0, "used": 0}
 
 
-def read(path: str, rank: int, data: bytes, limits: Limits) -> Dump | None:
+def read(path: str, rank: int, data: bytes, limits: DumpLimits) -> Dump | None:
     """The dump of a pickle; None where it is no Flight Recorder document."""
     tries = [(place, reference, _FEW) for place, reference in enumerate(_REFERENCES)]
     # Half of its entries may be its own (sizes, say): that is still cheaper than interpreting all of them.
@@ -144,7 +144,7 @@ class _Delta:
         path: str,
         rank: int,
         data: bytes,
-        limits: Limits,
+        limits: DumpLimits,
         octets: Octet,
         end: int,
         most: int,

@@ -14,7 +14,7 @@ import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.matching import COALESCED, digest, dtypes_of, operation_of, signature, sizes_of
-from tracecore.signals.flight_recorder.pickled import DumpError, Interpreter, Limits
+from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits, Interpreter
 from tracecore.signals.flight_recorder.raw_entries import (
     Frame,
     entry_done,
@@ -74,7 +74,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         )
 
 
-class Group(msgspec.Struct, kw_only=True):
+class ProcessGroup(msgspec.Struct, kw_only=True):
     """The state of one process group as one rank recorded it.
 
     Args:
@@ -120,7 +120,7 @@ class Dump(msgspec.Struct, kw_only=True):
     path: str
     rank: int
     version: str
-    groups: list[Group]
+    groups: list[ProcessGroup]
     columns: Columns
     notable: list[Entry]
     signatures: dict[int, str]
@@ -159,7 +159,7 @@ class GroupTable:
     """Numbers for the groups of one dump, in the order they are met."""
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[ProcessGroup] = []
         self._index: dict[tuple[str, str], int] = {}
 
     def index(self, name: str, local_id: str, desc: str) -> int:
@@ -170,7 +170,7 @@ class GroupTable:
             if len(self.groups) >= _MAX_GROUPS:
                 raise DumpError("too_large", f"more than {_MAX_GROUPS} process groups")
             found = self._index[key] = len(self.groups)
-            self.groups.append(Group(name=name, desc=desc, local_id=local_id))
+            self.groups.append(ProcessGroup(name=name, desc=desc, local_id=local_id))
         return found
 
 
@@ -295,7 +295,7 @@ def attach_groups(table: GroupTable, config: Any, status: Any) -> None:
                 group.members = members
                 group.desc = group.desc or text(item.get("desc"))
         if key not in known and members:
-            table.groups.append(Group(name=key, desc=text(item.get("desc")), members=members))
+            table.groups.append(ProcessGroup(name=key, desc=text(item.get("desc")), members=members))
     counters: dict[str, Any] = {text(k): v for k, v in status.items()} if isinstance(status, dict) else {}
     unclaimed = dict(counters)
     for group in table.groups:
@@ -308,7 +308,7 @@ def attach_groups(table: GroupTable, config: Any, status: Any) -> None:
         _count(silent[0], next(iter(unclaimed.values())))
 
 
-def _count(group: Group, item: Any) -> None:
+def _count(group: ProcessGroup, item: Any) -> None:
     if not isinstance(item, dict):
         return
     group.last_enqueued = integer(item.get("last_enqueued_collective"))
@@ -369,9 +369,9 @@ def is_document(root: Any) -> bool:
     return isinstance(root, dict) and "version" in root and bool({"entries", "pg_config", "pg_status"} & root.keys())
 
 
-def decode(data: bytes, limits: Limits | None = None) -> dict[str, Any]:
+def decode(data: bytes, limits: DumpLimits | None = None) -> dict[str, Any]:
     """The document of a dump, pickle or JSON, told apart by content."""
-    limits = limits or Limits()
+    limits = limits or DumpLimits()
     if not data:
         raise DumpError("empty", "the file has no bytes")
     if len(data) > limits.file_bytes:

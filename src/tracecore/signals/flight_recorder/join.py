@@ -13,7 +13,7 @@ import msgspec
 
 from tracecore.signals.arrays import np
 from tracecore.signals.flight_recorder.chains import follow_chains, other_half_of, peer_of
-from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, Dump, Entry, Group, batches_of
+from tracecore.signals.flight_recorder.dump import DONE, P2P, STARTED, Dump, Entry, ProcessGroup, batches_of
 from tracecore.signals.flight_recorder.matching import digest, operation_of
 from tracecore.signals.flight_recorder.state import Disagreement, GroupState, Joined, Late, Member, Side
 
@@ -31,7 +31,7 @@ _ARRIVALS: Final = 32
 class _Part(msgspec.Struct):
     dump: Dump
     number: int
-    group: Group
+    group: ProcessGroup
 
 
 def join(dumps: Sequence[Dump]) -> Joined:

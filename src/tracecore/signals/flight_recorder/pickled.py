@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DumpLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of one dump.
 
     Args:
@@ -81,9 +81,9 @@ class Interpreter:
     `bounds` holds (start, end) of each entry: each dictionary that is an item of a list in the root dictionary.
     """
 
-    def __init__(self, data: bytes, limits: Limits | None = None) -> None:
+    def __init__(self, data: bytes, limits: DumpLimits | None = None) -> None:
         self.data = data
-        self.limits = limits or Limits()
+        self.limits = limits or DumpLimits()
         self.pos = 0
         self.memo: dict[int, Any] = {}
         self.stack: list[Any] = []
@@ -304,7 +304,7 @@ class Interpreter:
                 return None
 
 
-def loads(data: bytes, limits: Limits | None = None) -> Any:
+def loads(data: bytes, limits: DumpLimits | None = None) -> Any:
     """The value of a pickle of plain data; raises `DumpError` for anything else, and nothing but that."""
     machine = Interpreter(data, limits)
     if len(data) > machine.limits.file_bytes:

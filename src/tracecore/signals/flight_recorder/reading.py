@@ -17,7 +17,7 @@ from tracecore.signals import folders
 from tracecore.signals.flight_recorder import delta_reader
 from tracecore.signals.flight_recorder.dump import Dump, Entry, decode, dump_of, make_entry, rank_from_name
 from tracecore.signals.flight_recorder.matching import operation_of
-from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
 from tracecore.signals.flight_recorder.raw_entries import entry_p2p, entry_seq, group_name, members_of
 from tracecore.signals.naming import printable
 
@@ -49,7 +49,7 @@ class Loaded(msgspec.Struct):
     skipped: list[Skipped]
 
 
-def read_dump(data: bytes, path: str, limits: Limits | None = None) -> Dump:
+def read_dump(data: bytes, path: str, limits: DumpLimits | None = None) -> Dump:
     """One dump from its bytes; raises `DumpError`.
 
     Args:
@@ -57,7 +57,7 @@ def read_dump(data: bytes, path: str, limits: Limits | None = None) -> Dump:
         path: how the user names it; the rank is looked for in it first, then in the content.
         limits: what a dump may use.
     """
-    limits = limits or Limits()
+    limits = limits or DumpLimits()
     if len(data) > limits.file_bytes:
         raise DumpError("too_large", f"{len(data)} bytes, the limit is {limits.file_bytes}")
     rank = _rank_in(path)
@@ -104,9 +104,9 @@ def rank_from_content(root: dict[str, Any]) -> int | None:
     return None
 
 
-def read_file(path: str, limits: Limits | None = None) -> Dump:
+def read_file(path: str, limits: DumpLimits | None = None) -> Dump:
     """One dump from a file; raises `DumpError`. Arguments as of `read_dump`."""
-    limits = limits or Limits()
+    limits = limits or DumpLimits()
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             raise DumpError("unreadable", "not a regular file")
@@ -164,7 +164,7 @@ def head_looks_like_dump(head: bytes) -> bool:
     return False
 
 
-def _read_in_worker(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped]:
+def _read_in_worker(paths: Sequence[str], limits: DumpLimits) -> list[Dump | Skipped]:
     # What a dump leaves is freed by counting; looking for cycles among a million small objects only costs time.
     gc.disable()
     _keep_freed_memory()
@@ -185,7 +185,7 @@ def _keep_freed_memory() -> None:
         mallopt(parameter, value)
 
 
-def _read_chunk(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped]:
+def _read_chunk(paths: Sequence[str], limits: DumpLimits) -> list[Dump | Skipped]:
     results: list[Dump | Skipped] = []
     for path in paths:
         try:
@@ -200,7 +200,7 @@ def _read_chunk(paths: Sequence[str], limits: Limits) -> list[Dump | Skipped]:
 def load(
     paths: Sequence[str],
     jobs: int = 1,
-    limits: Limits | None = None,
+    limits: DumpLimits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Loaded:
     """Read these files. What cannot be read is listed, and never ends the rest.
@@ -211,7 +211,7 @@ def load(
         limits: what one dump may use.
         progress: told after each piece how many files are done.
     """
-    limits = limits or Limits()
+    limits = limits or DumpLimits()
     chunks = [paths[i : i + _CHUNK] for i in range(0, len(paths), _CHUNK)]
     results: list[Dump | Skipped] = []
     if jobs <= 1 or len(chunks) < 2:
@@ -267,7 +267,7 @@ def sets_of(dumps: Sequence[Dump]) -> list[list[Dump]]:
     return [sorted(folders[name], key=lambda d: d.rank) for name in sorted(folders)]
 
 
-def entry_at(path: str, group: str, seq: int, limits: Limits | None = None) -> Entry | None:
+def entry_at(path: str, group: str, seq: int, limits: DumpLimits | None = None) -> Entry | None:
     """Read one collective again, in full; None where the dump no longer has it or cannot be read."""
     try:
         with open(path, "rb") as file:

@@ -9,7 +9,7 @@ import msgspec
 
 from tracecore.signals.kernel import lines
 from tracecore.signals.logs.blocks import BLOCK, Block, blocks
-from tracecore.signals.logs.dialects import Line, clean, strip_prefixes
+from tracecore.signals.logs.dialects import UnwrappedLine, clean, strip_prefixes
 from tracecore.signals.logs.multiline import OomReport, Take
 from tracecore.signals.logs.reader import layer_of, read_lines
 from tracecore.signals.logs.selector import Selector
@@ -42,23 +42,25 @@ def read_export(
     return _join(_export_entries(stream, counters, block_size), stream, clock, counters)
 
 
-def _worker(raw: bytes) -> Line:
+def _worker(raw: bytes) -> UnwrappedLine:
     """The line of a worker in an entry of the journal; nothing where the machine itself speaks."""
     try:
         entry = msgspec.json.decode(raw.decode("utf-8", "replace"))
     except (msgspec.DecodeError, RecursionError):
-        return Line(b"")
+        return UnwrappedLine(b"")
     if not isinstance(entry, dict) or entry.get("_TRANSPORT") == "kernel":
-        return Line(b"")
+        return UnwrappedLine(b"")
     program = _text(entry.get("SYSLOG_IDENTIFIER")) or _text(entry.get("_COMM"))
     if lines.is_system(program):
-        return Line(b"")
+        return UnwrappedLine(b"")
     host = _text(entry.get("_HOSTNAME"))
     micros = _text(entry.get("_SOURCE_REALTIME_TIMESTAMP")) or _text(entry.get("__REALTIME_TIMESTAMP"))
     known = micros.isdigit() and len(micros) < 18
     lane = f"{host} {program}{_text(entry.get('_PID'))}".encode("utf-8", "replace")
     stamp = Stamp(int(micros) * 1000) if known and is_plausible(int(micros) * 1000) else None
-    line = Line(clean(_text(entry.get("MESSAGE")).encode("utf-8", "replace")), lane, stamp, host=host, program=program)
+    line = UnwrappedLine(
+        clean(_text(entry.get("MESSAGE")).encode("utf-8", "replace")), lane, stamp, host=host, program=program
+    )
     strip_prefixes(line, single_node=False)
     return line
 

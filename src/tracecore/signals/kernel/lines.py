@@ -9,7 +9,7 @@ from __future__ import annotations
 import re2
 
 from tracecore.signals import stamps
-from tracecore.signals.logs.dialects import Dialect, Line, clean
+from tracecore.signals.logs.dialects import Dialect, UnwrappedLine, clean
 from tracecore.signals.stamps import SECOND, Stamp
 from tracecore.signals.stream import Clock, Stream
 
@@ -88,42 +88,47 @@ def dialect(stream: Stream, clock: Clock) -> Dialect:
     if boot is None:
         boot, inferred = clock.latest - (stream.last_uptime or 0), True
 
-    def since_boot(nanos: int, text: bytes) -> Line:
-        line = Line(text, stamp=Stamp(max(boot + nanos, 0)), program="kernel")
+    def since_boot(nanos: int, text: bytes) -> UnwrappedLine:
+        line = UnwrappedLine(text, stamp=Stamp(max(boot + nanos, 0)), program="kernel")
         if match := _MONOTONIC.match(text):
             line.host, line.text = match.group(1).decode("utf-8", "replace"), text[match.end() :]
         if inferred:
             line.attributes = {"tracecore.time.inferred": True}
         return line
 
-    def unwrap(raw: bytes) -> Line:
+    def unwrap(raw: bytes) -> UnwrappedLine:
         if match := UPTIME.match(raw):
             return since_boot(_uptime(*match.groups()), clean(raw[match.end() :]))
         if match := SYSLOG.match(raw):
             return _syslog(work, raw, match.end(), *match.groups())
         if match := _WALL.match(raw):
-            return Line(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
+            return UnwrappedLine(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
         if match := _ISO.match(raw):
-            return Line(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
+            return UnwrappedLine(clean(raw[match.end() :]), stamp=stamps.find(match.group(1)), program="kernel")
         if match := TALOS.match(raw):
             host, text = match.group(1).decode("utf-8", "replace"), clean(raw[match.end() :])
-            return Line(text, stamp=stamps.find(match.group(2)), host=host, program="kernel")
+            return UnwrappedLine(text, stamp=stamps.find(match.group(2)), host=host, program="kernel")
         if match := _KMSG.match(raw):
             return since_boot(int(match.group(3)) * 1000, clean(_unescape(raw[match.end() :])))
-        return Line(clean(raw), program="" if stream.format == "syslog" else "kernel")
+        return UnwrappedLine(clean(raw), program="" if stream.format == "syslog" else "kernel")
 
     return unwrap
 
 
-def _syslog(work: bool, raw: bytes, end: int, time: bytes, host: bytes, program: bytes, pid: bytes | None) -> Line:
+def _syslog(
+    work: bool, raw: bytes, end: int, time: bytes, host: bytes, program: bytes, pid: bytes | None
+) -> UnwrappedLine:
     text = raw[end:]
+    if host == b"kernel:":
+        # journalctl --no-hostname: the line's own first word stood where the program stands.
+        text, program, host = raw[raw.index(b" kernel: ") + len(b" kernel: ") :], b"kernel", b""
     if program == b"kernel" and (match := UPTIME.match(text)):
         text = text[match.end() :]
     name = program.rsplit(b"/", 1)[-1].decode("utf-8", "replace")
     if work and is_system(name):
-        return Line(b"")
+        return UnwrappedLine(b"")
     lane = host + b" " + program + (pid or b"")
-    return Line(clean(text), lane, stamps.find(time), host=host.decode("utf-8", "replace"), program=name)
+    return UnwrappedLine(clean(text), lane, stamps.find(time), host=host.decode("utf-8", "replace"), program=name)
 
 
 _ESCAPE = re2.compile(rb"\\x([0-9a-f]{2})")

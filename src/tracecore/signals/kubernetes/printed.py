@@ -199,6 +199,58 @@ def read_describe(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     yield from _described(lines, stream, clock)
 
 
+#: A piece of `kubectl describe pod`, cut out of it: how a container or the pod ended, or its events.
+FRAGMENT = re2.compile(
+    rb"(?m)^\s*(?:(?:Last )?State:\s+(?:Terminated|Waiting|Running)\s*$|Status:\s+(?:Failed|Evicted)\s*$"
+    rb"|Reason:\s+(?:Evicted|OOMKilled|Error|StartError|ContainerCannotRun|ContainerStatusUnknown)\s*$"
+    rb"|Type\s+Reason\s+Age\s+From\s+Message\s*$)|\bThe node (?:was low on resource: |had condition: \[)"
+)
+#: Its first line: a field, the heading of a table, a line of a component's log, or the kubelet's own words.
+FRAGMENT_BEGINS = re2.compile(
+    rb"^\s*(?:[A-Z][A-Za-z ]{1,24}:(?:\s|$)|Type\s+Reason\s|[IWE]\d{4} \d\d:"
+    rb"|(?:[^\n]*\n)?[^\n]*\bThe node (?:was low|had condition))"
+)
+_OF_STATE = frozenset({"Reason", "Message", "Exit Code", "Signal", "Started", "Finished"})
+
+
+def read_fragment(stream: Stream, clock: Clock) -> Iterator[LogSignal]:
+    """A piece of `kubectl describe pod`, as it is pasted: without the name of the pod."""
+    lines = [(offset, line) for offset, line in _lines(stream) if line.strip()]
+    yield from _described(list(_indented(lines)), stream, clock)
+    pod: Attributes = {"k8s.pod.name": UNNAMED.partition("/")[2]}
+    for offset, line in lines:
+        _, words, note = line.partition("The node ")
+        if words and not line.lstrip().startswith("Message:"):
+            yield record(stream, clock, pod, {}, f"{words}{note}", None, f"{stream.path}@{offset}", offset)
+
+
+def _indented(lines: list[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Give the fields of a piece the indentation they have in the whole."""
+    offset = lines[0][0] if lines else 0
+    yield offset, f"Name: {UNNAMED.partition('/')[2]}"
+    inside = table = False
+    for offset, line in lines:
+        match = _FIELD.match(line)
+        name = match.group(2) if match else ""
+        if name == "Events" or line.split()[:2] == ["Type", "Reason"]:
+            inside, table = False, True
+            yield offset, "Events:"
+        elif table:
+            yield offset, line
+        elif name in ("State", "Last State"):
+            if not inside:
+                yield offset, "Containers:"
+                yield offset, f"  {UNNAMED.partition('/')[2]}:"
+            inside = True
+            yield offset, f"    {line.strip()}"
+        elif inside and name in _OF_STATE:
+            yield offset, f"      {line.strip()}"
+        elif inside and match:
+            yield offset, f"    {line.strip()}"
+        else:
+            yield offset, line.strip()
+
+
 def _described(lines: list[tuple[int, str]], stream: Stream, clock: Clock) -> Iterator[LogSignal]:
     top: dict[str, str] = {}
     section, container = "", ""

@@ -80,7 +80,7 @@ class Collection(msgspec.Struct, frozen=True):
         return f"{self.resource}.{self.group}" if self.group else self.resource
 
 
-class Change(msgspec.Struct, frozen=True, gc=False):
+class ObjectChange(msgspec.Struct, frozen=True, gc=False):
     """Something that was told.
 
     Args:
@@ -135,7 +135,7 @@ def version_of(raw: bytes) -> str:
     return _headed.decode(raw).metadata.resourceVersion
 
 
-def listing(way: Way, collection: Collection, version: str = "") -> Iterator[Change]:
+def listing(way: Way, collection: Collection, version: str = "") -> Iterator[ObjectChange]:
     """Every object there is, as `ITEM`s in pages, then `SYNCED`. Its memory is that of one page.
 
     Args:
@@ -167,10 +167,10 @@ def listing(way: Way, collection: Collection, version: str = "") -> Iterator[Cha
                 head = _headed.decode(body)
             except (msgspec.DecodeError, RecursionError):
                 continue
-            yield Change("ITEM", head.metadata.resourceVersion, body if head.kind else _headed_with(said, body))
+            yield ObjectChange("ITEM", head.metadata.resourceVersion, body if head.kind else _headed_with(said, body))
         more = page.metadata.continue_
         if not more:
-            yield Change("SYNCED", page.metadata.resourceVersion)
+            yield ObjectChange("SYNCED", page.metadata.resourceVersion)
             return
 
 
@@ -233,7 +233,7 @@ class Follower:
             except OSError:
                 return  # it has ended by itself
 
-    def changes(self) -> Iterator[Change]:
+    def changes(self) -> Iterator[ObjectChange]:
         """Yield what is told, for ever."""
         wait = self._back_off[0]
         suspect = bool(self.version)
@@ -314,7 +314,7 @@ class Follower:
             self._state(f"{self._missing['watch']}: {name} are listed every {self._poll:.0f} s instead")
         return True
 
-    def _list(self) -> Iterator[Change]:
+    def _list(self) -> Iterator[ObjectChange]:
         """The objects there are, and with them a version to watch from; nothing where listing is not allowed."""
         if "list" in self._missing:
             return
@@ -327,7 +327,7 @@ class Follower:
         if "watch" not in self._missing:
             self._state("")
 
-    def _watch(self) -> Iterator[Change]:
+    def _watch(self) -> Iterator[ObjectChange]:
         """Changes from the version on, until the server ends it."""
         seconds = random.randint(*WATCH)
         query = {**self.collection.query, "watch": "1", "timeoutSeconds": str(seconds)}
@@ -367,7 +367,7 @@ class Follower:
         if self._stop.is_set():
             self.wake()
 
-    def _change(self, line: bytes) -> Change | None:
+    def _change(self, line: bytes) -> ObjectChange | None:
         """Return what a line says; None for one that says nothing.
 
         Raises:
@@ -389,13 +389,13 @@ class Follower:
         self.version = version
         self._note(version)
         kind: Kind = event.type  # type: ignore[assignment]
-        return self._placed(Change(kind, version, b"" if kind == "BOOKMARK" else body))
+        return self._placed(ObjectChange(kind, version, b"" if kind == "BOOKMARK" else body))
 
     def _note(self, version: str) -> None:
         if (place := order(version)) is not None and place > self._seen:
             self._seen = place
 
-    def _placed(self, change: Change) -> Change:
+    def _placed(self, change: ObjectChange) -> ObjectChange:
         """The change, and whether it says something new."""
         if self._floor < 0:
             # A watch without a version begins with all there is, and does not say where that ends.

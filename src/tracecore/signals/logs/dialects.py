@@ -17,7 +17,7 @@ from tracecore.signals.stamps import Stamp
 DOCKER_PIECE = 16 * 1024
 
 
-class Line(msgspec.Struct, gc=False):
+class UnwrappedLine(msgspec.Struct, gc=False):
     """A line without its wrapping.
 
     Args:
@@ -44,7 +44,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 #: Takes a raw line without its terminator.
-Dialect: TypeAlias = Callable[[bytes], Line]
+Dialect: TypeAlias = Callable[[bytes], UnwrappedLine]
 
 #: Python's own expressions replace much faster.
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[@-Z\\^_])")
@@ -98,8 +98,8 @@ def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str,
     ranks = containers or {}
     wrapped = WRAPPINGS.get(wrapping)
 
-    def unwrap(raw: bytes) -> Line:
-        line = Line(clean(raw))
+    def unwrap(raw: bytes) -> UnwrappedLine:
+        line = UnwrappedLine(clean(raw))
         if line.text[:1] == b"{" and TRACEBACK in line.text:
             _unfold(line)
         if wrapped is not None and (match := wrapped.match(line.text)):
@@ -111,7 +111,7 @@ def plain(wrapping: str = "", single_node: bool = True, containers: Mapping[str,
     return unwrap
 
 
-def _unfold(line: Line) -> None:
+def _unfold(line: UnwrappedLine) -> None:
     """A traceback that a logger put into a field of a line of JSON stands after the line without that field."""
     try:
         entry = msgspec.json.decode(line.text.decode("utf-8", "replace"))
@@ -131,7 +131,7 @@ def _unfold(line: Line) -> None:
                 return
 
 
-def _name(line: Line, match: re2._Match, wrapping: str) -> None:
+def _name(line: UnwrappedLine, match: re2._Match, wrapping: str) -> None:
     """Takes a wrapping off; it names who wrote the line."""
     name, *more = [group.decode("ascii", "replace") for group in match.groups()]
     line.lane = match.group().rstrip()
@@ -144,7 +144,7 @@ def _name(line: Line, match: re2._Match, wrapping: str) -> None:
         line.attributes = {"k8s.pod.name": name, "k8s.container.name": more[0]}
 
 
-def strip_prefixes(line: Line, single_node: bool) -> None:
+def strip_prefixes(line: UnwrappedLine, single_node: bool) -> None:
     """Takes launchers' prefixes off the text, and times that are not the program's; they name the rank and the lane."""
     for _ in range(3):
         text = line.text
@@ -201,10 +201,10 @@ def announced(line: bytes) -> int | None:
 def container(single_node: bool = True) -> Dialect:
     """Lines as CRI runtimes (containerd, CRI-O) and Docker's json-file driver store them."""
 
-    def unwrap(raw: bytes) -> Line:
+    def unwrap(raw: bytes) -> UnwrappedLine:
         line = docker(raw) if raw[:1] == b"{" else cri(raw)
         if line is None:
-            line = Line(clean(raw))
+            line = UnwrappedLine(clean(raw))
         elif not line.partial:
             line.text = clean(line.text)
             if line.text[:1] == b"{" and TRACEBACK in line.text:
@@ -215,7 +215,7 @@ def container(single_node: bool = True) -> Dialect:
     return unwrap
 
 
-def cri(raw: bytes) -> Line | None:
+def cri(raw: bytes) -> UnwrappedLine | None:
     """`2026-11-15T01:37:04.123456789Z stdout F text`; tags may be colon-separated, only the first matters."""
     begin = raw.find(b" ")
     end = raw.find(b" ", begin + 8) if raw[begin : begin + 8] in _CRI_STREAMS else -1
@@ -232,7 +232,7 @@ def cri(raw: bytes) -> Line | None:
     if stamp is not None and stamp.missing:
         stamp = None
     attributes: Attributes = {"log.iostream": name.decode(), "logtag": tag.decode("utf-8", "replace")}
-    return Line(text, name, stamp, partial=tag.split(b":", 1)[0] == b"P", attributes=attributes)
+    return UnwrappedLine(text, name, stamp, partial=tag.split(b":", 1)[0] == b"P", attributes=attributes)
 
 
 class _Docker(msgspec.Struct):
@@ -244,7 +244,7 @@ class _Docker(msgspec.Struct):
 _docker = msgspec.json.Decoder(_Docker)
 
 
-def docker(raw: bytes) -> Line | None:
+def docker(raw: bytes) -> UnwrappedLine | None:
     """`{"log":"text\\n","stream":"stdout","time":"…"}`."""
     try:
         entry = _docker.decode(raw)
@@ -257,4 +257,4 @@ def docker(raw: bytes) -> Line | None:
     partial = len(text) >= DOCKER_PIECE and not text.endswith(b"\n")
     stamp = stamps.find(entry.time.encode())
     name = entry.stream.encode()
-    return Line(text.rstrip(b"\r\n"), name, stamp, partial=partial, attributes={"log.iostream": entry.stream})
+    return UnwrappedLine(text.rstrip(b"\r\n"), name, stamp, partial=partial, attributes={"log.iostream": entry.stream})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracecore.signals.logs.dialects import Line
+from tracecore.signals.logs.dialects import UnwrappedLine
 from tracecore.signals.logs.multiline import Shape
 
 #: A record's text, in bytes; of a longer one the beginning and the end are kept.
@@ -19,7 +19,9 @@ class OpenRecord:
         "program", "rank", "shape", "size", "stamp", "tail", "tail_size", "wanted",
     )  # fmt: skip
 
-    def __init__(self, first: Line, offset: int, line: int, end: int, shape: Shape | None, wanted: bool) -> None:
+    def __init__(
+        self, first: UnwrappedLine, offset: int, line: int, end: int, shape: Shape | None, wanted: bool
+    ) -> None:
         self.lines = [first.text]
         self.size = len(first.text)
         self.tail: list[bytes] = []

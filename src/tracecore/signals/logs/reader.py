@@ -14,10 +14,10 @@ import re2
 from tracecore.signals import stamps
 from tracecore.signals.logs import dialects
 from tracecore.signals.logs.blocks import BLOCK, LINE_END, LOOK_BACK, MAX_LINE, Block, blocks, newlines
-from tracecore.signals.logs.dialects import Dialect, Line
+from tracecore.signals.logs.dialects import Dialect, UnwrappedLine
 from tracecore.signals.logs.multiline import MAY_CONTINUE, Boxed, Message, Shape, Table, Take, Traceback, opens, unboxed
 from tracecore.signals.logs.open_record import MAX_BODY, OpenRecord
-from tracecore.signals.logs.selector import FAILED_GROUP, Picked, Report, Selector, reports
+from tracecore.signals.logs.selector import FAILED_GROUP, LoneLine, Picked, Selector, reports
 from tracecore.signals.record import Attributes, LogSignal, Resource, Source
 from tracecore.signals.stamps import Stamp
 from tracecore.signals.stream import Clock, Counters, Stream
@@ -26,6 +26,8 @@ from tracecore.signals.stream import Clock, Counters, Stream
 MAX_FOREIGN = 400
 #: Bytes of the line above a traceback that are looked at.
 ABOVE = 1024
+#: Bytes above a line without a time that are looked at first.
+NEAR = 1024
 #: After so many looks in vain a stream is taken to have no times.
 MAX_LOOKS = 64
 
@@ -115,7 +117,7 @@ class _Assembly:
         position, index, count = 0, 0, 0 if picked is None else len(picked)
         counted_to, line = 0, block.line
         known = lines = None
-        reports: deque[Report] = deque()
+        reports: deque[LoneLine] = deque()
         if isinstance(picked, Picked):
             known, lines = picked.newlines, picked.lines
             reports.extend(picked.reports)
@@ -170,7 +172,7 @@ class _Assembly:
             return False
         return MAY_CONTINUE.search(raw) is None
 
-    def reported(self, reports: Iterable[Report]) -> Iterator[LogSignal]:
+    def reported(self, reports: Iterable[LoneLine]) -> Iterator[LogSignal]:
         """Lines that stand alone, those a selector kept back from blocks before among them."""
         for report in reports:
             line = self._dialect(report.raw)
@@ -270,7 +272,7 @@ class _Assembly:
         else:
             self._open[line.lane] = opened
 
-    def _left(self, line: Line) -> None:
+    def _left(self, line: UnwrappedLine) -> None:
         """PyTorch's last word at the end of a process that raised is nearer to its traceback than the line above it."""
         stamp = line.stamp or stamps.find(line.text)
         whose = self._stream.resource.get("gen_ai.training.rank") if line.rank is None else line.rank
@@ -280,7 +282,7 @@ class _Assembly:
             if stamp is not None and inferred and rank == whose and isinstance(record.shape, Traceback):
                 record.stamp = Stamp(stamp.resolve(self._clock.latest if self._time is None else self._time))
 
-    def _marked(self, line: Line, *, inferred: bool) -> Attributes:
+    def _marked(self, line: UnwrappedLine, *, inferred: bool) -> Attributes:
         """The attributes of a line's record: its own, and what the reader knows of it."""
         attributes: Attributes = dict(line.attributes or {})
         if self._attempt != self._first_attempt:
@@ -291,7 +293,7 @@ class _Assembly:
             attributes["gen_ai.training.rank"] = line.rank
         return attributes
 
-    def _count_attempts(self, line: Line, shape: Shape | None) -> None:
+    def _count_attempts(self, line: UnwrappedLine, shape: Shape | None) -> None:
         """After torchrun has said that its workers failed, it sums up; what workers say then is the next attempt."""
         if FAILED_GROUP in line.text and b"local_rank:" in line.text:
             self._failed = True
@@ -301,7 +303,9 @@ class _Assembly:
             self._failed = False
             self._attempt += 1
 
-    def _join(self, line: Line, offset: int, number: int, end: int) -> tuple[Line, int, int, bool] | None:
+    def _join(
+        self, line: UnwrappedLine, offset: int, number: int, end: int
+    ) -> tuple[UnwrappedLine, int, int, bool] | None:
         """Puts the pieces of a line together that the container runtime had cut; None while more are to come."""
         name = line.attributes.get("log.iostream") if line.attributes else None
         key = name.encode() if isinstance(name, str) else b""
@@ -317,7 +321,9 @@ class _Assembly:
         if line.partial and pending.size < MAX_LINE:
             return None
         del self._pieces[key]
-        whole = Line(dialects.clean(b"".join(pending.lines)), key, pending.stamp, attributes=pending.attributes)
+        whole = UnwrappedLine(
+            dialects.clean(b"".join(pending.lines)), key, pending.stamp, attributes=pending.attributes
+        )
         dialects.strip_prefixes(whole, self._stream.single_node)
         return whole, pending.offset, pending.line, True
 
@@ -353,13 +359,15 @@ class _Assembly:
         above = data[max(0, position - reach) : position]
         if len(above) < reach:
             above = self._tail[len(self._tail) - min(reach - len(above), len(self._tail)) :] + above
-        if not self._stream.format.startswith(("cri", "docker")) and not _STARTS.search(above):
-            return None
-        lines = above.replace(b"\r", b"\n").split(b"\n")
-        for raw in reversed(lines[1:] if reach == LOOK_BACK else lines):
-            if raw:
-                line = self._dialect(raw)
-                stamp = line.stamp or stamps.find(line.text)
+        stamped = self._stream.format.startswith(("cri", "docker"))
+        # The nearest lines first: most often one of them has a time.
+        for part in (above[-NEAR:], above) if len(above) > NEAR else (above,):
+            if not stamped and not _STARTS.search(part):
+                continue
+            lines = part.replace(b"\r", b"\n").split(b"\n")
+            for raw in reversed(lines[1:] if len(part) in (NEAR, LOOK_BACK) else lines):
+                line = self._dialect(raw) if raw else None
+                stamp = None if line is None else line.stamp or stamps.find(line.text)
                 if stamp is not None:
                     return stamp
         return None

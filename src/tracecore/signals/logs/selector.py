@@ -34,7 +34,7 @@ PARTIALS = (b" stdout P", b" stderr P")
 ALWAYS = (*OPENERS, FAILED_GROUP, *PARTIALS)
 
 
-class Report(NamedTuple):
+class LoneLine(NamedTuple):
     """A line that stands alone. It may stand for others of its kind that followed it.
 
     Args:
@@ -69,7 +69,7 @@ class Picked(list[int]):
         self,
         positions: Sequence[int],
         newlines: np.ndarray[tuple[int], np.dtype[np.int64]] | None,
-        reports: Sequence[Report] = (),
+        reports: Sequence[LoneLine] = (),
         lines: int | None = None,
     ) -> None:
         super().__init__(positions)
@@ -101,8 +101,8 @@ class Reporting(Protocol):
         """The same as for the block's bytes, with reports."""
         ...
 
-    def finish(self) -> Sequence[Report]:
-        """Those it still has, at the end of the stream."""
+    def finish(self) -> Sequence[LoneLine]:
+        """Return the lines it still holds, at the end of the stream."""
         ...
 
 

@@ -28,7 +28,7 @@ STALE: Final = 300 * SECOND
 AHEAD: Final = 300 * SECOND
 
 
-class Limits(msgspec.Struct, frozen=True):
+class BridgeLimits(msgspec.Struct, frozen=True):
     """
     Args:
         waiting: samples that wait for their turn.
@@ -82,10 +82,10 @@ def record(sample: Sample, event: str, attributes: Attributes, time: int | None 
 S = TypeVar("S")
 
 
-class Memory(Generic[S]):
+class BridgeMemory(Generic[S]):
     """State of a bridge for each of its series. When it is full, long silent series make room."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BridgeLimits) -> None:
         self._states: dict[Hashable, tuple[int, S]] = {}
         self._most = limits.series
         self.dropped = 0
@@ -120,12 +120,12 @@ class Bridges:
         names: GpuNames | None = None,
         *,
         lateness: int = LATENESS,
-        limits: Limits | None = None,
+        limits: BridgeLimits | None = None,
     ) -> None:
         self.bridges = tuple(bridges)
         self.names = GpuNames() if names is None else names
         self.lateness = lateness
-        self._limits = limits or Limits()
+        self._limits = limits or BridgeLimits()
         self._by_name: dict[str, list[Bridge]] = {}
         for bridge in bridges:
             for name in bridge.names:

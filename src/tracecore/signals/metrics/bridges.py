@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracecore.signals.metrics.bridge import LATENESS, Bridge, Bridges, Limits
+from tracecore.signals.metrics.bridge import LATENESS, Bridge, BridgeLimits, Bridges
 from tracecore.signals.metrics.conditions import ConditionBridge
 from tracecore.signals.metrics.memory import FramebufferBridge
 from tracecore.signals.metrics.names import GpuNames
@@ -30,7 +30,9 @@ BRIDGES: Final = (
 )
 
 
-def all_bridges(names: GpuNames | None = None, *, lateness: int = LATENESS, limits: Limits | None = None) -> Bridges:
+def all_bridges(
+    names: GpuNames | None = None, *, lateness: int = LATENESS, limits: BridgeLimits | None = None
+) -> Bridges:
     """Every bridge, behind one door."""
     made: list[Bridge] = [bridge(limits) for bridge in BRIDGES]
     return Bridges(made, names, lateness=lateness, limits=limits)

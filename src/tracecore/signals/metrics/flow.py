@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tracecore.signals.metrics.bridge import STALE, Limits, Memory
+from tracecore.signals.metrics.bridge import STALE, BridgeLimits, BridgeMemory
 from tracecore.signals.metrics.point import Sample, Series
 from tracecore.signals.stamps import SECOND
 
@@ -75,9 +75,9 @@ class Manner(msgspec.Struct):
 class FlowMemory:
     """The flows of many series, and how each name behaves on each node."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._last: Memory[tuple[float, int]] = Memory(limits)
-        self._manners: Memory[Manner] = Memory(limits)
+    def __init__(self, limits: BridgeLimits) -> None:
+        self._last: BridgeMemory[tuple[float, int]] = BridgeMemory(limits)
+        self._manners: BridgeMemory[Manner] = BridgeMemory(limits)
 
     @property
     def dropped(self) -> int:

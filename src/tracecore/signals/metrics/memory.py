@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracecore.signals.metrics.bridge import Limits, record
+from tracecore.signals.metrics.bridge import BridgeLimits, record
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import Attributes, LogSignal
 
@@ -22,7 +22,7 @@ class FramebufferBridge:
     )
     dropped: Final = 0
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
         self._looks: dict[tuple[str, str], dict[str, Sample]] = {}
 
     def observe(self, sample: Sample) -> Sequence[LogSignal]:

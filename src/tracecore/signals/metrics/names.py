@@ -24,7 +24,7 @@ class GpuNames:
         self.dropped = 0
 
     def learn(self, gpu: str, uuid: str | None = None, node: str | None = None, index: int | None = None) -> None:
-        """Somebody says that the GPU with this bus id has this UUID, or this index on this node."""
+        """Learn the UUID of the GPU with this bus id, or its index on this node."""
         if uuid:
             self._put(self._by_uuid, uuid, gpu)
         if index is not None and node is not None:

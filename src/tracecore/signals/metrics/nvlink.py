@@ -7,7 +7,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Final, NamedTuple, TypeAlias
 
-from tracecore.signals.metrics.bridge import Limits, Memory, record
+from tracecore.signals.metrics.bridge import BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.flow import Flow, FlowMemory
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import Attributes, LogSignal
@@ -48,10 +48,10 @@ class NvlinkBridge:
 
     names: Final = frozenset({"hw.gpu.nvlink.io", "hw.gpu.utilization"})
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        limits = limits or Limits()
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        limits = limits or BridgeLimits()
         self._flows = FlowMemory(limits)
-        self._low: Memory[tuple[int, int]] = Memory(limits)
+        self._low: BridgeMemory[tuple[int, int]] = BridgeMemory(limits)
         self._new: list[tuple[Sample, Flow]] = []
         self._busy: set[_Unit] = set()
 

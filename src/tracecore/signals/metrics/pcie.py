@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from tracecore.signals.metrics.bridge import STALE, Limits, Memory, record
+from tracecore.signals.metrics.bridge import STALE, BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.flow import Flow, FlowMemory
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import LogSignal
@@ -51,10 +51,10 @@ class PcieBridge:
 
     names: Final = frozenset({"hw.gpu.io", "hw.gpu.utilization"})
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        limits = limits or Limits()
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        limits = limits or BridgeLimits()
         self._flows = FlowMemory(limits)
-        self._ports: Memory[_Port] = Memory(limits)
+        self._ports: BridgeMemory[_Port] = BridgeMemory(limits)
         self._new: list[tuple[Sample, Flow]] = []
         self._idle: set[tuple[str, str]] = set()
 

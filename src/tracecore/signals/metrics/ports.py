@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tracecore.signals.metrics.bridge import STALE, Limits, Memory, record
+from tracecore.signals.metrics.bridge import STALE, BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.metrics.rises import CounterMemory, Rise
 from tracecore.signals.record import Attributes, LogSignal, Source
@@ -51,9 +51,9 @@ class PortBridge:
 
     names: Final = frozenset({"hw.network.ib.port.state", "hw.errors"})
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        limits = limits or Limits()
-        self._ports: Memory[_Port] = Memory(limits)
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        limits = limits or BridgeLimits()
+        self._ports: BridgeMemory[_Port] = BridgeMemory(limits)
         self._counters = CounterMemory(limits)
         self._states: dict[tuple[str, str], Sample] = {}
         self._downs: dict[tuple[str, str], tuple[Rise, Sample]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from tracecore.signals.metrics.bridge import Limits, Memory, record
+from tracecore.signals.metrics.bridge import BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import Attributes, LogSignal
 from tracecore.signals.stamps import SECOND
@@ -47,8 +47,8 @@ class CounterMemory:
     started said nothing for a moment.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self._counts: Memory[Count] = Memory(limits)
+    def __init__(self, limits: BridgeLimits) -> None:
+        self._counts: BridgeMemory[Count] = BridgeMemory(limits)
 
     @property
     def dropped(self) -> int:
@@ -84,10 +84,10 @@ class EccBridge:
 
     names: Final = frozenset({"hw.errors"})
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        limits = limits or Limits()
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        limits = limits or BridgeLimits()
         self._counters = CounterMemory(limits)
-        self._totals: Memory[bool] = Memory(limits)
+        self._totals: BridgeMemory[bool] = BridgeMemory(limits)
         self._rises: dict[tuple[str, ...], dict[str, tuple[Rise, Sample]]] = {}
 
     @property
@@ -146,8 +146,8 @@ class SdcBridge:
 
     names: Final = frozenset({"hw.gpu.sdc"})
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._counters = CounterMemory(limits or Limits())
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        self._counters = CounterMemory(limits or BridgeLimits())
 
     @property
     def dropped(self) -> int:

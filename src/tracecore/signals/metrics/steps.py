@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracecore.signals.metrics.bridge import Limits, Memory, record
+from tracecore.signals.metrics.bridge import BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import Attributes, LogSignal
 
@@ -26,8 +26,8 @@ class StepBridge:
         }
     )  # fmt: skip
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._steps: Memory[float] = Memory(limits or Limits())
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        self._steps: BridgeMemory[float] = BridgeMemory(limits or BridgeLimits())
         self._looks: dict[tuple[str, ...], dict[str, Sample]] = {}
 
     @property

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from tracecore.signals.metrics.bridge import STALE, Limits, Memory, record
+from tracecore.signals.metrics.bridge import STALE, BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import Attributes, LogSignal
 from tracecore.signals.stamps import SECOND
@@ -54,9 +54,9 @@ class ThrottleBridge:
         }
     )  # fmt: skip
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
         #: Value and time; and what it was before it fell to nothing, while it stands there.
-        self._counters: Memory[tuple[float, int, float]] = Memory(limits or Limits())
+        self._counters: BridgeMemory[tuple[float, int, float]] = BridgeMemory(limits or BridgeLimits())
         self._looks: dict[tuple[str, str], _Look] = {}
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tracecore.signals.metrics.bridge import Limits, Memory, record
+from tracecore.signals.metrics.bridge import BridgeLimits, BridgeMemory, record
 from tracecore.signals.metrics.point import Sample
 from tracecore.signals.record import LogSignal
 
@@ -22,8 +22,8 @@ class XidGaugeBridge:
 
     names: Final = frozenset({"hw.gpu.xid.last"})
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self._shown: Memory[int] = Memory(limits or Limits())
+    def __init__(self, limits: BridgeLimits | None = None) -> None:
+        self._shown: BridgeMemory[int] = BridgeMemory(limits or BridgeLimits())
 
     @property
     def dropped(self) -> int:

@@ -19,7 +19,7 @@ TOGETHER: Final = 20 * MILLISECOND
 HEARTBEAT: Final = SECOND
 
 
-class Clock:
+class LookClock:
     """Says when to look next, and which instant it is for the engine.
 
     Args:

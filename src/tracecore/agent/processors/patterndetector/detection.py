@@ -24,7 +24,7 @@ from tracecore.agent.component import Setting
 from tracecore.agent.options import MILLISECOND, SECOND
 from tracecore.agent.processors.hints import Hints
 from tracecore.agent.processors.numbers import Numbers
-from tracecore.agent.processors.patterndetector.clock import AHEAD, Clock
+from tracecore.agent.processors.patterndetector.clock import AHEAD, LookClock
 from tracecore.agent.processors.patterndetector.grouping import Groups, Summary
 from tracecore.agent.processors.patterndetector.lines import by_layer, layer_of_resource
 from tracecore.agent.processors.patterndetector.options import Options
@@ -32,7 +32,7 @@ from tracecore.agent.processors.patterndetector.pulse import Pulse, own_names
 from tracecore.agent.processors.patterndetector.records import FROM_AHEAD, Records
 from tracecore.agent.processors.patterndetector.senders import REFUSED, TOO_MANY, TOO_MANY_JOBS, Senders
 from tracecore.agent.processors.patterndetector.stalls import Stalls
-from tracecore.agent.processors.patterndetector.state import Kept, Told, verdict_told
+from tracecore.agent.processors.patterndetector.state import DeliveredVerdict, Kept, verdict_told
 from tracecore.agent.processors.patterndetector.verdicts import is_told
 from tracecore.engine.emission import Emission
 from tracecore.engine.engine import Engine, EngineLimits
@@ -71,7 +71,7 @@ class Detection:
         options: of the processor.
         setting: of the first of the processors that share this.
         owns: as in `LiveIncidents`, where other processes detect other jobs.
-        behind: as in `Clock`.
+        behind: as in `LookClock`.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Detection:
     ) -> None:
         self.lock = threading.Lock()
         self._options = options
-        self._clock = Clock(options.evaluation_interval, behind)
+        self._clock = LookClock(options.evaluation_interval, behind)
         self._meter = setting.meter
         settings: dict[str, Mapping[str, Any]] = {name: values or {} for name, values in options.patterns.items()}
         patterns = catalogue(settings)
@@ -123,7 +123,7 @@ class Detection:
         self._kept: Kept | None = None
         self._horizon = options.lateness + 2 * max((pattern.horizon for pattern in patterns), default=0)
         #: Verdicts that were delivered before a restart.
-        self._before: dict[str, Told] = {}
+        self._before: dict[str, DeliveredVerdict] = {}
 
     def claim(self) -> bool:
         """Whether whoever asks is the first to: that one tells what is found."""
@@ -278,7 +278,7 @@ class Detection:
     # -- the clock -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Nothing more comes: what waits for more lines is whole."""
+        """Finish the blocks that wait for more lines, at the end of the stream."""
         self._records.finish()
 
     def collected(self, now: int, *, last: bool = False) -> tuple[list[Fact], tuple[Ack, ...]]:

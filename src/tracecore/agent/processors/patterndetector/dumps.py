@@ -72,13 +72,13 @@ class DumpFacts:
             attributes: `log.file.path` names the file.
             data: as the recorder wrote it.
         """
-        from tracecore.signals.flight_recorder.pickled import DumpError, Limits
+        from tracecore.signals.flight_recorder.pickled import DumpError, DumpLimits
         from tracecore.signals.flight_recorder.reading import read_dump
 
         path = attributes.get("log.file.path")
         path = path if isinstance(path, str) else "flight_recorder"
         try:
-            dump = read_dump(data, path, Limits(file_bytes=MAX_BYTES))
+            dump = read_dump(data, path, DumpLimits(file_bytes=MAX_BYTES))
         except DumpError as error:
             self._drop(f"dump_{error.reason}", 1)
             log.warning("the dump %s cannot be read: %s", path, error)

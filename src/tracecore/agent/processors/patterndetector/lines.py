@@ -23,7 +23,7 @@ FEW: Final = 32
 _Key = tuple[Any, ...]
 
 
-class Lines:
+class RecipeLines:
     """The recipes of a layer, and which lines they can do something with."""
 
     def __init__(self, layer: str) -> None:
@@ -63,7 +63,7 @@ class Lines:
 
 
 def _chosen(select: Selector, numbers: Sequence[int], records: Sequence[Any]) -> set[int] | None:
-    """Those of these records that a selector picks; None for all."""
+    """Return the records that a selector picks; None for all."""
     bodies = [body.encode("utf-8", "replace") if type(body := records[n].get("body")) is str else b"" for n in numbers]
     found = select(b"\n".join(bodies) + b"\n")
     if found is None:

@@ -14,8 +14,8 @@ import xxhash
 from tracecore.agent.options import MILLISECOND, SECOND
 from tracecore.agent.processors.blocks import Blocks
 from tracecore.agent.processors.hints import Hints
-from tracecore.agent.processors.patterndetector.clock import AHEAD, Clock
-from tracecore.agent.processors.patterndetector.lines import Lines, layer_of_signal
+from tracecore.agent.processors.patterndetector.clock import AHEAD, LookClock
+from tracecore.agent.processors.patterndetector.lines import RecipeLines, layer_of_signal
 from tracecore.agent.processors.patterndetector.options import Options
 from tracecore.agent.telemetry import Meter
 from tracecore.facts.fold import Fold
@@ -49,7 +49,7 @@ class Records:
         hints: warns about records that cannot be read as evidence.
     """
 
-    def __init__(self, options: Options, clock: Clock, hints: Hints, meter: Meter) -> None:
+    def __init__(self, options: Options, clock: LookClock, hints: Hints, meter: Meter) -> None:
         self.fold = Fold()
         self.quotes = Quotes()
         self.blocks = Blocks(options.block_timeout or REMOTE)
@@ -67,7 +67,7 @@ class Records:
         self._meter = meter
         self._quiet = 0
         #: Recipes take a moment to compile: those of the usual layers are ready before the first record.
-        self._lines = {layer: Lines(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
+        self._lines = {layer: RecipeLines(layer) for layer in ("stdout", "kernel")} if options.recipes else {}
         self._live = Live()
         self._dull: OrderedDict[tuple[object, ...], None] = OrderedDict()
         #: How far the clocks of streams are ahead of ours, where that is far.
@@ -82,7 +82,7 @@ class Records:
         self._stamp_all(self.blocks.expire(now))
 
     def finish(self) -> None:
-        """Nothing more comes: what waits for more lines is whole."""
+        """Finish the blocks that wait for more lines, at the end of the stream."""
         self._stamp_all(self.blocks.finish())
 
     def _stamp_all(self, signals: Iterable[LogSignal]) -> None:
@@ -106,7 +106,7 @@ class Records:
         picked: set[int] | None = None
         if self._recipes:
             if layer not in self._lines:
-                self._lines[layer] = Lines(layer)
+                self._lines[layer] = RecipeLines(layer)
             picked = self._lines[layer].picked(streams, records, selected=selected)
         for number, record in enumerate(self.present(records, streams, now)):
             self._clock.see(record.get("time_unix_nano") or record.get("observed_time_unix_nano") or 0, now)
@@ -185,7 +185,7 @@ class Records:
                 fruitful |= self._state(signal)
                 continue
             if "kubernetes" not in self._lines:
-                self._lines["kubernetes"] = Lines("kubernetes")
+                self._lines["kubernetes"] = RecipeLines("kubernetes")
             fruitful |= self._stamp("kubernetes", signal)
         if like is not None and told and not fruitful:
             self._dull[like] = None

@@ -65,7 +65,7 @@ class Portion(msgspec.Struct, frozen=True, array_like=True):
     facts: list[bytes]
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
+class DeliveredVerdict(msgspec.Struct, frozen=True, array_like=True):
     """A verdict that was delivered: its revision, what it said, and when."""
 
     revision: int
@@ -80,21 +80,21 @@ class Restored(msgspec.Struct):
     clock: int = 0
     count: int = 0
     known: dict[int, int] = {}
-    told: dict[str, Told] = {}
+    told: dict[str, DeliveredVerdict] = {}
     incidents: list[Memory] = []
     #: Facts, verdicts and incidents that could not be understood.
     lost: int = 0
 
 
 _portions = msgspec.msgpack.Decoder(Portion)
-_tolds = msgspec.msgpack.Decoder(Told)
+_tolds = msgspec.msgpack.Decoder(DeliveredVerdict)
 _memories = msgspec.msgpack.Decoder(Memory)
 
 
-def verdict_told(emission: Emission) -> tuple[str, Told]:
+def verdict_told(emission: Emission) -> tuple[str, DeliveredVerdict]:
     """Return the part of a delivered verdict that is kept, by its id."""
     said = [emission.status, emission.verdict.headline(), emission.verdict.attributes()]
-    return emission.id, Told(emission.revision, _digest(said), emission.at)
+    return emission.id, DeliveredVerdict(emission.revision, _digest(said), emission.at)
 
 
 def _digest(said: object) -> bytes:
@@ -238,11 +238,11 @@ class Kept:
         changes[key] = value
         portions.add(key, max((fact.end for fact in facts), default=clock), len(value))
 
-    def tell(self, delivered: Iterable[tuple[str, Told]], incidents: Iterable[Memory] = ()) -> None:
+    def tell(self, delivered: Iterable[tuple[str, DeliveredVerdict]], incidents: Iterable[Memory] = ()) -> None:
         """Note what was delivered. Any thread may say so."""
         changes: dict[str, bytes | None] = {}
         newest = 0
-        written: list[tuple[str, Told | Memory]] = [(_TOLD + id, told) for id, told in delivered]
+        written: list[tuple[str, DeliveredVerdict | Memory]] = [(_TOLD + id, told) for id, told in delivered]
         written += [(_INCIDENT + memory.id, memory) for memory in incidents]
         for key, held in written:
             changes[key] = msgspec.msgpack.encode(held)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 import time
@@ -17,8 +16,6 @@ from tracecore.agent.options import SECOND, Duration, Interval
 from tracecore.agent.receivers.gpu import infiniband
 from tracecore.agent.receivers.gpu.measurement import Value, payload
 from tracecore.agent.receivers.gpu.nvml import Nvml, NvmlError
-
-log = logging.getLogger("tracecore.agent.gpu")
 
 Use = Literal["auto", "required", "none"]
 #: Seconds before a driver that is not there is looked for again.
@@ -121,12 +118,7 @@ class Gpu:
             wrong = f"there is no InfiniBand port in {self._path}"
         elif not anything:
             wrong = f"there is neither a GPU nor an InfiniBand port to ask: {self._missing or 'no GPU'}"
-        meter = self._setting.meter
-        if not wrong:
-            if meter.recover():
-                log.info("%s: works again", self._setting.id)
-        elif meter.degrade(wrong):
-            log.warning("%s: %s", self._setting.id, wrong)
+        self._setting.report(wrong)
 
 
 FACTORY = Factory(

@@ -1,4 +1,4 @@
-"""Discovery of targets: written down, or pods that the Kubernetes API knows."""
+"""Discovery of targets: its interface, and those that are written down. `kubernetes` finds pods."""
 
 from __future__ import annotations
 

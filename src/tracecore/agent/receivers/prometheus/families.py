@@ -136,7 +136,7 @@ def discernible(host: str) -> bool:
     return not address.is_loopback and not address.is_unspecified
 
 
-class Group:
+class HistogramParts:
     """A histogram or summary: the parts that come line by line."""
 
     __slots__ = (
@@ -209,7 +209,7 @@ class Group:
         return made
 
     def mark(self, time: int) -> dict[str, Any]:
-        """That it is no more."""
+        """Return a point that marks the end of the series."""
         made: dict[str, Any] = {"attributes": dict(self.attributes), "time_unix_nano": time, "flags": 1}
         bounds = [bound for bound, _ in self.parts if bound != math.inf]
         if self.kind == "summary":
@@ -232,7 +232,7 @@ class Family:
         self.metadata = metadata
         self.place = place
         self.points: list[dict[str, Any]] = []
-        self.groups: list[Group] = []
+        self.groups: list[HistogramParts] = []
         self.scrape = 0
 
     @property

@@ -113,12 +113,7 @@ class Prometheus:
                 wrong = f"none of {len(states)} targets answers; the first: {states[0]}"
             elif None in states:
                 return
-        meter = self._setting.meter
-        if not wrong:
-            if meter.recover():
-                log.info("%s: works again", self._setting.id)
-        elif meter.degrade(wrong):
-            log.warning("%s: %s", self._setting.id, wrong)
+        self._setting.report(wrong)
 
     def _end(self, scrapers: list[Scraper]) -> None:
         for scraper in scrapers:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from tracecore.agent.receivers.prometheus.families import Family, Group, Metadata, Place, named
+from tracecore.agent.receivers.prometheus.families import Family, HistogramParts, Metadata, Place, named
 from tracecore.signals.metrics.exposition import Exemplar, ExpositionError, about, amount, number, written
 
 #: Samples of one answer, where a configuration does not say less.
@@ -26,7 +26,7 @@ _SUFFIXES: Final = {"_sum": _SUM, "_count": _COUNT, "_created": _CREATED}
 Labels: TypeAlias = dict[str, str]
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ScrapeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of a scrape; 0 for no limit but that of the format.
 
     Args:
@@ -65,7 +65,7 @@ class Entry:
         self.role = role
         self.family: Family = family  # type: ignore[assignment]
         self.attributes: Labels = {}
-        self.group: Group | None = None
+        self.group: HistogramParts | None = None
         self.bound = 0.0
         self.counts = False
         self.created = 0
@@ -117,7 +117,7 @@ class SeriesMemory:
         honor_timestamps: bool = True,
         track_timed: bool = False,
         trim: bool = False,
-        limits: Limits | None = None,
+        limits: ScrapeLimits | None = None,
     ) -> None:
         self._labels = labels
         self._external = dict(external or {})
@@ -127,12 +127,12 @@ class SeriesMemory:
         self._honor_timestamps = honor_timestamps
         self._track_timed = track_timed
         self._trim = trim
-        self._limits = limits or Limits()
+        self._limits = limits or ScrapeLimits()
         self._known: dict[str, Entry] = {}
         self._metadata: dict[str, Metadata] = {}
         self._comments: dict[str, str] = {}
         self._families: dict[tuple[Any, ...], Family] = {}
-        self._groups: dict[tuple[Any, ...], Group] = {}
+        self._groups: dict[tuple[Any, ...], HistogramParts] = {}
         self._numbers: dict[tuple[Any, ...], Entry] = {}
         self._live: list[Entry] = []
         #: Lines that the answer at hand is the first to have.
@@ -410,7 +410,7 @@ class SeriesMemory:
             whose = (family, *sorted(entry.attributes.items()))
             group = self._groups.get(whose)
             if group is None:
-                group = self._groups[whose] = Group(entry.attributes, family.kind)
+                group = self._groups[whose] = HistogramParts(entry.attributes, family.kind)
             entry.group = group
         elif family.kind == "sum" and suffix == "_created" and name == f"{metadata.name}_created":
             entry.role = _CREATED

@@ -17,7 +17,7 @@ from tracecore.agent.receivers.prometheus.families import Family, Metadata, Plac
 from tracecore.agent.receivers.prometheus.fetching import Answer, Fetcher, ScrapeError, target_url
 from tracecore.agent.receivers.prometheus.options import ScrapeConfig
 from tracecore.agent.receivers.prometheus.relabel import rules
-from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, Limits, SeriesMemory, Tally, payload
+from tracecore.agent.receivers.prometheus.series import MOST_SAMPLES, ScrapeLimits, SeriesMemory, Tally, payload
 from tracecore.agent.telemetry import Meter
 from tracecore.durations import parse_duration
 from tracecore.signals.metrics.exposition import ExpositionError
@@ -152,7 +152,7 @@ class Scraper:
         self._clock = clock
         self._extra = extra
         self._places: dict[tuple[Any, ...], Place] = {}
-        self._limits = Limits(
+        self._limits = ScrapeLimits(
             samples=min(config.sample_limit or MOST_SAMPLES, MOST_SAMPLES),
             labels=config.label_limit,
             name=config.label_name_length_limit,

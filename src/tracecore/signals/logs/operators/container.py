@@ -11,7 +11,7 @@ from tracecore.signals.logs.operators.base import FAILURES, Failures
 from tracecore.signals.logs.operators.entry import MAX_TIME, Entry, Field, OperatorError
 from tracecore.signals.logs.operators.options import Options
 from tracecore.signals.logs.operators.parsers import Parser, json_object
-from tracecore.signals.logs.operators.recombine import Joiner
+from tracecore.signals.logs.operators.recombine import Joiner, Joining
 from tracecore.signals.record import Attributes
 
 FORMATS: Final = ("", "auto", "docker", "crio", "containerd")
@@ -60,7 +60,7 @@ def runtime_time(text: str) -> int | None:
     return (seconds * 1_000_000_000 + int((fraction or "0")[:9].ljust(9, "0"))) & MAX_TIME
 
 
-class Container(Parser):
+class Container(Joining, Parser):
     """`container`: unwraps lines, joins those that the runtime cut, and takes the pod's identity from the path."""
 
     def __init__(self, options: Options, failures: Failures) -> None:
@@ -156,12 +156,3 @@ class Container(Parser):
         if pod is None:
             raise OperatorError("log.file.path is not the path of a container's log (…/namespace_pod_uid/name/0.log)")
         return pod
-
-    def due(self, now: int) -> None:
-        self._joiner.due(now)
-
-    def drain(self, now: int) -> None:
-        self._joiner.drain(now)
-
-    def held(self, source: object) -> int | None:
-        return self._joiner.held(source)

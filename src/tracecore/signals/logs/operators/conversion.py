@@ -63,7 +63,7 @@ def converter(config: FileLogConfig, failures: Failures, selector: Selector | Se
     )
     every = Every(config, chain, selector)
     if plain and not chain.operators:
-        return Lines(config, selector)
+        return PlainLines(config, selector)
     if plain and isinstance(first := chain.operators[0] if chain.operators else None, Container):
         rest = chain.operators[1:]
         if first.plain and first.condition is None and first.output is None and all(map(_uniform, rest)):
@@ -80,7 +80,7 @@ def _uniform(operator: Operator) -> bool:
     )
 
 
-class Lines:
+class PlainLines:
     """No operators: lines as they are."""
 
     def __init__(self, config: FileLogConfig, selector: Selector | Selectors | None) -> None:

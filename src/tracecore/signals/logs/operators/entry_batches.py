@@ -1,4 +1,4 @@
-"""Any operators: an entry for each line, and batches of entries."""
+"""Batches of entries for configured operators: one entry for each line of a file."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def joined(parts: Sequence[LogBatch]) -> LogBatch:
 
 
 class Every:
-    """Any configuration: an entry for each line, through all operators."""
+    """A conversion for any configuration: each line becomes an entry and passes all operators."""
 
     def __init__(self, config: FileLogConfig, chain: Chain, selector: Selector | Selectors | None) -> None:
         self._config = config

@@ -121,7 +121,22 @@ class Joiner:
         done.append(held.base)
 
 
-class Recombine(Operator):
+class Joining(Operator):
+    """An operator whose joiner holds entries back."""
+
+    _joiner: Joiner
+
+    def due(self, now: int) -> None:
+        self._joiner.due(now)
+
+    def drain(self, now: int) -> None:
+        self._joiner.drain(now)
+
+    def held(self, source: object) -> int | None:
+        return self._joiner.held(source)
+
+
+class Recombine(Joining):
     """`recombine`: joins entries by an expression that is true for the first, or the last, of them."""
 
     def __init__(self, options: Options, failures: Failures) -> None:
@@ -158,15 +173,6 @@ class Recombine(Operator):
             except FAILURES as error:
                 self.failed(entry, done, error)
         self.write(done, now)
-
-    def due(self, now: int) -> None:
-        self._joiner.due(now)
-
-    def drain(self, now: int) -> None:
-        self._joiner.drain(now)
-
-    def held(self, source: object) -> int | None:
-        return self._joiner.held(source)
 
 
 def _identified(field: Field | None) -> Callable[[Entry], Any]:

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from tracecore.signals.logs.tail import checkpoint
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.checkpoint import Store
-from tracecore.signals.logs.tail.counters import Counters
-from tracecore.signals.logs.tail.known import Known
+from tracecore.signals.logs.tail.counters import TailCounters
+from tracecore.signals.logs.tail.known import KnownFiles
 from tracecore.signals.logs.tail.watched import Watched
 from tracecore.signals.storage.journal import StorageError
 
@@ -36,7 +36,9 @@ class Arrivals:
         report: told in words.
     """
 
-    def __init__(self, store: Store | None, known: Known, counters: Counters, report: Callable[[str], Any]) -> None:
+    def __init__(
+        self, store: Store | None, known: KnownFiles, counters: TailCounters, report: Callable[[str], Any]
+    ) -> None:
         self._store = store
         self._known = known
         self._counters = counters

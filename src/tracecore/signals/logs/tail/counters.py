@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Counters(msgspec.Struct):
+class TailCounters(msgspec.Struct):
     """Counters of what was read, and of what went wrong."""
 
     bytes_read: int = 0

@@ -25,8 +25,8 @@ from tracecore.signals.logs.tail.arrivals import Arrivals, Receipt
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.checkpoint import Store
 from tracecore.signals.logs.tail.config import MILLISECOND, SECOND, FileLogConfig
-from tracecore.signals.logs.tail.counters import Counters
-from tracecore.signals.logs.tail.known import Known
+from tracecore.signals.logs.tail.counters import TailCounters
+from tracecore.signals.logs.tail.known import KnownFiles
 from tracecore.signals.logs.tail.places import Places
 from tracecore.signals.logs.tail.reading import READ, SCANNED, Reading
 from tracecore.signals.logs.tail.watched import Watched, delete
@@ -75,13 +75,13 @@ class FileLog:
         confirmed: bool = False,
         selector: Selector | Selectors | None = None,
     ) -> None:
-        self.counters = Counters()
+        self.counters = TailCounters()
         self._config = config
         self._clock = clock
         self._report = report
         self._confirmed = confirmed
         self._keeps = store is not None
-        self._known = Known(config.fingerprint_size)
+        self._known = KnownFiles(config.fingerprint_size)
         self._arrivals = Arrivals(store, self._known, self.counters, report)
         loaded = self._arrivals.load()
         self._watches = Watches() if config.inotify else None
@@ -207,7 +207,7 @@ class FileLog:
         self._arrivals.commit()
 
     def only_here(self, batches: Iterable[LogBatch]) -> list[LogBatch]:
-        """Those of some batches that cannot be read again after this process, because their file is gone."""
+        """Return the batches that cannot be read again after this process, because their file is gone."""
         self._next_look = 0
         self._look(self._clock())
         return [batch for batch in batches if not self._keeps or any(not file.placed for file, _ in batch.notes)]

@@ -14,7 +14,7 @@ COMPARED: Final = 1 << 20
 _CHUNK: Final = 1 << 16
 
 
-class Known:
+class KnownFiles:
     """Files by fingerprint.
 
     Args:

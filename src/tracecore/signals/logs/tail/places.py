@@ -17,9 +17,9 @@ from typing import Any, Final
 from tracecore.signals.logs.tail import fingerprint
 from tracecore.signals.logs.tail.arrivals import Arrivals
 from tracecore.signals.logs.tail.config import SECOND, FileLogConfig
-from tracecore.signals.logs.tail.counters import Counters
+from tracecore.signals.logs.tail.counters import TailCounters
 from tracecore.signals.logs.tail.globs import Finder
-from tracecore.signals.logs.tail.known import Known, differ
+from tracecore.signals.logs.tail.known import KnownFiles, differ
 from tracecore.signals.logs.tail.links import trusted
 from tracecore.signals.logs.tail.ordering import arranged
 from tracecore.signals.logs.tail.schedule import SAFETY, LookSchedule, Place
@@ -53,9 +53,9 @@ class Places:
     def __init__(
         self,
         config: FileLogConfig,
-        known: Known,
+        known: KnownFiles,
         arrivals: Arrivals,
-        counters: Counters,
+        counters: TailCounters,
         clock: Callable[[], int],
         report: Callable[[str], Any],
         loaded: list[Watched],

@@ -11,7 +11,7 @@ from tracecore.signals.logs.tail import fingerprint
 from tracecore.signals.logs.tail.arrivals import Arrivals
 from tracecore.signals.logs.tail.batch import LogBatch
 from tracecore.signals.logs.tail.config import FileLogConfig
-from tracecore.signals.logs.tail.counters import Counters
+from tracecore.signals.logs.tail.counters import TailCounters
 from tracecore.signals.logs.tail.splitting import splitter
 from tracecore.signals.logs.tail.watched import Watched
 
@@ -40,7 +40,7 @@ class Reading:
         config: FileLogConfig,
         converter: Converter,
         arrivals: Arrivals,
-        counters: Counters,
+        counters: TailCounters,
         report: Callable[[str], Any],
         piece: int = READ,
     ) -> None:

@@ -96,7 +96,7 @@ def pieces(tokens: list[bytes], starts: list[int], most: int) -> tuple[list[byte
 
 
 def whole(data: bytes, most: int) -> tuple[list[bytes], list[int]]:
-    """Everything there is, in pieces of the most there may be."""
+    """Return the whole text, in pieces of at most the largest size."""
     places = list(range(0, len(data), most))
     return [data[at : at + most] for at in places], [*places, len(data)]
 

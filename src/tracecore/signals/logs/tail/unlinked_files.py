@@ -53,7 +53,7 @@ class UnlinkedFiles:
             held.pop(file.ident, None)
 
     def growing(self, now: int) -> list[Watched]:
-        """Those that are open and in which something is left to read."""
+        """Return the open files in which something is left to read."""
         found = []
         for file in list(self._open.values()):
             if file.fd is None:
@@ -85,7 +85,7 @@ class UnlinkedFiles:
         }
 
     def gone(self) -> list[Watched]:
-        """Those to forget: nobody can find them again, or they are too many."""
+        """Return the files to forget: they cannot be found again, or are too many."""
         old: list[Watched] = []
         for file in self._brief.values():
             if file.fd is None and not file.outstanding:

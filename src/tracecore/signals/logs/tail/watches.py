@@ -169,7 +169,7 @@ class Watches:
         return path in self._steps
 
     def forget(self, path: str) -> None:
-        """Nobody asks for this file any more."""
+        """Stop watching this file."""
         for step in self._steps.pop(path, ()):
             paths = self._led[step]
             paths.discard(path)

@@ -1,0 +1,98 @@
+"""A second look at a bundle in which no pattern found a cause.
+
+A log that has ended says more than the same lines of a live one: its last complaint was not overcome, gradients that
+are not finite stayed so, and a single rank whose watchdog gave up is all that was kept of a hang. Only an offline
+diagnosis knows that nothing follows, so only it looks so.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from tracecore.actions.last_words import complaint
+from tracecore.facts.nccl import WatchdogReport
+from tracecore.facts.process import LAST_WORDS, ExceptionRaised
+from tracecore.facts.projection import project
+from tracecore.facts.training import NonFinite, Progress, RunFinished
+from tracecore.incidents.excerpt import end_of
+from tracecore.signals.logs.reader import dialect
+from tracecore.signals.record import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.patterns.contract import Pattern
+    from tracecore.signals.bundle.discovery import Bundle
+    from tracecore.signals.record import Attributes, LogSignal
+    from tracecore.signals.stream import Stream
+
+#: Settings of patterns that need less where nothing follows.
+SETTINGS: Final[dict[str, dict[str, int]]] = {"nccl_hang": {"min_ranks": 1}, "training_divergence": {"gradients": 2}}
+#: Facts for which they matter.
+_MORE: Final = (WatchdogReport, NonFinite)
+#: Logs whose end is looked at, and bytes of each.
+STREAMS: Final = 64
+TAIL: Final = 64 << 10
+
+
+def again(patterns: Sequence[Pattern[Any]]) -> list[Pattern[Any]]:
+    """Return the patterns with the settings of a second look."""
+    return [
+        type(pattern)(msgspec.structs.replace(pattern.config, **settings))
+        if (settings := SETTINGS.get(pattern.name)) is not None
+        else pattern
+        for pattern in patterns
+    ]
+
+
+def is_worth_it(facts: Sequence[Fact], said: Sequence[Fact]) -> bool:
+    """Return whether a second look may find more.
+
+    Args:
+        said: the last words of logs.
+    """
+    return bool(said) or any(isinstance(fact, _MORE) for fact in facts)
+
+
+def last_words(bundle: Bundle, facts: Sequence[Fact]) -> list[Fact]:
+    """Return the complaint with which each log of a worker ends, where it made no step after it.
+
+    Args:
+        facts: of the bundle, for the times and steps of each log.
+    """
+    own = [stream for stream in bundle.streams if stream.layer == "stdout" and stream.size][:STREAMS]
+    known: dict[str, list[Fact]] = {}
+    for fact in facts:
+        known.setdefault(fact.source.path, []).append(fact)
+    found: list[Fact] = []
+    for stream in own:
+        found += _complaint(stream, known.get(stream.path, []), bundle)
+    return found
+
+
+def _complaint(stream: Stream, facts: Sequence[Fact], bundle: Bundle) -> list[Fact]:
+    data, begin, number = end_of(stream, TAIL)
+    said = complaint(data)
+    if said is None:
+        return []
+    offset = begin + said.offset
+    if any(isinstance(fact, Progress | RunFinished) and fact.source.offset > offset for fact in facts):
+        return []
+    timed = [fact for fact in facts if not fact.approximate]
+    time = max((fact.end for fact in timed or facts), default=bundle.clock.latest)
+    line = data[said.offset : said.offset + said.length].split(b"\n")[0]
+    rank = said.rank if said.rank is not None else dialect(stream)(line).rank
+    stamped: Attributes = {"exception.type": LAST_WORDS, "exception.message": said.text}
+    if rank is not None:
+        stamped["gen_ai.training.rank"] = rank
+    if not timed:
+        stamped["tracecore.time.inferred"] = True
+    record: LogSignal = {
+        "resource": {"attributes": stream.resource},
+        "log": {"body": said.text, "attributes": stamped, "time_unix_nano": time},
+        "source": Source(stream.path, offset, number + said.line - 1, said.length),
+    }
+    return [fact for fact in project(record, redact=bundle.redact) if isinstance(fact, ExceptionRaised)]

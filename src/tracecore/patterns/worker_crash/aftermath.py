@@ -1,0 +1,207 @@
+"""The aftermath of a failure: its process went on, or other evidence says that it ended badly."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeVar
+
+from tracecore.facts.process import CudaError, ExceptionRaised, ExitStatus, LauncherFailure
+from tracecore.facts.training import Progress
+from tracecore.patterns.timeline import Others, Timeline, grouped, in_order
+from tracecore.patterns.worker_crash.process_facts import LOOKED_AT, NOBODY, place_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracecore.facts.fact import Fact
+    from tracecore.facts.nccl import WatchdogReport
+    from tracecore.facts.process import FatalSignal
+    from tracecore.patterns.contract import Window
+    from tracecore.patterns.worker_crash.process_facts import ProcessFacts
+
+    F = TypeVar("F", bound=Fact)
+
+_time = attrgetter("time")
+_rank = attrgetter("rank")
+_pid = attrgetter("pid")
+_attempt = attrgetter("attempt")
+
+
+class Aftermath:
+    """The steps, exit statuses and launchers' reports of one window, for questions about a failure.
+
+    Args:
+        window: of one job.
+        facts: what is known of its processes.
+        memory: how far from a failure its explanation may be.
+        grace: how long after a stop was asked for a death is part of it.
+    """
+
+    def __init__(self, window: Window, facts: ProcessFacts, memory: int, grace: int) -> None:
+        self.memory = memory
+        self.grace = grace
+        self.facts = facts
+        self.statuses = window.of(ExitStatus)
+        self.launchers = window.of(LauncherFailure)
+        self.progress = window.of(Progress)
+
+    @cached_property
+    def _launches(self) -> Timeline[LauncherFailure]:
+        return Timeline(self.launchers)
+
+    @cached_property
+    def _unranked_reports(self) -> dict[int | None, list[LauncherFailure]]:
+        return grouped(self.facts.launched.get(None, ()), _pid)
+
+    @cached_property
+    def _ends_of_all(self) -> Others[ExitStatus]:
+        return Others(self.statuses, _rank)
+
+    @cached_property
+    def _attempts(self) -> dict[int, list[Progress]]:
+        return grouped([report for report in self.progress if report.step is not None], _attempt)
+
+    def near(self, other: Fact, fact: Fact) -> bool:
+        """Whether the one is close enough in time to bear on the other."""
+        time, begin, end = fact.time, other.time, other.last_time
+        return (begin if end is None else end) >= time - self.memory and begin <= time + self.memory
+
+    def _near(self, facts: Sequence[F], fact: Fact) -> Sequence[F]:
+        """Return the facts near in time, in order; of very many the first."""
+        if len(facts) <= LOOKED_AT:
+            return [other for other in facts if self.near(other, fact)]
+        place = bisect_left(facts, fact.time - self.memory, key=_time)
+        return [other for other in facts[place : place + LOOKED_AT] if self.near(other, fact)]
+
+    def rank(self, fact: Fact) -> int | None:
+        """Its rank, or that of whose exception it tells; where the line names only a process, that process's rank."""
+        if isinstance(fact, ExceptionRaised) and fact.origin is not None:
+            return fact.origin
+        if fact.rank is not None:
+            return fact.rank
+        if isinstance(fact, CudaError) and (word := self._last_word(fact)) is not None:
+            return word.rank
+        pid: int = getattr(fact, "pid", None) or -1
+        for known in self.facts.pids:
+            for other in self._near(known.get(pid, ()), fact):
+                return other.rank
+        return None
+
+    def _last_word(self, fact: CudaError) -> WatchdogReport | FatalSignal | None:
+        """Return the fact that says this error ended its process: a line of its watchdog, its folded stream, or the
+        line by which the GPU's own runtime aborts it."""
+        place = place_of(fact)
+        if words := self.facts.words.get(place):
+            return words[0]
+        path, rank = fact.source.path, fact.rank
+        reports = self.facts.word_paths.get(path, ()) if rank is None else self.facts.word_streams.get((path, rank), ())
+        last = bisect_right(reports, fact.end, key=_time) if reports else 0
+        for report in reports[max(0, last - LOOKED_AT) : last]:
+            if (fact.count > 1 or report.count > 1) and fact.time <= report.end and report.time <= fact.end:
+                return report
+        ends = self.facts.ends.get(place)
+        return ends[-1] if ends else None
+
+    def survived(self, fact: Fact) -> bool:
+        """The same process went on: its step advanced, it finished, or it exited with 0."""
+        for done in self.facts.done.get(fact.rank, ())[-LOOKED_AT:]:
+            # A rank that says in one file that it is complete did not die of an error in another file.
+            elsewhere = done.source.path != fact.source.path and (done.approximate or fact.approximate)
+            if (after(done, fact) or elsewhere) and self.near(done, fact):
+                return True
+        own = [status.exit_code for status in self._ends(fact) if not status.alive]
+        if own and not any(own) and not self.launched(fact):
+            return True
+        if fact.rank is None:
+            return self._others_went_on(fact)
+        steps = self.facts.steps.get(fact.rank, ())
+        place = bisect_left(steps, fact.time, key=_time)
+        return any(
+            step.attempt == fact.attempt and step.time <= fact.time + self.memory and after(step, fact)
+            for step in steps[place : place + LOOKED_AT]
+        )
+
+    def _others_went_on(self, fact: Fact) -> bool:
+        """Whether others in one stream went on. When one process is gone, they may report one more step at most."""
+        steps = self._attempts.get(fact.attempt, [])
+        # Steps grow: the last ones before the failure, and the last of those near it, are the furthest.
+        now = bisect_left(steps, fact.time, key=_time)
+        end = bisect_right(steps, fact.time + self.memory, key=_time)
+        before = after_it = -1
+        shown: set[int] = set()
+        around, furthest = slice(max(0, now - LOOKED_AT), now + LOOKED_AT), slice(max(now, end - LOOKED_AT), end)
+        for step in (*steps[around], *steps[furthest]):
+            if step.step is None or not self.near(step, fact):
+                continue
+            if after(step, fact):
+                after_it = max(after_it, step.step)
+                shown.add(step.step)
+            else:
+                before = max(before, step.step)
+        # A progress bar is drawn once more when its program ends.
+        return after_it > before + 1 if before >= 0 else len(shown) > 1
+
+    def confirmed(self, fact: Fact) -> Fact | None:
+        """Return other evidence that this very process ended badly: from its launcher, exit status or container."""
+        rank, pid = self.rank(fact), getattr(fact, "pid", None)
+        if rank is not None:
+            for report in self._near(self.facts.launched.get(rank, ()), fact):
+                if self._blames(report, fact):
+                    return report
+        for report in self._of_pid(pid, fact):
+            if self._blames(report, fact):
+                return report
+        for status in self._ends(fact):
+            if status is not fact and status.exit_code:
+                return status
+        for end in self._near(self.facts.pods.get(fact.pod, ()), fact) if fact.pod else ():
+            if end is not fact and end.exit_code:
+                return end
+        return None
+
+    def _of_pid(self, pid: int | None, fact: Fact) -> Sequence[LauncherFailure]:
+        """Reports near this that name no rank, and no other process."""
+        if pid is None:
+            return self._near(self.facts.launched.get(None, ()), fact)
+        own = [self._near(self._unranked_reports.get(name, ()), fact) for name in (None, pid)]
+        return in_order(*own)
+
+    def _blames(self, report: LauncherFailure, fact: Fact) -> bool:
+        """A launcher's report that may be about this failure: an end that was not requested, and not long before it."""
+        if report is fact or not report.exit_code or report.signal == "SIGTERM" or report.attempt != fact.attempt:
+            return False
+        return report.end >= fact.time - self.grace and self.near(report, fact)
+
+    def _ends(self, fact: Fact) -> Sequence[ExitStatus]:
+        """The exit statuses of the process that this fact is about."""
+        if fact.rank is None:
+            # One process, or one launcher for all of them.
+            return self._near(self.statuses, fact) if self.alone(fact) else []
+        known = self._near(self.facts.statuses.get(fact.rank, ()), fact)
+        if known:
+            # A single status beside a launcher is the launcher's own, whatever it is called.
+            return [] if self.launched(fact) and self.alone(fact) else known
+        unnamed = self._near(self.facts.statuses.get(None, ()), fact)
+        return unnamed if unnamed and self.alone(fact) else []
+
+    def launched(self, fact: Fact) -> bool:
+        """Whether a launcher speaks of a failure at that time."""
+        return self._launches.first(fact.time - self.memory, fact.time + self.memory) is not None
+
+    def alone(self, fact: Fact) -> bool:
+        """The exit statuses at hand are all of one process."""
+        span = fact.time - self.memory, fact.time + self.memory
+        one = self._ends_of_all.first(NOBODY, *span)
+        return one is None or self._ends_of_all.first(one.rank, *span) is None
+
+
+def after(later: Fact, earlier: Fact) -> bool:
+    """Whether one was said after the other: by its place within one stream, else by its time.
+
+    A process may write to two files, one of them without times: which of two such lines came first nobody knows.
+    """
+    if later.source.path == earlier.source.path and not later.source.ident:
+        return later.source.offset > earlier.source.offset
+    return later.time > earlier.time and not (later.approximate or earlier.approximate)

@@ -1,0 +1,161 @@
+"""Logs that have ended: the last complaint counts where no pattern knows it, and only there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracecore.actions.last_words import LINES, complaint
+from tracecore.diagnose.offline import diagnose
+from tracecore.incidents.diagnosis import Diagnosis
+from tracecore.patterns import catalogue
+
+STEPS = "".join(f"step {number} loss {3 - number / 100:.2f}\n" for number in range(8))
+WATCHDOG = (
+    "[rank{0}]:[E626 06:24:44.903881913 ProcessGroupNCCL.cpp:616] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=98, NumelOut=98, Timeout(ms)=600000) ran for 600020 "
+    "milliseconds before timing out.\n"
+)
+#: Complaints of programs in several languages, in words that no recipe has.
+COMPLAINTS = [
+    "HCCL demo error: In function initDevice(): synDeviceAcquire failed with synapse error: 20",
+    "thread 'main' panicked at src/loader.rs:88:14: shard index out of order",
+    "panic: runtime error: index out of range [3] with length 3",
+    'Exception in thread "main" java.lang.IllegalStateException: executor 7 is not registered',
+    "python: pack.c:12: pack_rows: Assertion `n % 8 == 0' failed.",
+    "Error: quantiser for layer 12 has no calibration data",
+    "2026-11-16 11:02:41 | CRITICAL | trainer - vocabulary does not fit the embedding: giving up",
+    "E1116 11:02:41.118 driver.go:88] cannot bind the allocation to a device",
+    "tool: symbol lookup error: libfoo.so: undefined symbol: bar",
+    "launcher: worker 3 exited with exit code 4",
+    'exec: "train": executable file not found in $PATH',
+    "403 Client Error. (Request ID: Root=1-6629a4c2)",
+]
+
+
+def answer(folder: Path, **files: str) -> Diagnosis:
+    for name, text in files.items():
+        (folder / f"{name}.log").write_text(text, encoding="utf-8")
+    return diagnose([folder])
+
+
+def root(said: Diagnosis) -> str | None:
+    first = said.incidents[0] if said.incidents else None
+    return first.root.verdict.pattern_name if first is not None and first.root is not None else None
+
+
+@pytest.mark.parametrize("line", COMPLAINTS)
+def test_a_log_that_ends_with_a_complaint_crashed(line: str, tmp_path: Path) -> None:
+    said = answer(tmp_path, train=f"{STEPS}{line}\n")
+    assert root(said) == "worker_crash"
+    incident = said.incidents[0]
+    assert incident.root is not None
+    assert incident.root.verdict.confidence == "partial"
+    assert line[:40] in incident.headline
+    assert incident.evidence[0].source.line == 9
+
+
+@pytest.mark.parametrize("line", COMPLAINTS)
+def test_steps_after_it_say_that_it_was_overcome(line: str, tmp_path: Path) -> None:
+    assert root(answer(tmp_path, train=f"step 0 loss 3.1\n{line}\n{STEPS}")) is None
+
+
+@pytest.mark.parametrize("line", COMPLAINTS)
+def test_lines_far_below_it_say_the_same(line: str, tmp_path: Path) -> None:
+    quiet = "".join(f"reading part {number} of the index\n" for number in range(LINES + 1))
+    assert root(answer(tmp_path, train=f"{STEPS}{line}\n{quiet}")) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "eval error: 0.0345",
+        "0 errors, 3 warnings, 0 failed",
+        "WARNING: failed to open the profile, using defaults",
+        "INFO error feedback is enabled",
+        "Error: could not reach the hub, retrying in 5 s",
+        "host:1:2 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
+        "(autoscaler +1m2s) Error: No available node types can fulfill resource request {'GPU': 8.0}",
+        "if error: raise ValueError(error)",
+    ],
+)
+def test_what_is_no_complaint(line: str, tmp_path: Path) -> None:
+    assert root(answer(tmp_path, train=f"{STEPS}{line}\n")) is None
+
+
+def test_a_run_that_ended_well_is_not_looked_at_again(tmp_path: Path) -> None:
+    (tmp_path / "exit_codes.json").write_text('{"0": 0}')
+    assert root(answer(tmp_path, rank0=f"{STEPS}{COMPLAINTS[0]}\n")) is None
+
+
+def test_an_exception_with_its_traceback_says_more(tmp_path: Path) -> None:
+    raised = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    main()\nKeyError: "lr"\n'
+    said = answer(tmp_path, train=f"{STEPS}{raised}{COMPLAINTS[0]}\n")
+    assert "KeyError" in said.incidents[0].headline
+
+
+def test_the_rank_of_a_labelled_line_is_named(tmp_path: Path) -> None:
+    text = "".join(f"[rank{rank}]: step 5 loss 2.0\n" for rank in range(4))
+    said = answer(tmp_path, train=f"{text}[rank2]: {COMPLAINTS[5]}\n")
+    assert root(said) == "worker_crash"
+    assert said.incidents[0].suspects.ranks == (2,)
+
+
+def test_one_rank_that_gave_up_is_a_hang_without_a_culprit(tmp_path: Path) -> None:
+    said = answer(tmp_path, train=WATCHDOG.format(1))
+    assert root(said) == "nccl_hang"
+    assert said.incidents[0].suspects.ranks == ()
+    assert "whom it waits for" in said.incidents[0].headline
+
+
+def test_gradients_that_stay_not_finite_at_the_end_diverged(tmp_path: Path) -> None:
+    row = "{{'loss': {0}, 'grad_norm': {1}, 'learning_rate': 1e-05, 'epoch': 0.{2}}}\n"
+    good = "".join(row.format(1.2, 0.8, number) for number in range(1, 6))
+    bad = "".join(row.format(1.1, "nan", number) for number in range(6, 9))
+    assert root(answer(tmp_path, train=good + bad)) == "training_divergence"
+    assert root(answer(tmp_path, train=good + bad + good)) is None
+
+
+def test_the_complaint_of_a_text() -> None:
+    found = complaint(f"{STEPS}{COMPLAINTS[0]}\n".encode())
+    assert found is not None
+    assert (found.line, found.offset, found.length) == (9, len(STEPS), len(COMPLAINTS[0]))
+    assert complaint(b"") is None
+
+
+def test_settings_of_the_second_look_belong_to_patterns() -> None:
+    from tracecore.diagnose.second_look import SETTINGS, again
+
+    changed = {pattern.name: pattern.config for pattern in again(catalogue())}
+    for name, settings in SETTINGS.items():
+        assert {key: getattr(changed[name], key) for key in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "State:          Terminated\n  Reason:       OOMKilled\n  Exit Code:    137\nReady:          False\n",
+            "host_oom",
+        ),
+        ("    Last State: Terminated\n      Reason: OOMKilled\n      Exit Code: 137\n    Ready: True\n", "host_oom"),
+        ("Status:   Failed\nReason:   Evicted\nMessage:  The node was low on resource: memory.\n", "pod_evicted"),
+        ("The node was low on resource: ephemeral-storage.\nKilling container with id docker://x\n", "pod_evicted"),
+        ("State:      Running\n  Started:  Mon, 13 Nov 2023 03:50:57 +0100\nReady:  True\n", None),
+    ],
+)
+def test_a_piece_of_a_described_pod(text: str, expected: str | None, tmp_path: Path) -> None:
+    (tmp_path / "pod.txt").write_text(text)
+    assert root(diagnose([tmp_path])) == expected
+
+
+def test_a_kernel_log_without_host_names(tmp_path: Path) -> None:
+    line = "Mar 21 21:42:01 kernel: NVRM: GPU0 _kgspRpcRecvPoll: GSP RM heartbeat timed out\n"
+    (tmp_path / "dmesg.txt").write_text(f"Mar 21 21:41:58 kernel: nvidia 0000:05:00.0: Enabling HDA controller\n{line}")
+    assert root(diagnose([tmp_path])) == "gpu_fault"
+
+
+def test_an_abort_without_a_rank_after_a_watchdog_is_no_crash_of_its_own(tmp_path: Path) -> None:
+    said = answer(tmp_path, train=f"{WATCHDOG.format(4)}Fatal Python error: Aborted\n\nThread 0x00007eff6f28b740:\n")
+    assert root(said) == "nccl_hang"

@@ -1,0 +1,72 @@
+"""Windows, limits and defaults as they were agreed: `numbers.json` names every number that detection depends on.
+
+A window that doubles changes verdicts that no recorded incident may show. To change a number on purpose, run this file
+as a program and commit the difference.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+import tracecore
+
+AGREED = Path(__file__).parent / "numbers.json"
+FOLDERS = ("actions", "engine", "incidents", "patterns")
+CONSTANT = re.compile(r"^([A-Z_][A-Z0-9_, ]*)(?:: [^=\n]+)? = ", re.MULTILINE)
+
+
+def modules(folder: str) -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages([f"{tracecore.__path__[0]}/{folder}"], f"tracecore.{folder}."):
+        yield importlib.import_module(found.name)
+
+
+def is_numeric(value: object) -> bool:
+    """Whether this is a number, or holds at least one and nothing but plain values."""
+    if isinstance(value, tuple | list):
+        return any(map(is_numeric, value)) and all(
+            isinstance(part, int | float | str) or is_numeric(part) for part in value
+        )
+    if isinstance(value, dict):
+        return is_numeric([*value.values()]) and all(isinstance(key, str) for key in value)
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def numbers(module: ModuleType) -> dict[str, Any]:
+    """Return the constants that a module defines and the defaults of its classes."""
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    names = {name for line in CONSTANT.findall(source) for name in line.split(", ")}
+    found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    for name, kind in vars(module).items():
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == module.__name__:
+            defaults = kind.__struct_defaults__
+            fields = kind.__struct_fields__[len(kind.__struct_fields__) - len(defaults) :]
+            found |= {f"{name}.{field}": value for field, value in zip(fields, defaults, strict=True)}
+    return json.loads(json.dumps({name: value for name, value in sorted(found.items()) if is_numeric(value)}))
+
+
+def found_numbers(folder: str) -> dict[str, dict[str, Any]]:
+    return {module.__name__: found for module in modules(folder) if (found := numbers(module))}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_numbers_are_those_that_were_agreed(folder: str) -> None:
+    """Compare numbers that are in both; new ones count once they are written down."""
+    agreed, found = json.loads(AGREED.read_text(encoding="utf-8"))[folder], found_numbers(folder)
+    both = [(name, one) for name in sorted(agreed) for one in agreed[name] if one in found.get(name, {})]
+    assert {key: found[key[0]][key[1]] for key in both} == {key: agreed[key[0]][key[1]] for key in both}
+
+
+if __name__ == "__main__":
+    AGREED.write_text(
+        json.dumps({folder: found_numbers(folder) for folder in FOLDERS}, indent=1) + "\n", encoding="utf-8"
+    )
