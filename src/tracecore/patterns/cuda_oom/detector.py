@@ -227,7 +227,7 @@ class CudaOomPattern(Pattern[Config]):
 
 
 class Memory:
-    """What was sampled of a GPU's memory, asked about failures in order of time."""
+    """Samples of a GPU's memory in a window, asked about failures in order of time."""
 
     __slots__ = ("_frees", "_nodes", "_totals")
 
