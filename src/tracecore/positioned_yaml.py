@@ -70,24 +70,39 @@ class At:
         """A complaint about this place."""
         return _error(self.path, self._node.line + 1, self._node.column + 1, problem)
 
-    def mapping(self, known: Collection[str] | None = None, *, needs: Collection[str] = ()) -> dict[str, At]:
-        """Its entries by name; a name that is not known, given twice or missing is an error."""
+    def mapping(
+        self,
+        known: Collection[str] | None = None,
+        *,
+        needs: Collection[str] = (),
+        mistakes: list[FileError] | None = None,
+    ) -> dict[str, At]:
+        """Its entries by name; a name that is not known, given twice or missing is an error.
+
+        Args:
+            mistakes: takes errors about single names, so that the others can still be read.
+        """
         if self._node.id != "mapping":
             raise self.error("expected a mapping")
         found: dict[str, At] = {}
+        wrong: list[FileError] = []
         items = self._node.items
         for key, value in zip(items[::2], items[1::2], strict=True):
             name = key.text
             here = At(key, self.path)
             if name in found:
-                raise here.error(f"{name!r} is given twice")
+                wrong.append(here.error(f"{name!r} is given twice"))
             if known is not None and name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"one of {', '.join(known)}"
-                raise here.error(f"no such key {name!r}; {hint}")
+                wrong.append(here.error(f"no such key {name!r}; {hint}"))
+                continue
             found[name] = At(value, self.path)
-        if missing := [name for name in needs if name not in found]:
-            raise self.error(f"{missing[0]!r} is missing")
+        wrong += [self.error(f"{name!r} is missing") for name in needs if name not in found]
+        if wrong and mistakes is None:
+            raise wrong[0]
+        if mistakes is not None:
+            mistakes += wrong
         return found
 
     def items(self) -> list[At]:
@@ -149,9 +164,9 @@ class At:
         """A regular expression that RE2 takes, which makes it linear in the text."""
         value = self.text()
         try:
-            re2.compile(value)
-        except re2.error as error:
-            raise self.error(f"not a regular expression: {error}") from None
+            check_regex(value)
+        except ValueError as error:
+            raise self.error(str(error)) from None
         return value
 
     def duration(self, parse: Callable[[str], float]) -> float:
@@ -162,6 +177,23 @@ class At:
             return parse(str(value))
         except ValueError as error:
             raise self.error(str(error)) from None
+
+
+def check_regex(text: str) -> None:
+    """Refuse a regular expression that RE2 does not take.
+
+    Raises:
+        ValueError: with the reason.
+    """
+    options = re2.Options()
+    # RE2 would write to standard error as well.
+    options.log_errors = False
+    try:
+        re2.compile(text, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else error
+        reason = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else reason
+        raise ValueError(f"not a regular expression: {reason}") from None
 
 
 def load(path: Path) -> At:

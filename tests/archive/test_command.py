@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,4 +122,72 @@ def test_errors_are_one_line(called: Any, tmp_path: Path) -> None:
         done = called(*words)
         assert done.exit_code in (1, 2), words
         assert "Traceback" not in done.stderr
-    assert "s3fs" in called("diagnose", "s3://bucket/x*", "--out", out).stderr
+    assert "pip install s3fs\n" in called("diagnose", "s3://bucket/x*", "--out", out).stderr
+
+
+def test_every_documented_column_can_be_asked_for(called: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    called("diagnose", str(tmp_path / "bundles" / NAMES[0]), "--out", str(out))
+    documented = (Path(__file__).resolve().parents[2] / "docs/archive.md").read_text()
+    tables = {name: re.search(rf"### `{name}`.*?\n\n(\|.*?)\n\n", documented, re.S) for name in ("bundles", "facts")}
+    columns = {
+        name: [column for row in table[1].splitlines()[2:] for column in re.findall(r"`(\w+)`", row.split("|")[1])]
+        for name, table in tables.items()
+        if table is not None
+    }
+    for view in ("incidents", "verdicts"):
+        told = re.search(rf"`{view}`: (.*?)\. ", documented, re.S)
+        assert told is not None
+        columns[view] = re.findall(r"`(\w+)`", re.sub(r"\(.*?\)", "", told[1]))
+    assert {"diagnosed_at", "streams"} < set(columns["bundles"])
+    assert {"first_seen", "last_seen", "document"} < set(columns["incidents"])
+    for view, names in columns.items():
+        for name in names:
+            for form in ("text", "json"):
+                asked = called("query", str(out), f"SELECT {name} FROM {view} LIMIT 1", "-o", form)
+                assert (asked.exit_code, asked.stderr) == (0, ""), (view, name)
+    recent = "SELECT count(*) AS n FROM bundles WHERE diagnosed_at > now() - INTERVAL 1 DAY"
+    assert json.loads(called("query", str(out), recent, "-o", "json").stdout) == [{"n": 1}]
+    zone = called("query", str(out), "SELECT now()")
+    assert "Traceback" not in zone.stderr
+
+
+def test_a_file_url_may_have_patterns(called: Any, tmp_path: Path) -> None:
+    done = called("diagnose", f"file://{tmp_path}/bundles/check*", "--out", str(tmp_path / "out"), "-o", "json")
+    assert done.exit_code == 0, done.stderr
+    assert json.loads(done.stdout)["bundles"] == 1
+    none = called("diagnose", f"file://{tmp_path}/bundles/nothing*", "--out", str(tmp_path / "out"))
+    assert none.exit_code == 2
+    odd = tmp_path / "bundles" / "check*"
+    shutil.copytree(INCIDENTS / NAMES[1], odd)
+    done = called("diagnose", f"file://{odd}", "--out", str(tmp_path / "other"), "-o", "json")
+    assert json.loads(done.stdout)["causes"] == {"nccl_hang": 1}, "a name with such a sign is itself"
+
+
+def test_broken_archives_are_named(called: Any, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.tar.gz"
+    with tarfile.open(whole, "w:gz") as tar:
+        tar.add(INCIDENTS / NAMES[0], "run")
+    data = whole.read_bytes()
+    (tmp_path / "cut.tar.gz").write_bytes(data[: len(data) * 2 // 3])
+    (tmp_path / "corrupt.tar.gz").write_bytes(data[:20] + bytes(range(256)) * 8)
+    words = (str(tmp_path / "cut.tar.gz"), "--out", str(tmp_path / "out"))
+    cut = called("diagnose", *words)
+    assert cut.exit_code == 0
+    assert f"  {tmp_path}/cut.tar.gz: unexpected end of data" in cut.stdout.split("1 read in part")[1]
+    for _ in range(2):
+        broken = called("diagnose", str(tmp_path / "corrupt.tar.gz"), *words)
+        assert broken.exit_code == 1
+        assert f"  {tmp_path}/corrupt.tar.gz: " in broken.stdout.split("1 without a diagnosis:")[1]
+    found = json.loads(called("diagnose", str(tmp_path / "corrupt.tar.gz"), *words, "-o", "json").stdout)
+    assert [one["bundle"] for one in found["nothing_read"]] == [str(tmp_path / "corrupt.tar.gz")]
+    document = next(r.document for r in Archive(tmp_path / "out").results() if r.bundle.endswith("cut.tar.gz"))
+    assert document is not None
+    assert any("cut.tar.gz was read in part" in note for note in document["notes"])
+
+
+def test_an_archive_without_a_bundle_says_so(called: Any, tmp_path: Path) -> None:
+    Archive.create(tmp_path / "out")
+    asked = called("query", str(tmp_path / "out"), "SELECT 1")
+    assert asked.exit_code == 1
+    assert "no bundle is finished yet; run `tracecore archive diagnose` again" in asked.stderr

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
+import subprocess
 import sys
 import tarfile
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tracecore.archive import running
 from tracecore.archive.bundles import fingerprint, listed
 from tracecore.archive.dataset import Archive, ArchiveError, Result
 from tracecore.archive.ray_workers import RayWorkers
@@ -164,7 +168,13 @@ def test_hostile_and_broken_bundles_end_nothing(tmp_path: Path, inline: Callable
     archive = Archive.create(tmp_path / "archive")
     summary = diagnose_all([*bundles, str(INCIDENTS / NAMES[0])], archive, inline())
     assert summary.done == 7
-    assert summary.nothing_read == 6
+    reasons = dict(summary.nothing_read)
+    assert sorted(map(os.path.basename, reasons)) == [
+        "cut.tar.gz", "empty", "links.tar", "pipe", "up.zip", "zeros.zip"
+    ]  # fmt: skip
+    assert reasons[str(bad / "empty")] == "it has no files"
+    assert reasons[str(bad / "links.tar")] == "rank0.log: a link or device in an archive"
+    assert reasons[str(bad / "pipe")].startswith("a pipe")
     assert summary.incidents == 1
     assert not any("root:" in str(document) for document in documents(archive).values())
 
@@ -276,3 +286,47 @@ def test_ray_that_is_not_there_is_said_at_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ArchiveError, match="pip install"):
         RayWorkers("local", TaskLimits())
+
+
+def test_results_are_kept_while_the_next_is_long_in_coming(
+    bundles: list[str], tmp_path: Path, inline: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill loses the results of the last seconds, however long the bundle that is being read takes."""
+    archive = Archive.create(tmp_path / "archive")
+    monkeypatch.setattr(running, "BATCH_S", 0.05)
+    kept: list[int] = []
+
+    class Slow(type(inline())):  # type: ignore[misc]
+        def finished(self) -> Any:
+            for number, found in enumerate(super().finished()):
+                if number == 3:
+                    deadline = time.monotonic() + 30
+                    while not archive.newest() and time.monotonic() < deadline:
+                        time.sleep(0.01)
+                    kept.append(len(archive.newest()))
+                yield found
+
+    summary = diagnose_all(bundles, archive, Slow(TaskLimits()))
+    assert 0 < kept[0] <= 3
+    assert (summary.done, len(documents(archive))) == (4, 4)
+
+
+def test_the_server_that_forks_does_not_hear_ctrl_c() -> None:
+    program = (
+        "import signal, time\n"
+        "from tracecore.archive.tasks import TaskLimits\n"
+        "from tracecore.archive.workers import LocalProcesses\n"
+        "from multiprocessing import forkserver\n"
+        "workers = LocalProcesses(1, TaskLimits())\n"
+        "print(forkserver._forkserver._forkserver_pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    command = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        assert command.stdout is not None
+        os.kill(int(command.stdout.readline()), signal.SIGINT)
+        time.sleep(0.5)
+    finally:
+        command.terminate()
+        _, told = command.communicate(timeout=30)
+    assert told == b""

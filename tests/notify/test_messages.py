@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from tracecore.notify.http import post
 from tracecore.notify.incidents import _telling
+from tracecore.notify.kinds import TryAgain
 from tracecore.notify.message import Message, ShownIncident
 from tracecore.notify.rendering import example, render
 from tracecore.notify.trial import trial
@@ -120,6 +122,14 @@ route: {{receiver: a, group_wait: 0s}}
     made.run(2)
     (mail,) = mailbox.mails
     assert mail.count(URL) == 1
+
+
+def test_a_receiver_that_does_not_answer_is_said_to(receiver: Receiver) -> None:
+    receiver.faults = ["hang"]
+    with pytest.raises(TryAgain, match=r"^127\.0\.0\.1 did not answer within 0\.1 s$"):
+        post(receiver.url, b"{}", timeout=0.1)
+    with pytest.raises(TryAgain, match=r"^127\.0\.0\.1 cannot be reached$"):
+        post("http://127.0.0.1:9", b"{}")
 
 
 def test_a_test_message_carries_the_present_time(world: Make, receiver: Receiver) -> None:

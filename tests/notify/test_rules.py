@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tracecore.cli.main import main
 from tracecore.notify.config import FileError, read
 from tracecore.notify.inhibition import InhibitRule, inhibitor
 from tracecore.notify.intervals import TimeInterval
@@ -18,6 +20,8 @@ from tracecore.notify.planning import Member, plan
 from tracecore.notify.rendering import BadTemplate, check
 from tracecore.notify.routes import SECOND, Route, matching
 from tracecore.store.people import BadMatcher
+from tracecore.store.people import check as check_silence
+from tracecore.store.records import Matcher
 
 RECEIVERS = "receivers: [{name: a}, {name: b}, {name: c}]\n"
 
@@ -168,7 +172,7 @@ def test_time_intervals(interval: TimeInterval, time: str, holds: bool) -> None:
         ("receivers: [{name: a, pagerduty_configs: [{}]}]\nroute: {receiver: a}\n", "(or routing_key_file) is missing"),
         (
             "receivers: [{name: a, webhook_configs: [{url_file: /nonexistent}]}]\nroute: {receiver: a}\n",
-            "cannot read it",
+            "cannot read /nonexistent: No such file or directory",
         ),
         (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ incidents[0].headline '}\n", "the template"),
         (RECEIVERS + "route: {receiver: a}\ntemplates: {title: '{{ ().__class__.__mro__ }}'}\n", "the template"),
@@ -183,6 +187,68 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, text: str, said: str
         config(tmp_path, text)
     assert said in str(caught.value)
     assert "notify.yaml:" in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = """\
+receivers:
+  - {name: a, slack_configs: [{channel: x}], pager_configs: []}
+  - {nme: b}
+route:
+  receiver: z
+  group_wait: soon
+  group_by: [job, jobb]
+  routes:
+    - {matchers: ['job=~"("', 'colour="red"'], mute_time_intervals: [night]}
+inhibit_rules: [{source_matchers: ['x']}]
+time_intervals:
+  - name: once
+    time_intervals: [{starts_at: "2026-12-02T00:00:00Z", ends_at: "2026-12-01T00:00:00Z"}]
+"""
+    with pytest.raises(FileError) as caught:
+        config(tmp_path, text)
+    told = [line.partition("notify.yaml:")[2] for line in str(caught.value).splitlines()]
+    assert [line.split(": ")[0] for line in told] == [
+        "2:31", "2:46", "3:5", "3:6", "5:13", "6:15", "7:19", "9:19", "9:31", "9:70", "10:17", "10:36", "13:67",
+    ]  # fmt: skip
+    assert "9:19: '(' is not a regular expression: missing ): (" in told
+    assert "13:67: ends_at is not after starts_at: this window never begins" in told
+    assert capfd.readouterr().err == "", "RE2 does not write by itself"
+
+
+def test_a_window_that_no_route_uses_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "notify.yaml"
+    windows = "time_intervals: [{name: night, time_intervals: [{weekdays: [sunday]}]}]\n"
+    path.write_text(RECEIVERS + "route: {receiver: a}\n" + windows)
+    assert main(["notify", "check", str(path)]) == 0
+    assert "The time interval 'night' is used by no route" in capsys.readouterr().err
+
+
+def test_the_example_of_the_docs_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "notifications.md").read_text()
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    text = re.sub(r"/run/secrets/\w+", str(secret), page.split("```yaml\n")[1].split("```")[0])
+    (tmp_path / "notify.yaml").write_text(text)
+    assert main(["notify", "check", str(tmp_path / "notify.yaml")]) == 0
+    assert capsys.readouterr().err == "", "no warning either"
+
+
+def test_routes_are_shown_with_the_labels_that_the_server_gives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "notify.yaml"
+    below = "{receiver: b, matchers: ['namespace=\"vision\"', 'severity=\"critical\"']}"
+    path.write_text(f"{RECEIVERS}route: {{receiver: a, routes: [{below}]}}\n")
+    assert main(["notify", "routes", "--config", str(path), "job=vision/llm"]) == 0
+    assert capsys.readouterr().out.startswith("b (route 0.0)")
+
+
+def test_silences_take_the_labels_of_routes() -> None:
+    for name in ("team", "namespace", "cluster", "severity"):
+        check_silence([Matcher(name=name, value="x")])
+    with pytest.raises(BadMatcher, match="is not one of"):
+        check_silence([Matcher(name="colour", value="x")])
 
 
 def test_templates_of_one_s_own() -> None:

@@ -22,7 +22,13 @@ def test_incidents_are_listed_shown_and_acted_upon(where: list[str], capsys: pyt
     id = incident()["id"]
     assert main(["incidents", "list", *where]) == 0
     assert "GPU 3 of gpu-node-17 fell off the bus" in capsys.readouterr().out
+    assert main(["incidents", "list", "--state", "acknowledged", *where]) == 0
+    assert capsys.readouterr().out == "no incidents\n"
     assert main(["incidents", "ack", id, *where]) == 0
+    assert main(["incidents", "list", "--state", "acknowledged", *where]) == 0
+    line = capsys.readouterr().out
+    assert f"  acknowledged  {id}  [llama-7b] GPU 3" in line
+    assert line.rstrip().endswith(incident()["headline"]), "a pipe gets the whole headline"
     assert main(["incidents", "note", id, "ticket 4711", *where]) == 0
     assert main(["incidents", "resolve", id, "--comment", "replaced", *where]) == 0
     assert "is resolved, acknowledged by local" in capsys.readouterr().err

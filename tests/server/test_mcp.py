@@ -120,10 +120,14 @@ def test_mistakes_are_answered_and_do_not_end_it(place: str) -> None:
                 ("diagnose_path", {"path": "/nonexistent"}, "does not exist"),
                 ("list_incidents", {"cursor": "junk"}, ""),
                 ("list_incidents", {"limit": 100_000}, "less than or equal to 100"),
+                ("list_incidents", {"nodes": "n1"}, "list_incidents has no argument 'nodes'; it has state, job, node"),
             ]:
                 result = await session.call_tool(name, arguments)
                 assert result.is_error, (name, arguments)
                 assert why in result.content[0].text
+                assert "pydantic" not in result.content[0].text
+            listed = said(await session.call_tool("list_incidents", {}))["incidents"]
+            assert listed[0]["first_seen"].endswith("Z"), "times as in the API"
 
     asyncio.run(talk())
 

@@ -177,12 +177,19 @@ def test_no_value_of_a_field_breaks_it(value: Any, field: str) -> None:
 
 def test_over_the_api(client: httpx.Client) -> None:
     answer = client.post("/api/v1/webhooks/nvsentinel", json=[cloud_event(), cloud_event(isHealthy=True)])
-    assert (answer.status_code, answer.json()) == (200, {"facts": 2, "skipped": {"healthy": 1}})
+    assert (answer.status_code, answer.json()) == (200, {"facts": 2, "new": 2, "known": 0, "skipped": {"healthy": 1}})
+    again = client.post("/api/v1/webhooks/nvsentinel", json=cloud_event())
+    assert again.json() == {"facts": 2, "new": 0, "known": 2, "skipped": {}}
     assert client.post("/api/v1/webhooks/nvsentinel", content=b"{").status_code == 400
     refused = client.post("/api/v1/webhooks/alertmanager", json={"alerts": 1})
     assert (refused.status_code, refused.json()["detail"]) == (
         422,
         "expected Alertmanager's webhook payload, with `alerts`",
+    )
+    other = client.post("/api/v1/webhooks/alertmanager", json=alert("KubeNodeNotReady") | {"version": "3"})
+    assert (other.status_code, other.json()["detail"]) == (
+        422,
+        "expected version 4 of Alertmanager's webhook payload, not '3'",
     )
     taken = client.post("/api/v1/webhooks/alertmanager", json=alert("KubeNodeNotReady"))
     assert taken.json()["facts"] == 1

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.kafka_brokers import Brokers
+from bench.kafka_brokers import Brokers, free_port
 
 from tracecore.agent.kafka.partitions import Groups
 from tracecore.incidents import wire
@@ -338,3 +341,46 @@ def test_the_store_away_pauses_reading_and_nothing_is_lost(
     admin.dispose()
     workers.wait(sender.flush())
     assert_same(workers.found(), alone(SOME[:12]))
+
+
+def test_a_worker_without_brokers_or_partitions_says_so(one_broker: Brokers, workers: Workers) -> None:
+    topic = one_broker.topic(name("away"), 1)
+    ports = [free_port(), free_port()]
+    for port in ports:
+        workers.start(one_broker, topic, metrics=f"127.0.0.1:{port}")
+
+    def until(wanted: list[str]) -> list[dict[str, Any]]:
+        deadline = time.monotonic() + 60
+        while True:
+            pages = [_ready(port) for port in ports]
+            if sorted(page["status"] for page in pages) == wanted:
+                return pages
+            assert time.monotonic() < deadline, (pages, workers.said())
+            time.sleep(0.2)
+
+    # One has the partition; the other has nothing to do and says so.
+    (idle,) = [page for page in until(["degraded", "ready"]) if page["degraded"]]
+    assert "none is assigned" in idle["degraded"]["partitions"]
+    (number,) = one_broker.numbers
+    one_broker.kill(number)
+    for page in until(["not ready", "not ready"]):
+        assert "no broker answers at" in page["degraded"]["brokers"]
+    time.sleep(5)
+    one_broker.begin(number)
+    one_broker.wait()
+    until(["degraded", "ready"])
+    for path in workers.folder.glob("*.log"):
+        lines = [line for line in path.read_text().splitlines() if "tracecore.kafka" in line or "broker" in line]
+        assert sum("no broker answers" in line for line in lines) == 1, lines
+        assert sum("answers again" in line for line in lines) == 1, lines
+        assert len(lines) <= 4, lines
+
+
+def _ready(port: int) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return json.load(answer)  # type: ignore[no-any-return]
+    except urllib.error.HTTPError as error:
+        return json.load(error)  # type: ignore[no-any-return]
+    except OSError:
+        return {"status": "not started", "degraded": {}}

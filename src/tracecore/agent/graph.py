@@ -303,10 +303,12 @@ class Intake:
 
     def _run(self) -> None:
         wait = BACK_OFF[0]
+        #: Seconds after which it works: longer than it took to fail, such as waiting for a lock that another agent has.
+        works_after = BACK_OFF[0]
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                timer = threading.Timer(BACK_OFF[0], self._up)
+                timer = threading.Timer(works_after, self._up)
                 timer.daemon = True
                 timer.start()
                 try:
@@ -320,7 +322,9 @@ class Intake:
                 # It is the receiver's own failure: the others go on, and it gets another chance.
                 reason = f"{type(error).__name__}: {error}"
                 log.debug("receiver %s", self.id, exc_info=True)
-            if time.monotonic() - began > BACK_OFF[1]:
+            ran = time.monotonic() - began
+            works_after = min(max(BACK_OFF[0], 2 * ran), BACK_OFF[1])
+            if ran > BACK_OFF[1]:
                 wait = BACK_OFF[0]
             self.meter.failures += 1
             self.meter.degrade(reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
@@ -29,17 +30,31 @@ def listed(paths: Sequence[str], *, each: bool = False) -> list[str]:
         remote.RemoteError: a URL cannot be read.
     """
     found: dict[str, None] = {}
-    for path in map(remote.local, paths):
+    for given in paths:
+        path = remote.local(given)
         if remote.is_url(path):
             found |= dict.fromkeys(remote.matching(path, entries=each))
-        elif not os.path.lexists(path):
-            raise FileNotFoundError(path)
-        elif each:
-            entries = sorted(entry.name for entry in os.scandir(path) if not entry.name.startswith("."))
-            found |= dict.fromkeys(_absolute(os.path.join(path, name)) for name in entries)
-        else:
-            found[_absolute(path)] = None
+            continue
+        for place in _places(given):
+            if not os.path.lexists(place):
+                raise FileNotFoundError(place)
+            if each:
+                entries = sorted(entry.name for entry in os.scandir(place) if not entry.name.startswith("."))
+                found |= dict.fromkeys(_absolute(os.path.join(place, name)) for name in entries)
+            else:
+                found[_absolute(place)] = None
     return list(found)
+
+
+def _places(given: str) -> list[str]:
+    """The paths that a path, or a `file://` URL with `*`, `?` or `[…]`, stands for.
+
+    A path is taken as it is: the shell has expanded its patterns.
+    """
+    path = remote.local(given)
+    if path == given or os.path.lexists(path):
+        return [path]
+    return sorted(glob.glob(path)) or [path]
 
 
 def _absolute(path: str) -> str:

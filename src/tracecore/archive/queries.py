@@ -7,10 +7,11 @@ from typing import Any
 
 from tracecore.archive.dataset import Archive, ArchiveError
 
-#: Views by name; `{bundles}` and `{facts}` are the files. docs/archive.md describes their columns.
+#: Views by name; `{bundles}` and `{facts}` are the files. docs/archive.md describes their columns. Times are UTC and
+#: have no zone, because Python's values with a zone need a package that DuckDB does not bring.
 VIEWS = {
     "bundles": """
-        SELECT * FROM read_parquet({bundles})
+        SELECT * REPLACE (CAST(diagnosed_at AS TIMESTAMP) AS diagnosed_at) FROM read_parquet({bundles})
         QUALIFY row_number() OVER (PARTITION BY bundle ORDER BY batch DESC) = 1""",
     "facts": """
         SELECT facts.* FROM read_parquet({facts}) AS facts SEMI JOIN bundles USING (bundle, batch)""",
@@ -21,8 +22,8 @@ VIEWS = {
           incident->>'$.job' AS job, CAST(incident->'$.suspects.ranks' AS BIGINT[]) AS ranks,
           CAST(incident->'$.suspects.nodes' AS VARCHAR[]) AS nodes,
           CAST(incident->'$.suspects.gpus' AS VARCHAR[]) AS gpus,
-          CAST(incident->>'$.first_seen' AS TIMESTAMPTZ) AS first_seen,
-          CAST(incident->>'$.last_seen' AS TIMESTAMPTZ) AS last_seen, incident AS document
+          CAST(CAST(incident->>'$.first_seen' AS TIMESTAMPTZ) AS TIMESTAMP) AS first_seen,
+          CAST(CAST(incident->>'$.last_seen' AS TIMESTAMPTZ) AS TIMESTAMP) AS last_seen, incident AS document
         FROM (SELECT bundle, batch, unnest(CAST(document->'$.incidents' AS JSON[])) AS incident
               FROM bundles WHERE document IS NOT NULL)""",
     "verdicts": """
@@ -45,7 +46,7 @@ def query(archive: Archive, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]
         raise ArchiveError("queries need DuckDB: pip install 'tracecore-diagnosis[archive]'") from None
     files = {table: archive.files(table) for table in ("bundles", "facts")}
     if not files["bundles"]:
-        raise ArchiveError(f"{archive.folder} is empty")
+        raise ArchiveError(f"{archive.folder}: no bundle is finished yet; run `tracecore archive diagnose` again")
     with duckdb.connect(":memory:") as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute("SET allowed_directories = [$folder]", {"folder": str(archive.folder.resolve())})
@@ -59,6 +60,8 @@ def query(archive: Archive, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]
             found = connection.execute(sql)
             return [column[0] for column in found.description or ()], found.fetchall()
         except duckdb.Error as error:
+            if "'pytz'" in str(error):
+                raise ArchiveError("a column is a time with a zone: CAST(… AS TIMESTAMP) gives it in UTC") from None
             raise ArchiveError(str(error)) from None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -32,12 +32,14 @@ from tracecore.archive.workers import Workers
 from tracecore.diagnose import facts as reading
 from tracecore.diagnose.offline import join, judge, survey
 from tracecore.facts.ordinals import Ordinals
+from tracecore.facts.wording import counted
+from tracecore.incidents.coverage import PART
 from tracecore.incidents.diagnosis import Diagnosis
 
 #: A batch is committed when it has so many bundles, or so many facts, or is so many seconds old.
-BATCH: Final = 256
+BATCH: Final = 64
 BATCH_FACTS: Final = 500_000
-BATCH_S: Final = 20.0
+BATCH_S: Final = 10.0
 
 
 class Summary(msgspec.Struct):
@@ -51,8 +53,9 @@ class Summary(msgspec.Struct):
         causes: incidents by the pattern that names their root.
         unexplained: incidents without a root.
         healthy: bundles without an incident.
-        nothing_read: bundles in which no file could be read.
-        errors: (bundle, reason), of those that have no diagnosis.
+        nothing_read: (bundle, reason), of those in which no file could be read.
+        read_in_part: (bundle, reason), of those with a file or archive that could not be read to its end.
+        errors: (bundle, reason), of those whose diagnosis failed.
     """
 
     bundles: int = 0
@@ -62,16 +65,26 @@ class Summary(msgspec.Struct):
     causes: Counter[str] = msgspec.field(default_factory=Counter)
     unexplained: int = 0
     healthy: int = 0
-    nothing_read: int = 0
+    nothing_read: list[tuple[str, str]] = []
+    read_in_part: list[tuple[str, str]] = []
     errors: list[tuple[str, str]] = []
+
+    @property
+    def undiagnosed(self) -> list[tuple[str, str]]:
+        """The bundles without a diagnosis, each with the reason."""
+        return sorted([*self.errors, *self.nothing_read])
 
     def add(self, result: Result) -> None:
         """Count a result of this run or of an earlier one."""
         if result.status == "error":
             self.errors.append((result.bundle, result.error))
         self.healthy += result.status == "no_incident"
-        self.nothing_read += result.status == "nothing_read"
         document = result.document or {}
+        skipped = document.get("coverage", {}).get("skipped", [])
+        if result.status == "nothing_read":
+            self.nothing_read.append((result.bundle, _reason(result.bundle, skipped) or "it has no files"))
+        elif cut := [one for one in skipped if one["reason"].startswith(PART)]:
+            self.read_in_part.append((result.bundle, _reason(result.bundle, cut)))
         for incident in document.get("incidents", ()):
             self.incidents += 1
             root = incident["root_cause"]
@@ -84,8 +97,25 @@ class Summary(msgspec.Struct):
         """As `-o json` prints it."""
         return msgspec.to_builtins(self) | {  # type: ignore[no-any-return]
             "causes": dict(sorted(self.causes.items(), key=lambda item: (-item[1], item[0]))),
-            "errors": [{"bundle": bundle, "reason": reason} for bundle, reason in sorted(self.errors)],
+            **{name: _listed(getattr(self, name)) for name in ("nothing_read", "read_in_part", "errors")},
         }
+
+
+def _listed(pairs: list[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"bundle": bundle, "reason": reason} for bundle, reason in sorted(pairs)]
+
+
+def _reason(bundle: str, skipped: Sequence[Mapping[str, str]]) -> str:
+    """Why a bundle, or some of its files, could not be read: the reason of the whole, else of the first file."""
+    if not skipped:
+        return ""
+    own = next((one for one in skipped if one["path"] == bundle), skipped[0])
+    reason = own["reason"].removeprefix(PART)
+    if own["path"] == bundle:
+        return reason
+    more = len(skipped) - 1
+    inside = own["path"].removeprefix(bundle).lstrip("!/")
+    return f"{inside}: {reason}" + (f", and {counted(more, 'file')} more" if more else "")
 
 
 def diagnose_all(
@@ -179,34 +209,49 @@ def failed(task: Diagnose, outcome: Outcome) -> Result:
 
 
 class _Batch:
-    """Results that are not committed yet."""
+    """Results that are not committed yet. A timer commits them where the next result is long in coming."""
 
     def __init__(self, archive: Archive, sink: Callable[[dict[str, Any]], None] | None) -> None:
         self._archive = archive
         self._sink = sink
         self._results: list[Result] = []
         self._facts = 0
-        self._begin = time.monotonic()
+        self._lock = threading.RLock()
+        self._timer: threading.Timer | None = None
 
     def add(self, result: Result) -> None:
         if self._sink is not None and (document := result.document) is not None:
             self._sink(document)
-        self._results.append(result)
-        self._facts += len(result.facts.get("number", ()))
-        old = time.monotonic() - self._begin >= BATCH_S
-        if old or len(self._results) >= BATCH or self._facts >= BATCH_FACTS:
+        with self._lock:
+            self._results.append(result)
+            self._facts += len(result.facts.get("number", ()))
+            if len(self._results) >= BATCH or self._facts >= BATCH_FACTS:
+                self.commit()
+            elif self._timer is None:
+                self._timer = threading.Timer(BATCH_S, self._due)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _due(self) -> None:
+        # What cannot be written stays, and the next commit says why.
+        with suppress(Exception):
             self.commit()
 
     def commit(self) -> None:
         """Write what has come; a result that cannot be written becomes an error of its bundle."""
-        try:
-            self._archive.append(self._results)
-        except (ValueError, TypeError, OverflowError):
-            checked = [(result, self._archive.unwritable(result)) for result in self._results]
-            if not any(reason for _, reason in checked):
-                raise
-            self._archive.append([error_row(r.bundle, r.fingerprint, reason) if reason else r for r, reason in checked])
-        self._results, self._facts, self._begin = [], 0, time.monotonic()
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            try:
+                self._archive.append(self._results)
+            except (ValueError, TypeError, OverflowError):
+                checked = [(result, self._archive.unwritable(result)) for result in self._results]
+                if not any(reason for _, reason in checked):
+                    raise
+                rows = [error_row(r.bundle, r.fingerprint, reason) if reason else r for r, reason in checked]
+                self._archive.append(rows)
+            self._results, self._facts = [], 0
 
 
 class _Large:

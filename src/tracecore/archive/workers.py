@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, Protocol
 
@@ -47,6 +48,7 @@ class LocalProcesses:
         # A server that forks has read the modules once, and has no threads that a fork would break.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["tracecore.archive.tasks"])
+        _start_server()
         self._idle: list[_Process] = []
         self._busy: dict[Connection, _Process] = {}
         self._count = count
@@ -150,6 +152,16 @@ class _Process:
         if self._process.is_alive():
             self._process.kill()
         self._process.join(5)
+
+
+def _start_server() -> None:
+    """Start the server that forks, deaf to Ctrl-C from its first instruction: the command ends it and its workers."""
+    resource_tracker.ensure_running()  # it unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection, limits: TaskLimits) -> None:

@@ -80,7 +80,8 @@ def _worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     help="""Diagnose bundles into the archive DIR. A second start does only what is missing or has changed.
 
 Each PATH is one bundle: a directory, an archive file, or a URL that fsspec reads (s3://, gs://, file://). A URL may
-have * and ?. Bundles that failed are tried again.
+have * and ?. Bundles that failed are tried again. Exit status: 1 when a bundle has no diagnosis, because it failed or
+nothing in it could be read; 0 otherwise.
 
 \b
 Examples:
@@ -136,7 +137,7 @@ def diagnose_(
             summary = diagnose_all(bundles, archive, workers, again=again, progress=bar.told, sink=sink)
     bar.clear()
     click.echo(json_text(summary.document()) if output == "json" else _summary(summary))
-    return 1 if summary.errors else 0
+    return 1 if summary.undiagnosed else 0
 
 
 def _summary(summary: Summary) -> str:
@@ -145,13 +146,13 @@ def _summary(summary: Summary) -> str:
     lines.append(
         f"{counted(summary.incidents, 'incident')}: {explained:,} with a cause, {summary.unexplained:,} unexplained; "
         f"{counted(summary.healthy, 'bundle')} without an incident"
-        + (f", {summary.nothing_read:,} with nothing to read" if summary.nothing_read else "")
     )
     if summary.causes:
         causes = summary.document()["causes"]
         wide = max(map(len, causes))
         lines += ["", *(f"  {name:<{wide}}  {count:>6,}" for name, count in causes.items())]
-    lines += _errors(summary.errors, "without a diagnosis")
+    lines += _errors(summary.undiagnosed, "without a diagnosis")
+    lines += _errors(summary.read_in_part, "read in part; what is missing may change their diagnosis")
     return "\n".join(lines)
 
 

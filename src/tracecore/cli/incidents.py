@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import closing
 from typing import Any
 
@@ -20,7 +21,11 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--state", type=click.Choice(["active", "open", "diagnosed", "resolved"]), help="active: not resolved.")
+@click.option(
+    "--state",
+    type=click.Choice(["active", "open", "diagnosed", "acknowledged", "resolved"]),
+    help="active: not resolved; acknowledged: not resolved, and somebody looks after it.",
+)
 @click.option("--job", help="Of this job.")
 @click.option("--node", help="With this node as a suspect.")
 @click.option("--pattern", help="With this root cause.")
@@ -128,11 +133,12 @@ def harmless(text: str) -> str:
 
 
 def _line(row: dict[str, Any]) -> str:
+    """One line: the job stands before the headline, which a terminal cuts."""
     where = row["job"] or ", ".join(row["nodes"])
-    mark = " (acknowledged)" if row["acknowledged_by"] else ""
-    head = f"{row['first_seen'][:19].replace('T', ' ')}  {row['state']:<9}  {row['id']}  "
-    said = harmless(f"{row['headline']}{mark}  [{where}]" if where else f"{row['headline']}{mark}")
-    return head + said[: max(width(120) - len(head), 40)]
+    state = "acknowledged" if row["acknowledged_by"] and row["state"] != "resolved" else row["state"]
+    head = f"{row['first_seen'][:19].replace('T', ' ')}  {state:<12}  {row['id']}  "
+    said = harmless(f"[{where}] {row['headline']}" if where else row["headline"])
+    return head + (said[: max(width(120) - len(head), 40)] if sys.stdout.isatty() else said)
 
 
 def _shown(found: dict[str, Any]) -> list[str]:

@@ -45,6 +45,12 @@ def check(path: str) -> None:
         counted(routes, "route"),
     )
     click.echo(f"{path} can be used: {', '.join(found)}.")
+    used = {
+        name for route in config.route.walk() for name in (*route.mute_time_intervals, *route.active_time_intervals)
+    }
+    for name in config.time_intervals:
+        if name not in used:
+            click.echo(f"The time interval {name!r} is used by no route: it mutes nothing.", err=True)
     for receiver in config.receivers.values():
         if not receiver.ways:
             click.echo(f"The receiver {receiver.name!r} tells nobody: it has no …_configs.", err=True)
@@ -58,9 +64,10 @@ def routes(path: str, labels: Sequence[str]) -> None:
 
     Example: tracecore notify routes --config notify.yaml job=vision-7 class=infrastructure
     """
-    from tracecore.notify.labels import LABELS
-    from tracecore.notify.matchers import Labels, all_match
+    from tracecore.notify.labels import completed
+    from tracecore.notify.matchers import Labels
     from tracecore.notify.routes import SECOND, matching
+    from tracecore.store.people import LABELS
 
     config = _read(path)
     given: Labels = {}
@@ -69,9 +76,7 @@ def routes(path: str, labels: Sequence[str]) -> None:
         if not equals or name not in LABELS:
             raise click.UsageError(f"{text!r} is not NAME=VALUE with a name of {', '.join(LABELS)}")
         given.setdefault(name, []).append(value)
-    for rule in config.labels:
-        if all_match(rule.matchers, given):
-            given |= {name: [value] for name, value in rule.values.items()}
+    given = completed(given, config.labels)
     for route in matching(config.route, given):
         group = ", ".join(f"{name}={value}" for name, value in route.group(given).items())
         wait = route.group_wait / SECOND

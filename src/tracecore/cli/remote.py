@@ -74,6 +74,8 @@ class Source:
         url = f"{self._base}/api/v1{path}"
         try:
             answer = self._client.request(method, url, json=body) if self._client else self._local(method, url, body)
+        except httpx.TimeoutException:
+            raise click.ClickException(f"{self._base} did not answer within {TIMEOUT_S:g} s") from None
         except httpx.HTTPError as error:
             raise click.ClickException(f"{self._base} does not answer: {error or type(error).__name__}") from None
         try:

@@ -18,10 +18,11 @@ Without options it listens on this machine only and asks nobody who they are. Ag
 
 \b
 Environment, where the option is not given:
-  TRACECORE_DATABASE            --database
-  TRACECORE_NOTIFY              --notify (not with --demo)
-  TRACECORE_OIDC_CLIENT_SECRET  the text that --oidc-client-secret-file would hold
-  XDG_STATE_HOME                the state directory; ~/.local/state
+  TRACECORE_DATABASE                 --database
+  TRACECORE_NOTIFY                   --notify (not with --demo)
+  TRACECORE_OIDC_CLIENT_SECRET       the secret itself
+  TRACECORE_OIDC_CLIENT_SECRET_FILE  --oidc-client-secret-file
+  XDG_STATE_HOME                     the state directory; ~/.local/state
 
 Example: tracecore serve --demo
 """,

@@ -46,10 +46,10 @@ def create(name: str, scopes: tuple[str, ...], days: int | None, tenant: str, da
     expires = None if days is None else now + days * 86_400 * 10**9
     _, text = store.tokens.create(name, scopes, who="command line", now=now, expires_at=expires, tenant=tenant)
     store.people.record("command line", "token", name, now)
-    place = store.database.engine.url.render_as_string(hide_password=True)
+    place = store.database.place
     store.close()
     click.echo(text)
-    click.echo(f"kept in {place.removeprefix('sqlite:///')}; a server on another database does not know it", err=True)
+    click.echo(f"kept in {place}; a server on another database does not know it", err=True)
 
 
 @command.command("list")

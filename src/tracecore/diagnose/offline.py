@@ -21,6 +21,7 @@ from tracecore.facts.fold import fold
 from tracecore.facts.process import ExitStatus
 from tracecore.incidents import node_trouble
 from tracecore.incidents.conclusion import Conclusion, conclude
+from tracecore.incidents.coverage import PART
 from tracecore.incidents.diagnosis import Diagnosis
 from tracecore.incidents.excerpt import quoted
 from tracecore.patterns import catalogue
@@ -151,6 +152,7 @@ def judge(
     notes = [
         *finding.notes,
         *node_trouble.notes(troubles, run),
+        *_cut_archives(bundle),
         *(f"The pattern {name} failed on this input" for name in sorted(engine.stats.errors)),
     ]
     return Diagnosis(
@@ -162,6 +164,17 @@ def judge(
         facts=facts,
         bundle=bundle,
     )
+
+
+def _cut_archives(bundle: Bundle) -> list[str]:
+    """Return a note for each archive that ends too early: what seems to be missing from the run may have been in it."""
+    archives = {stream.path.partition("!/")[0] for stream in bundle.streams if "!/" in stream.path}
+    return [
+        f"{skipped.path} was read in part ({skipped.reason.removeprefix(PART)}): ranks and logs that are missing here "
+        "may be in the rest of it"
+        for skipped in bundle.skipped
+        if skipped.path in archives and skipped.reason.startswith(PART)
+    ]
 
 
 def _concluded(bundle: Bundle, facts: Sequence[Fact], end: int, patterns: Sequence[Pattern[Any]]) -> Conclusion:

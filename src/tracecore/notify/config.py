@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -21,11 +22,11 @@ from tracecore.notify import kinds
 from tracecore.notify.inhibition import InhibitRule
 from tracecore.notify.intervals import MONTHS, WEEKDAYS, TimeInterval
 from tracecore.notify.kinds import Kind
-from tracecore.notify.labels import LABELS, LabelRule
+from tracecore.notify.labels import LabelRule
 from tracecore.notify.matchers import parse
 from tracecore.notify.routes import EACH, SECOND, Route
 from tracecore.positioned_yaml import At, FileError, load
-from tracecore.store.people import BadMatcher
+from tracecore.store.people import LABELS, BadMatcher
 from tracecore.store.records import Matcher
 
 _ROOT: Final = ("external_url", "labels", "templates", "thread_lifetime", "receivers", "route", "inhibit_rules",
@@ -36,6 +37,8 @@ _INTERVAL: Final = ("times", "weekdays", "days_of_month", "months", "years", "lo
 _TEMPLATES: Final = ("title", "text")
 MAX_ROUTES: Final = 1_000
 MAX_DEPTH: Final = 16
+#: Mistakes that are shown of one file.
+MAX_MISTAKES: Final = 50
 _CLOCK: Final = re.compile(r"(\d\d):(\d\d)")
 
 
@@ -68,107 +71,152 @@ def read(path: Path) -> Config:
     """Read and check a file.
 
     Raises:
-        FileError: it cannot be used; the text begins with `file:line:column`.
+        FileError: it cannot be used; the text has a line for each mistake, which begins with `file:line:column`.
     """
-    root = load(path).mapping(_ROOT, needs=("receivers", "route"))
+    mistakes: list[FileError] = []
+    with _noting(mistakes):
+        found = _read(load(path), mistakes)
+    if not mistakes:
+        return found
+    lines = [*dict.fromkeys(map(str, sorted(mistakes, key=lambda mistake: (mistake.line, mistake.column))))]
+    more = [f"… and {len(lines) - MAX_MISTAKES} more"] if len(lines) > MAX_MISTAKES else []
+    raise FileError("\n".join(lines[:MAX_MISTAKES] + more))
+
+
+@contextmanager
+def _noting(mistakes: list[FileError]) -> Iterator[None]:
+    """Note what is wrong inside, and go on after it."""
+    try:
+        yield
+    except FileError as error:
+        mistakes.append(error)
+
+
+def _read(at: At, mistakes: list[FileError]) -> Config:
+    root = at.mapping(_ROOT, needs=("receivers", "route"), mistakes=mistakes)
     receivers: dict[str, Receiver] = {}
-    for item in root["receivers"].items():
-        receiver = _receiver(item)
-        if receiver.name in receivers:
-            raise item.error(f"the receiver {receiver.name!r} is given twice")
-        receivers[receiver.name] = receiver
+    for item in _items(root, "receivers", mistakes):
+        with _noting(mistakes):
+            receiver = _receiver(item, mistakes)
+            if receiver.name in receivers:
+                raise item.error(f"the receiver {receiver.name!r} is given twice")
+            receivers[receiver.name] = receiver
     intervals: dict[str, list[TimeInterval]] = {}
-    for item in root["time_intervals"].items() if "time_intervals" in root else ():
-        entry = item.mapping(("name", "time_intervals"), needs=("name", "time_intervals"))
-        name = entry["name"].text()
-        if name in intervals:
-            raise entry["name"].error(f"the time interval {name!r} is given twice")
-        intervals[name] = [_interval(each) for each in entry["time_intervals"].items()]
-    usual = Route(
+    for item in _items(root, "time_intervals", mistakes):
+        with _noting(mistakes):
+            entry = item.mapping(("name", "time_intervals"), needs=("name", "time_intervals"))
+            name = entry["name"].text()
+            if name in intervals:
+                raise entry["name"].error(f"the time interval {name!r} is given twice")
+            intervals[name] = []
+            for each in _items(entry, "time_intervals", mistakes):
+                with _noting(mistakes):
+                    intervals[name].append(_interval(each))
+    route = Route(
         path="0", receiver="", group_by=["job"], group_wait=30 * SECOND, group_interval=300 * SECOND,
         repeat_interval=4 * 3600 * SECOND,
     )  # fmt: skip
-    counted = [0]
-    route = _route(root["route"], usual, "0", receivers, intervals, counted)
-    if route.matchers:
-        raise root["route"].error("the first route takes every incident: it cannot have matchers")
+    if "route" in root:
+        with _noting(mistakes):
+            route = _Routes(receivers, intervals, mistakes).route(root["route"], route, "0")
+            if route.matchers:
+                raise root["route"].error("the first route takes every incident: it cannot have matchers")
     found = Config(receivers=receivers, route=route, time_intervals=intervals)
-    if "external_url" in root:
-        found.external_url = _url(root["external_url"]).rstrip("/")
-    if "thread_lifetime" in root:
-        found.thread_lifetime = _duration(root["thread_lifetime"])
-    for item in root["inhibit_rules"].items() if "inhibit_rules" in root else ():
-        found.inhibit_rules.append(_rule(item))
-    for item in root["labels"].items() if "labels" in root else ():
-        found.labels.append(_label(item))
-    if "templates" in root:
-        for name, at in root["templates"].mapping(_TEMPLATES).items():
-            found.templates[name] = _template(at)
+    with _noting(mistakes):
+        if "external_url" in root:
+            found.external_url = _url(root["external_url"]).rstrip("/")
+    with _noting(mistakes):
+        if "thread_lifetime" in root:
+            found.thread_lifetime = _duration(root["thread_lifetime"])
+    for item in _items(root, "inhibit_rules", mistakes):
+        with _noting(mistakes):
+            found.inhibit_rules.append(_rule(item, mistakes))
+    for item in _items(root, "labels", mistakes):
+        with _noting(mistakes):
+            found.labels.append(_label(item, mistakes))
+    with _noting(mistakes):
+        templates = root["templates"].mapping(_TEMPLATES, mistakes=mistakes) if "templates" in root else {}
+        for name, text in templates.items():
+            with _noting(mistakes):
+                found.templates[name] = _template(text)
     return found
 
 
-def _route(
-    at: At,
-    parent: Route,
-    path: str,
-    receivers: dict[str, Receiver],
-    intervals: dict[str, list[TimeInterval]],
-    counted: list[int],
-) -> Route:
-    counted[0] += 1
-    if counted[0] > MAX_ROUTES or path.count(".") >= MAX_DEPTH:
-        raise at.error(f"more than {MAX_ROUTES} routes, or more than {MAX_DEPTH} below each other")
-    entry = at.mapping(_ROUTE)
-    receiver = entry["receiver"].text() if "receiver" in entry else parent.receiver
-    if receiver not in receivers:
-        place = entry.get("receiver", at)
-        raise place.error(f"there is no receiver {receiver!r}" if receiver else "the first route needs a receiver")
-    times = {
-        name: _duration(entry[name]) if name in entry else getattr(parent, name)
-        for name in ("group_wait", "group_interval", "repeat_interval")
-    }
-    if times["group_interval"] < SECOND:
-        raise entry.get("group_interval", at).error("group_interval is at least 1s")
-    if times["repeat_interval"] < SECOND:
-        raise entry.get("repeat_interval", at).error("repeat_interval is at least 1s")
-    group_by = parent.group_by
-    if "group_by" in entry:
-        group_by = [item.text() for item in entry["group_by"].items()]
-        for item, name in zip(entry["group_by"].items(), group_by, strict=True):
-            if name != EACH and name not in LABELS:
-                raise item.error(f"{name!r} is none of {', '.join(LABELS)} and {EACH!r}")
-    windows = {}
-    for option in ("mute_time_intervals", "active_time_intervals"):
-        windows[option] = [item.text() for item in entry[option].items()] if option in entry else []
-        for item, name in zip(entry[option].items() if option in entry else (), windows[option], strict=True):
-            if name not in intervals:
-                raise item.error(f"there is no time interval {name!r}")
-    route = Route(
-        path=path,
-        receiver=receiver,
-        group_by=group_by,
-        matchers=_matchers(entry["matchers"]) if "matchers" in entry else [],
-        goes_on=entry["continue"].flag() if "continue" in entry else False,
-        mute_time_intervals=windows["mute_time_intervals"],
-        active_time_intervals=windows["active_time_intervals"],
-        group_wait=times["group_wait"],
-        group_interval=times["group_interval"],
-        repeat_interval=times["repeat_interval"],
-    )
-    for number, item in enumerate(entry["routes"].items() if "routes" in entry else ()):
-        route.routes.append(_route(item, route, f"{path}.{number}", receivers, intervals, counted))
-    return route
+def _items(entry: dict[str, At], name: str, mistakes: list[FileError]) -> list[At]:
+    """The items of a list; none where it is not given."""
+    with _noting(mistakes):
+        return entry[name].items() if name in entry else []
+    return []
 
 
-def _receiver(at: At) -> Receiver:
+class _Routes:
+    """Reads the routing tree."""
+
+    def __init__(
+        self, receivers: dict[str, Receiver], intervals: dict[str, list[TimeInterval]], mistakes: list[FileError]
+    ) -> None:
+        self._receivers, self._intervals, self._mistakes = receivers, intervals, mistakes
+        self._count = 0
+
+    def route(self, at: At, parent: Route, path: str) -> Route:
+        """Read a route and those below it; what is wrong stays as in its parent."""
+        self._count += 1
+        if self._count > MAX_ROUTES or path.count(".") >= MAX_DEPTH:
+            raise at.error(f"more than {MAX_ROUTES} routes, or more than {MAX_DEPTH} below each other")
+        entry = at.mapping(_ROUTE, mistakes=self._mistakes)
+        route = Route(
+            path=path, receiver=parent.receiver, group_by=parent.group_by, group_wait=parent.group_wait,
+            group_interval=parent.group_interval, repeat_interval=parent.repeat_interval,
+        )  # fmt: skip
+        with _noting(self._mistakes):
+            if "receiver" in entry:
+                route.receiver = entry["receiver"].text()
+            if not route.receiver:
+                raise at.error("the first route needs a receiver")
+            if "receiver" in entry and route.receiver not in self._receivers:
+                raise entry["receiver"].error(f"there is no receiver {route.receiver!r}")
+        for name in ("group_wait", "group_interval", "repeat_interval"):
+            with _noting(self._mistakes):
+                if name in entry:
+                    setattr(route, name, _duration(entry[name]))
+                    if name != "group_wait" and getattr(route, name) < SECOND:
+                        raise entry[name].error(f"{name} is at least 1s")
+        if "group_by" in entry:
+            known, said = (*LABELS, EACH), f"{', '.join(LABELS)} and {EACH!r}"
+            route.group_by = self._names(entry, "group_by", known, f"{{!r}} is none of {said}")
+        for name in ("mute_time_intervals", "active_time_intervals"):
+            setattr(route, name, self._names(entry, name, self._intervals, "there is no time interval {!r}"))
+        route.matchers = _matchers(entry, "matchers", self._mistakes)
+        with _noting(self._mistakes):
+            route.goes_on = entry["continue"].flag() if "continue" in entry else False
+        for number, item in enumerate(_items(entry, "routes", self._mistakes)):
+            with _noting(self._mistakes):
+                route.routes.append(self.route(item, route, f"{path}.{number}"))
+        return route
+
+    def _names(self, entry: dict[str, At], option: str, known: Collection[str], problem: str) -> list[str]:
+        found = []
+        for item in _items(entry, option, self._mistakes):
+            with _noting(self._mistakes):
+                name = item.text()
+                if name not in known:
+                    raise item.error(problem.format(name))
+                found.append(name)
+        return found
+
+
+def _receiver(at: At, mistakes: list[FileError]) -> Receiver:
     names = {f"{name}_configs": kind for name, kind in kinds.KINDS.items()}
-    entry = at.mapping(("name", *names), needs=("name",))
+    entry = at.mapping(("name", *names), mistakes=mistakes)
     ways: list[Kind] = []
     for key, kind in names.items():
-        for number, item in enumerate(entry[key].items() if key in entry else ()):
-            way = _way(item, kind)
-            way.name = f"{kinds.name_of(kind)}/{number}"
-            ways.append(way)
+        for number, item in enumerate(_items(entry, key, mistakes)):
+            with _noting(mistakes):
+                way = _way(item, kind)
+                way.name = f"{kinds.name_of(kind)}/{number}"
+                ways.append(way)
+    if "name" not in entry:
+        raise at.error("'name' is missing")
     return Receiver(name=entry["name"].text(), ways=ways)
 
 
@@ -210,9 +258,9 @@ def _secret(entry: dict[str, At], name: str) -> str | None:
         with open(at.text(), encoding="utf-8") as file:
             text = file.read(10_000).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise at.error(f"cannot read it: {getattr(error, 'strerror', None) or error}") from None
+        raise at.error(f"cannot read {at.text()}: {getattr(error, 'strerror', None) or error}") from None
     if not text:
-        raise at.error("the file is empty")
+        raise at.error(f"{at.text()} is empty")
     return text
 
 
@@ -235,39 +283,39 @@ def _expanded(at: At, text: str) -> str:
     return re.sub(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}", fill, text)
 
 
-def _matchers(at: At) -> list[Matcher]:
+def _matchers(entry: dict[str, At], option: str, mistakes: list[FileError]) -> list[Matcher]:
     found = []
-    for item in at.items():
-        try:
-            matcher = parse(item.text())
-        except BadMatcher as error:
-            raise item.error(str(error)) from None
-        if matcher.name not in LABELS:
-            raise item.error(f"{matcher.name!r} is none of {', '.join(LABELS)}")
-        found.append(matcher)
+    for item in _items(entry, option, mistakes):
+        with _noting(mistakes):
+            try:
+                matcher = parse(item.text())
+            except BadMatcher as error:
+                raise item.error(str(error)) from None
+            if matcher.name not in LABELS:
+                raise item.error(f"{matcher.name!r} is none of {', '.join(LABELS)}")
+            found.append(matcher)
     return found
 
 
-def _rule(at: At) -> InhibitRule:
+def _rule(at: At, mistakes: list[FileError]) -> InhibitRule:
     sides = ("source_matchers", "target_matchers")
-    entry = at.mapping((*sides, "equal"), needs=sides)
-    equal = [item.text() for item in entry["equal"].items()] if "equal" in entry else []
-    for name in equal:
-        if name not in LABELS:
-            raise entry["equal"].error(f"{name!r} is none of {', '.join(LABELS)}")
-    return InhibitRule(
-        source_matchers=_matchers(entry["source_matchers"]),
-        target_matchers=_matchers(entry["target_matchers"]),
-        equal=equal,
-    )
+    entry = at.mapping((*sides, "equal"), needs=sides, mistakes=mistakes)
+    equal = []
+    for item in _items(entry, "equal", mistakes):
+        with _noting(mistakes):
+            if item.text() not in LABELS:
+                raise item.error(f"{item.text()!r} is none of {', '.join(LABELS)}")
+            equal.append(item.text())
+    source, target = (_matchers(entry, side, mistakes) for side in sides)
+    return InhibitRule(source_matchers=source, target_matchers=target, equal=equal)
 
 
-def _label(at: At) -> LabelRule:
+def _label(at: At, mistakes: list[FileError]) -> LabelRule:
     entry = at.mapping(("set", "matchers"), needs=("set",))
     values = {
         name: item.text() for name, item in entry["set"].mapping(("cluster", "namespace", "team", "severity")).items()
     }
-    return LabelRule(values=values, matchers=_matchers(entry["matchers"]) if "matchers" in entry else [])
+    return LabelRule(values=values, matchers=_matchers(entry, "matchers", mistakes))
 
 
 def _interval(at: At) -> TimeInterval:
@@ -293,6 +341,8 @@ def _interval(at: At) -> TimeInterval:
     for name in ("starts_at", "ends_at"):
         if name in entry:
             setattr(found, name, _moment(entry[name], found.location))
+    if found.starts_at is not None and found.ends_at is not None and found.ends_at <= found.starts_at:
+        raise entry["ends_at"].error("ends_at is not after starts_at: this window never begins")
     return found
 
 

@@ -36,6 +36,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str] | None = None, timeou
                 if len(found) >= MAX_ANSWER:
                     break
             status, wait = answer.status_code, answer.headers.get("retry-after", "")
+    except httpx.TimeoutException:
+        raise TryAgain(f"{host} did not answer within {timeout:g} s") from None
+    except httpx.ConnectError:
+        raise TryAgain(f"{host} cannot be reached") from None
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         # The error's own text can contain the URL, which can contain a secret.
         raise TryAgain(f"{host}: {type(error).__name__}") from None

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from tracecore.notify.matchers import Labels, all_match
 from tracecore.store.records import Matcher
-
-#: The names that matchers and `group_by` can use.
-LABELS: Final = ("incident", "job", "namespace", "team", "cluster", "node", "pattern", "class", "severity", "tenant",
-                 "fingerprint", "state")  # fmt: skip
 
 
 class LabelRule(msgspec.Struct, kw_only=True):
@@ -35,22 +31,33 @@ def labels_of(
     document: dict[str, Any],
     rules: Iterable[LabelRule] = (),
 ) -> Labels:
-    """Find an incident's labels. Rules are applied in order, and later ones see what earlier ones set."""
-    namespace, slash, _ = job.partition("/")
+    """Find an incident's labels."""
     found: Labels = {
         "incident": [id],
         "job": [job],
-        "namespace": [_text(document, "namespace") or (namespace if slash else "")],
+        "namespace": [_text(document, "namespace")],
         "cluster": [_text(document, "cluster")],
         "node": [*nodes],
         "pattern": [pattern],
         "class": [failure_class],
-        "severity": [severity(job, failure_class)],
         "tenant": [tenant],
         "fingerprint": [fingerprint],
         "state": [state],
     }
-    found = {name: kept for name, values in found.items() if (kept := [value for value in values if value])}
+    return completed(found, rules)
+
+
+def completed(labels: Labels, rules: Iterable[LabelRule]) -> Labels:
+    """Add the labels that follow from others: namespace, severity, and those that rules set.
+
+    Rules are applied in order, and later ones see what earlier ones set.
+    """
+    found = {name: kept for name, values in labels.items() if (kept := [value for value in values if value])}
+    job = found.get("job", [""])[0]
+    namespace, slash, _ = job.partition("/")
+    if slash and namespace:
+        found.setdefault("namespace", [namespace])
+    found.setdefault("severity", [severity(job, found.get("class", [""])[0])])
     for rule in rules:
         if all_match(rule.matchers, found):
             found |= {name: [value] for name, value in rule.values.items()}

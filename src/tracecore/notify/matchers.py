@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, cast
 
 import re2
 
+from tracecore.positioned_yaml import check_regex
 from tracecore.store.people import BadMatcher, matches
 from tracecore.store.records import Matcher
 
@@ -40,9 +41,9 @@ def parse(text: str) -> Matcher:
             raise BadMatcher(f"{value[:80]} is not a quoted text") from None
     if op in ("=~", "!~"):
         try:
-            re2.compile(value)
-        except re2.error as error:
-            raise BadMatcher(f"{value[:80]!r} is not a regular expression: {error}") from None
+            check_regex(value)
+        except ValueError as error:
+            raise BadMatcher(f"{value[:80]!r} is {error}") from None
     return Matcher(name=name, op=op, value=value)
 
 

@@ -19,6 +19,7 @@ from tracecore import __version__
 from tracecore.server import health, login, oauth, otlp, problems
 from tracecore.server.answers import schemas
 from tracecore.server.api import ROUTERS, STRUCTS, diagnoses
+from tracecore.server.api.webhooks import TakenFacts
 from tracecore.server.events import Watcher
 from tracecore.server.headers import SecurityHeaders
 from tracecore.server.identity import SESSION, SESSION_S, Identity
@@ -61,6 +62,7 @@ def make_app(store: Store, settings: Settings | None = None, *, clock: Callable[
         redirect_slashes=False,
     )
     app.state.ingest = Ingest(store, clock)
+    app.state.taken_facts = TakenFacts()
     app.state.store, app.state.settings, app.state.clock, app.state.watcher = store, settings, clock, watcher
     assistants = _assistants(app, store, settings)
     problems.install(app)

@@ -32,6 +32,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         return scope in self.scopes or any(scope in IMPLIES.get(own, ()) for own in self.scopes)
 
 
+UNKNOWN_TOKEN: Final = "this token is not known, has expired or was revoked"
 #: Everybody, where the server asks nobody who they are.
 LOCAL: Final = Principal(name="local", scopes=frozenset(SCOPES))
 
@@ -41,7 +42,7 @@ def principal(request: Request) -> Principal:
     found: Principal | None = getattr(request.state, "principal", None)
     if found is None:
         unknown = getattr(request.state, "unknown_token", False)
-        said = "this token is not known, has expired or was revoked" if unknown else "sign in, or send an API token"
+        said = UNKNOWN_TOKEN if unknown else "sign in, or send an API token"
         raise HTTPException(401, said, headers={"WWW-Authenticate": "Bearer"})
     return found
 

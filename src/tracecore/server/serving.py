@@ -151,7 +151,7 @@ def serve(options: ServeOptions) -> int:
             demo.fill(store, time.time_ns())
             stack.enter_context(demo.running(store))
         if settings.auth and settings.oidc is None and not store.tokens.find():
-            log.warning("nobody can sign in yet: make a token with `%s`", _token_command(options.database))
+            log.warning("nobody can sign in yet: make a token with `%s`", _token_command(store.database.place))
         app = make_app(store, settings)
         _start_workers(stack, app, store, settings, options)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -203,10 +203,9 @@ def _check_free(settings: Settings) -> None:
         raise ServeError(f"cannot listen on {settings.listen}: {error.strerror}") from None
 
 
-def _token_command(database: str | None) -> str:
+def _token_command(database: str) -> str:
     """Return a command that makes a token in the database of this server."""
-    place = f" --database {shlex.quote(database)}" if database else ""
-    return f"tracecore tokens create{place} --scope admin NAME"
+    return f"tracecore tokens create --database {shlex.quote(database)} --scope admin NAME"
 
 
 def _config(app: FastAPI, settings: Settings, options: ServeOptions) -> uvicorn.Config:

@@ -2,7 +2,7 @@
 
 A stamp without a zone is taken as UTC, always: guessing an offset would move one file against the others. A stamp
 without a year (glog, syslog) or a date (`[01:37:04]`) is completed with the one nearest to a reference, normally the
-latest exact time of the whole bundle.
+line before, or with the latest one that is not after the end of the bundle.
 """
 
 from __future__ import annotations
@@ -48,19 +48,29 @@ class Stamp(msgspec.Struct, frozen=True, gc=False):
         if self.missing == "date":
             midnight = reference - reference % DAY
             return min((midnight + shift * DAY + self.nanos for shift in (-1, 0, 1)), key=lambda t: abs(t - reference))
-        parts = datetime.fromtimestamp(self.nanos // SECOND, UTC)
         around = datetime.fromtimestamp(reference // SECOND, UTC).year
-        best: int | None = None
-        for year in (around - 1, around, around + 1):
-            try:
-                whole = timegm((year, parts.month, parts.day, parts.hour, parts.minute, parts.second))
-                datetime(year, parts.month, parts.day)
-            except ValueError:  # 29 February of a common year
-                continue
-            time = whole * SECOND + self.nanos % SECOND
-            if best is None or abs(time - reference) < abs(best - reference):
-                best = time
-        return reference if best is None else best
+        times = [self._in_year(year) for year in (around - 1, around, around + 1)]
+        return min((time for time in times if time is not None), key=lambda t: abs(t - reference), default=reference)
+
+    def resolve_before(self, end: int) -> int:
+        """Nanoseconds since the epoch; a missing year is the latest one in which the time is at most a day after `end`.
+
+        The day is for clocks of other zones.
+        """
+        if self.missing != "year":
+            return self.resolve(end)
+        latest = datetime.fromtimestamp((end + DAY) // SECOND, UTC).year
+        times = (self._in_year(latest - back) for back in range(9))  # leap years are up to 8 years apart
+        return next((time for time in times if time is not None and time <= end + DAY), end)
+
+    def _in_year(self, year: int) -> int | None:
+        """Return this time in a year; None for 29 February of a common year."""
+        parts = datetime.fromtimestamp(self.nanos // SECOND, UTC)
+        try:
+            whole = timegm(parts.replace(year=year).timetuple())
+        except ValueError:
+            return None
+        return whole * SECOND + self.nanos % SECOND
 
 
 _MONTHS = {name: i for i, name in enumerate(b"jan feb mar apr may jun jul aug sep oct nov dec".split(), 1)}

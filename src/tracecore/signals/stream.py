@@ -12,8 +12,8 @@ from tracecore.signals.stamps import Stamp
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Where time starts when nothing in the bundle has a complete timestamp: 2026-01-01T00:00:00Z. It is arbitrary and
-#: fixed, so that the same files always give the same records.
+#: The end of a bundle in which nothing has a time: 2026-01-01T00:00:00Z. It is arbitrary and fixed, so that the same
+#: files always give the same records.
 BASE_TIME = 1_767_225_600_000_000_000
 
 
@@ -21,8 +21,8 @@ class Clock(msgspec.Struct, frozen=True):
     """The times that are known of a whole bundle.
 
     Args:
-        latest: the latest timestamp of any file, else the time that was passed in, else `BASE_TIME`.
-        exact: whether `latest` was read, not assumed.
+        latest: the latest timestamp of any file, else `BASE_TIME`.
+        exact: whether `latest` was read; a year or a date that was concluded from when files were modified is not.
     """
 
     latest: int = BASE_TIME

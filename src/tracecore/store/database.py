@@ -47,6 +47,11 @@ class Database:
         with self._writing, self.engine.begin() as connection:
             yield connection
 
+    @property
+    def place(self) -> str:
+        """The file, or the address without its password."""
+        return self.engine.url.render_as_string(hide_password=True).removeprefix("sqlite:///")
+
     def insert(self, table: Table) -> Any:
         """An INSERT that can say what to do on a conflict."""
         return sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)

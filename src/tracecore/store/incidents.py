@@ -44,13 +44,13 @@ class IncidentQuery(msgspec.Struct, kw_only=True, frozen=True):
     """A filter of incidents.
 
     Args:
-        state: `active` is open or diagnosed.
+        state: `active` is open or diagnosed; `acknowledged` is active, and somebody looks after it.
         text: words to search for.
         since, until: of `first_seen`, in nanoseconds; `until` is excluded.
         tenant: only this tenant's; None for all.
     """
 
-    state: Literal["active", "open", "diagnosed", "resolved"] | None = None
+    state: Literal["active", "open", "diagnosed", "acknowledged", "resolved"] | None = None
     job: str | None = None
     node: str | None = None
     gpu: str | None = None
@@ -182,6 +182,8 @@ def _conditions(query: IncidentQuery) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if query.state == "active":
         found.append(table.active == 1)
+    elif query.state == "acknowledged":
+        found += [table.active == 1, table.acknowledged_at.is_not(None)]
     elif query.state is not None:
         found += [table.state == query.state, table.active == (0 if query.state == "resolved" else 1)]
     for column, value in (

@@ -10,6 +10,7 @@ import msgspec
 import re2
 from sqlalchemy import Connection, Row, select, update
 
+from tracecore.positioned_yaml import check_regex
 from tracecore.store.database import Database
 from tracecore.store.records import AuditEntry, Matcher, Note, Silence
 from tracecore.store.tables import acknowledgements, audit, changes, incident_entities, incidents, notes, silences
@@ -17,8 +18,9 @@ from tracecore.store.update import MAX_NAME, MAX_TEXT, clean
 from tracecore.store.writing import judge_nodes
 
 Deed = Literal["acknowledge", "unacknowledge", "resolve", "reopen"]
-#: Names that a matcher may ask for.
-LABELS = ("incident", "job", "node", "pattern", "class", "tenant", "fingerprint")
+#: An incident's labels: the names that matchers of silences, routes and inhibition rules can use.
+LABELS = ("incident", "job", "namespace", "team", "cluster", "node", "pattern", "class", "severity", "tenant",
+          "fingerprint", "state")  # fmt: skip
 
 
 class BadMatcher(ValueError):
@@ -200,9 +202,9 @@ def check(matchers: Sequence[Matcher]) -> None:
             raise BadMatcher(f"a value has at most {MAX_NAME} characters")
         if matcher.op in ("=~", "!~"):
             try:
-                re2.compile(matcher.value)
-            except re2.error as error:
-                raise BadMatcher(f"{matcher.value!r} is not a regular expression: {error}") from None
+                check_regex(matcher.value)
+            except ValueError as error:
+                raise BadMatcher(f"{matcher.value!r} is {error}") from None
     if not any(matcher.op in ("=", "=~") and matcher.value not in ("", ".*") for matcher in matchers):
         raise BadMatcher("one matcher has to say what to silence: use = or =~ with a value")
 

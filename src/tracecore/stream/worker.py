@@ -17,6 +17,7 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from tracecore.agent.exporters.kafka import LAYOUT
+from tracecore.agent.kafka.availability import Heard
 from tracecore.agent.kafka.client import KafkaError, ProducerOptions, library, partitions_of, said
 from tracecore.agent.kafka.partitions import Groups
 from tracecore.agent.options import SECOND
@@ -74,6 +75,7 @@ class Worker:
         self._meter.declare(events=(POISON, UNDELIVERED, LOST))
         self._stop = threading.Event()
         settings = options.settings()
+        self._heard: Heard = settings["error_cb"]
         try:
             self._consumer = self._kafka.Consumer(settings | _consumer(options))
             self._producer = self._kafka.Producer(settings | ProducerOptions().settings(DELIVERY_S * SECOND))
@@ -94,7 +96,13 @@ class Worker:
 
     def health(self) -> tuple[bool, dict[str, str]]:
         """Tell whether it works, and what does not."""
-        return not self._broken, self._telemetry.degraded()
+        degraded = self._telemetry.degraded()
+        if self._heard.down:
+            return False, degraded | {"brokers": self._heard.down}
+        if not self._partitions and not self._broken:
+            # No reason to stop it: it takes over from the next worker that ends.
+            degraded["partitions"] = "none is assigned: other workers have all of them, or the group is not joined yet"
+        return not self._broken, degraded
 
     def run(self) -> None:
         """Read, judge, write, until it is stopped."""

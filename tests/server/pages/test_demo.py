@@ -91,7 +91,7 @@ def test_something_breaks_and_is_resolved(tmp_path: Path) -> None:
 def test_the_command_serves_the_demo(tmp_path: Path) -> None:
     """README's third command, as a newcomer runs it: every page within a minute, from anywhere."""
     command = [sys.executable, "-m", "tracecore", "serve", "--demo", "--listen", "127.0.0.1:18047"]
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE) as process:
         try:
             until = time.monotonic() + 60
             while True:
@@ -107,5 +107,6 @@ def test_the_command_serves_the_demo(tmp_path: Path) -> None:
                 assert httpx.get(f"http://127.0.0.1:18047{path}", timeout=10).status_code == 200
         finally:
             process.terminate()
-            process.wait(20)
+            said = process.communicate(timeout=20)[1].decode()
+    assert said.startswith("making the simulated fleet…\ntracecore serves http://127.0.0.1:18047/")
     assert [*tmp_path.iterdir()] == []

@@ -8,12 +8,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
+from tracecore.agent.kafka.availability import LOOK_MS, Heard, is_news
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 
-#: The client library writes its own lines; a broker that is away fills a log with them.
-log = logging.getLogger("tracecore.kafka")
-log.addFilter(lambda record: record.levelno >= logging.WARNING)
+#: The client library writes its lines here.
+log = logging.getLogger("tracecore.kafka.client")
+log.addFilter(is_news)
 
 #: Seconds to wait for the first answer of a broker.
 FIRST_ANSWER: Final = 10.0
@@ -70,22 +71,6 @@ class KafkaAuth(msgspec.Struct, frozen=True, kw_only=True):
         return known.get(name, "")
 
 
-class Heard:
-    """Called by the client library with errors of connections; keeps the one that says most."""
-
-    def __init__(self) -> None:
-        self.last = ""
-        self._refused = False
-
-    def __call__(self, error: Any) -> None:
-        # That no broker is left follows from the errors before it.
-        if error.name() == "_ALL_BROKERS_DOWN":
-            return
-        refused = error.name() in ("_AUTHENTICATION", "_SSL")
-        if refused or not self._refused:
-            self.last, self._refused = said(error), refused
-
-
 class Connection(msgspec.Struct, frozen=True, kw_only=True):
     """
     Args:
@@ -121,12 +106,16 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         """Return the settings of the client library that these options mean."""
         encrypted = self.tls is not None and not self.tls.insecure
         sasl = self.auth.sasl
+        servers = ",".join(self.brokers)
+        heard = Heard(servers)
         found: dict[str, Any] = {
-            "bootstrap.servers": ",".join(self.brokers),
+            "bootstrap.servers": servers,
             "client.id": self.client_id,
             "security.protocol": ("SASL_" if sasl else "") + ("SSL" if encrypted else "PLAINTEXT"),
             "logger": log,
-            "error_cb": Heard(),
+            "error_cb": heard,
+            "stats_cb": heard.statistics,
+            "statistics.interval.ms": LOOK_MS,
             # A broker that comes back is found soon: the default waits up to 10 s between two attempts.
             "reconnect.backoff.max.ms": 2000,
         }
@@ -215,6 +204,7 @@ def partitions_of(client: Any, settings: Mapping[str, Any], topic: str, timeout:
     try:
         answer = client.list_topics(topic, timeout=FIRST_ANSWER if timeout is None else timeout)
     except kafka.KafkaException as error:
+        settings["error_cb"].hold()
         client.poll(0)  # hands over what was heard meanwhile
         plain = settings["security.protocol"].endswith("PLAINTEXT")
         hint = " (it speaks another protocol? tls is not set)" if plain else ""

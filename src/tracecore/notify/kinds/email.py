@@ -78,6 +78,8 @@ class Email(Kind, kw_only=True):
         except smtplib.SMTPResponseException as error:
             text = f"{host} answered {error.smtp_code}"
             raise (TryAgain if 400 <= error.smtp_code < 500 else Refused)(text) from None
+        except TimeoutError:
+            raise TryAgain(f"{host} did not answer within {TIMEOUT_S:g} s") from None
         except (smtplib.SMTPException, OSError) as error:
             raise TryAgain(f"{host}: {type(error).__name__}") from None
         return {"first": first or own}

@@ -56,7 +56,7 @@ def search(
 @router.get("/incidents", responses=says(IncidentPage))
 def find(
     request: Request,
-    state: Annotated[Literal["active", "open", "diagnosed", "resolved"] | None, Query()] = None,
+    state: Annotated[Literal["active", "open", "diagnosed", "acknowledged", "resolved"] | None, Query()] = None,
     job: Name = None,
     node: Name = None,
     gpu: Name = None,

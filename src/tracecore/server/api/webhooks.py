@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +13,7 @@ from starlette.concurrency import run_in_threadpool
 
 from tracecore.agent.batch import Refused
 from tracecore.facts import wire
+from tracecore.facts.fact import Fact
 from tracecore.server.answers import answer, says
 from tracecore.server.ingest import Ingest
 from tracecore.server.principal import Principal, require
@@ -24,11 +27,37 @@ class Heard(msgspec.Struct, kw_only=True):
 
     Args:
         facts: taken.
+        new: of these, how many this server had not taken before.
+        known: of these, how many it had; they change nothing.
         skipped: reports that gave no fact, by reason.
     """
 
     facts: int
+    new: int
+    known: int
     skipped: dict[str, int]
+
+
+class TakenFacts:
+    """The last facts that were taken by webhook, to say which ones are sent again."""
+
+    def __init__(self, most: int = 100_000) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._uids: OrderedDict[tuple[str, str, str], None] = OrderedDict()
+
+    def add(self, tenant: str, facts: Iterable[Fact]) -> int:
+        """Remember facts; return how many were not known."""
+        # Several facts of one report have one source.
+        keys = [(tenant, type(fact).__name__, fact.uid) for fact in facts]
+        with self._lock:
+            new = sum(key not in self._uids for key in keys)
+            for key in keys:
+                self._uids[key] = None
+                self._uids.move_to_end(key)
+            while len(self._uids) > self._most:
+                self._uids.popitem(last=False)
+        return new
 
 
 STRUCTS = (Heard,)
@@ -50,7 +79,10 @@ _EVENT: Final[dict[str, Any]] = {
 _ALERTS: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["alerts"],
-    "properties": {"alerts": {"type": "array", "maxItems": MOST, "items": {"type": "object"}}},
+    "properties": {
+        "version": {"const": "4"},
+        "alerts": {"type": "array", "maxItems": MOST, "items": {"type": "object"}},
+    },
 }
 
 
@@ -87,6 +119,8 @@ async def _take(sender: str, request: Request, who: Principal) -> Response:
                 ingest.take("logs", encoding.encode("logs", wire.payload(found.facts, now)), who.tenant or "")
             except Refused as error:
                 raise HTTPException(503, f"try again later: {error}", headers={"Retry-After": "1"}) from None
-        return Heard(facts=len(found.facts), skipped=found.skipped)
+        taken: TakenFacts = request.app.state.taken_facts
+        new = taken.add(who.tenant or "", found.facts)
+        return Heard(facts=len(found.facts), new=new, known=len(found.facts) - new, skipped=found.skipped)
 
     return answer(request, await run_in_threadpool(work))

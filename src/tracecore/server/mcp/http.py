@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tracecore.server.mcp.tools import make_mcp
+from tracecore.server.principal import UNKNOWN_TOKEN
 from tracecore.server.settings import Settings
 from tracecore.store.store import Store
 
@@ -47,7 +48,9 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (scope.get("state") or {}).get("principal") is None:
-            answer = JSONResponse({"detail": "send an API token"}, 401, headers={"WWW-Authenticate": "Bearer"})
+            unknown = (scope.get("state") or {}).get("unknown_token")
+            said = UNKNOWN_TOKEN if unknown else "send an API token"
+            answer = JSONResponse({"detail": said}, 401, headers={"WWW-Authenticate": "Bearer"})
             await answer(scope, receive, send)
             return
         await self._app({**scope, "path": "/mcp", "root_path": ""}, receive, send)

@@ -11,21 +11,23 @@ import sys
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 
-import msgspec
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import (
+    CallToolResult,
     Completion,
     CompletionArgument,
     CompletionContext,
+    InputRequiredResult,
     PromptReference,
     ResourceTemplateReference,
     ToolAnnotations,
 )
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from tracecore import __version__
 from tracecore.patterns import catalogue, runbook
+from tracecore.server.answers import plain
 from tracecore.server.mcp.claims import verify
 from tracecore.server.principal import LOCAL, Principal
 from tracecore.store.cursors import BadCursor
@@ -54,13 +56,32 @@ Limit = Annotated[int, Field(ge=1, le=100, description="at most so many")]
 Name = Annotated[str | None, Field(max_length=300)]
 
 
+class _StrictServer(MCPServer):
+    """A server that names what is wrong with a tool's arguments, also those that the tool does not have."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        tool = self._tool_manager.get_tool(name)
+        if tool is not None:
+            known = tool.parameters.get("properties", {})
+            if unknown := [one for one in arguments if one not in known]:
+                raise ToolError(f"{name} has no argument {unknown[0][:80]!r}; it has {', '.join(known)}")
+            try:
+                tool.fn_metadata.arg_model.model_validate(tool.fn_metadata.pre_parse_json(arguments))
+            except ValidationError as error:
+                wrong = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors(include_url=False))
+                raise ToolError("; ".join(wrong)) from None
+        return await super().call_tool(name, arguments, context)
+
+
 def make_mcp(store: Store, clock: Callable[[], int], *, local: bool) -> MCPServer:
     """Make the server.
 
     Args:
         local: it speaks to somebody on this machine, who may have paths diagnosed.
     """
-    server: MCPServer = MCPServer("tracecore", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
+    server: MCPServer = _StrictServer("tracecore", version=__version__, instructions=INSTRUCTIONS, log_level="ERROR")
 
     def who(context: Context[Any, Any], scope: str) -> Principal:
         request = context.request_context.request
@@ -78,7 +99,7 @@ def make_mcp(store: Store, clock: Callable[[], int], *, local: bool) -> MCPServe
     @server.tool(annotations=_READS)
     def list_incidents(
         context: Context[Any, Any],
-        state: Literal["active", "open", "diagnosed", "resolved"] | None = "active",
+        state: Literal["active", "open", "diagnosed", "acknowledged", "resolved"] | None = "active",
         job: Name = None,
         node: Name = None,
         pattern: Name = None,
@@ -185,7 +206,7 @@ def _runbook(name: str) -> str:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(value)
+    found: dict[str, Any] = plain(value)
     return found
 
 

@@ -57,7 +57,7 @@ def incidents(
         "fingerprint": fingerprint, "cursor": cursor,
     }  # fmt: skip
     query = IncidentQuery(
-        state=state if state in ("active", "open", "diagnosed", "resolved") else None,  # type: ignore[arg-type]
+        state=state if state in ("active", "open", "diagnosed", "acknowledged", "resolved") else None,  # type: ignore[arg-type]
         text=q.strip() or None, pattern=pattern or None, failure_class=failure_class or None, job=job or None,
         node=node or None, fingerprint=fingerprint or None, tenant=who.tenant,
     )  # fmt: skip

@@ -89,6 +89,8 @@ def alertmanager(payload: object, now: int) -> list[Report]:
     alerts = payload.get("alerts") if isinstance(payload, dict) else None
     if not isinstance(alerts, list):
         raise BadPayload("expected Alertmanager's webhook payload, with `alerts`")
+    if isinstance(payload, dict) and payload.get("version", "4") != "4":
+        raise BadPayload(f"expected version 4 of Alertmanager's webhook payload, not {str(payload['version'])[:40]!r}")
     if len(alerts) > MOST:
         raise BadPayload(f"more than {MOST} alerts in one request; set max_alerts")
     return [_alert(alert, now) for alert in alerts if isinstance(alert, dict)]

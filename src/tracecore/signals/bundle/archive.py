@@ -13,6 +13,7 @@ import lzma
 import tarfile
 import zipfile
 import zlib
+from calendar import timegm
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Final, cast
@@ -212,6 +213,15 @@ def safe_name(name: str) -> str | None:
     if len(path.parts[0]) == 2 and path.parts[0][1] == ":":
         return None
     return str(path)
+
+
+def modified(info: tarfile.TarInfo | zipfile.ZipInfo) -> int:
+    """Return when a member was modified, in nanoseconds since the epoch; 0 where what it says is no time."""
+    try:
+        seconds = info.mtime if isinstance(info, tarfile.TarInfo) else timegm((*info.date_time, 0, 0, 0))
+        return int(seconds) * 1_000_000_000
+    except (ValueError, OverflowError):  # the thirteenth month, infinity
+        return 0
 
 
 class Tar:

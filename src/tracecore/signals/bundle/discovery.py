@@ -9,8 +9,9 @@ from __future__ import annotations
 import io
 import os
 import stat
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypedDict
@@ -39,8 +40,8 @@ from tracecore.signals.kernel import lines as kernel_lines
 from tracecore.signals.naming import printable
 from tracecore.signals.record import LAYERS, Attributes
 from tracecore.signals.redaction import redacted
-from tracecore.signals.stamps import Stamp
-from tracecore.signals.stream import BASE_TIME, Clock, Counters, Stream
+from tracecore.signals.stamps import Stamp, is_plausible
+from tracecore.signals.stream import Clock, Counters, Stream
 
 HEAD = 64 * 1024
 #: A zip inside another archive has to be read from its end, so it is copied aside; larger ones are left.
@@ -125,14 +126,14 @@ def discover(
     Args:
         paths: files and directories, also as URLs.
         limits: bounds; the defaults do for anything honest.
-        now: the present, for bundles in which no timestamp has a year; None gives an arbitrary fixed time.
+        now: taken as the time at which every file was modified, which decides on the year where no timestamp has one.
         redact: take secrets out of file names, and of what is quoted later.
 
     Raises:
         FileNotFoundError: a given path does not exist. Nothing inside of one ends the search.
         remote.RemoteError: a URL cannot be read.
     """
-    search = _Search(limits or BundleLimits(), redact=redact)
+    search = _Search(limits or BundleLimits(), now, redact=redact)
     for path in sorted({remote.local(os.fspath(path)) for path in paths}):
         if remote.is_url(path):
             search.remote(path)
@@ -143,17 +144,22 @@ def discover(
     settle_local_ranks(search.streams)
     settle_pods(search.streams)
     ordinals.settle(search.streams, search.processes)
-    clock = settle_time(search.stamps, BASE_TIME if now is None else now)
+    clock = settle_time(search.stamps)
     return Bundle(streams=search.streams, skipped=search.skipped, clock=clock, redact=redact)
 
 
 class _Search:
-    def __init__(self, limits: BundleLimits, *, redact: bool = True) -> None:
+    def __init__(self, limits: BundleLimits, now: int | None = None, *, redact: bool = True) -> None:
         self.limits = limits
         self.redact = redact
         self.streams: list[Stream] = []
         self.skipped: list[Skipped] = []
-        self.stamps: list[Stamp] = []
+        #: Timestamps, each with the time at which its file was modified.
+        self.stamps: list[tuple[Stamp, int]] = []
+        self.now = time.time_ns() if now is None else now
+        self.trusts_files = now is None
+        #: When the file, or the member of an archive, that is being looked at was modified.
+        self.modified = self.now
         self.processes: dict[str, ordinals.Processes] = {}
         self.count = 0
         self.exported = 0
@@ -169,6 +175,13 @@ class _Search:
         """A path as it is told: on one line, without secrets."""
         path = printable(path)
         return redacted(path) if self.redact else path
+
+    def note_modified(self, modified: int, otherwise: int) -> None:
+        """Note when the next file was modified; `otherwise` counts where its time cannot be one."""
+        self.modified = modified if self.trusts_files and is_plausible(modified) else otherwise
+
+    def note_times(self, found: Iterable[Stamp]) -> None:
+        self.stamps.extend((stamp, self.modified) for stamp in found)
 
     def path(self, root: Path) -> None:
         """A file or directory the user named."""
@@ -199,6 +212,7 @@ class _Search:
             if found.url.rsplit("/", 1)[-1] in IGNORED:
                 continue
             self.compressed += found.size
+            self.note_modified(found.modified, self.now)
             try:
                 self.consider(found.url, f"{root}/{found.relative}".rstrip("/"), opener, found.size, 0)
             except archive.ERRORS as error:
@@ -212,6 +226,7 @@ class _Search:
             if not whole:
                 self.skip(shown, f"read in part: more than {GIVEN >> 30} GiB")
             self.compressed += copy.size
+            self.modified = self.now
             self.consider(shown, "stdin.log", copy, copy.size, 0)
         except archive.ERRORS as error:
             self.skip(shown, archive.reason(error))
@@ -226,6 +241,7 @@ class _Search:
                 self.skip(path, not_regular(found.st_mode))
                 return
             self.compressed += found.st_size
+            self.note_modified(found.st_mtime_ns, self.now)
             self.consider(path, relative, partial(open_file, path), found.st_size, 0)
         except archive.ERRORS as error:
             self.skip(path, archive.reason(error))
@@ -285,7 +301,8 @@ class _Search:
                 elif not info.isfile():
                     self.skip(shown, "a link or device in an archive")
                 else:
-                    self._member(shown, f"{relative}/{name}", partial(tar.open, index), info.size, depth)
+                    opener = partial(tar.open, index)
+                    self._member(shown, f"{relative}/{name}", opener, info.size, depth, archive.modified(info))
             if tar.cut:
                 self.skip(path, f"read in part: {tar.cut}")
         except archive.ERRORS as error:
@@ -307,20 +324,23 @@ class _Search:
             elif not allowed:
                 self.skip(shown, f"expands from {info.compress_size:,} to {info.file_size:,} bytes, which is too much")
             else:
-                self._member(shown, f"{relative}/{name}", partial(bundle.open, info), info.file_size, depth)
+                opener = partial(bundle.open, info)
+                self._member(shown, f"{relative}/{name}", opener, info.file_size, depth, archive.modified(info))
 
-    def _member(self, path: str, relative: str, opener: Opener, size: int, depth: int) -> None:
+    def _member(self, path: str, relative: str, opener: Opener, size: int, depth: int, modified: int) -> None:
         self.count += 1
         if self.count > self.limits.files:
             raise archive.Bomb(f"more than {self.limits.files} files")
         if path.rsplit("/", 1)[-1] in IGNORED:
             return
+        around = self.modified
+        self.note_modified(modified, around)
         try:
             self.consider(path, relative, opener, size, depth + 1)
-        except archive.Bomb as error:
-            self.skip(path, archive.reason(error))
         except archive.ERRORS as error:
             self.skip(path, archive.reason(error))
+        finally:
+            self.modified = around
 
     def _export(self, path: str, relative: str, made_of: exports.Shape, head: bytes, file: BinaryIO) -> bool:
         """The logs of an export, each as a file of its own; whether there are any, and it was not too large."""
@@ -386,17 +406,17 @@ class _Search:
         whole_head = head if complete else head[: head.rfind(b"\n") + 1]
         if found.format in ("text", "cri", "docker", "syslog", "dmesg", "nvidia_csv", "nvidia_smi"):
             stream.first_stamp, last = times(whole_head, tail[tail.find(b"\n") + 1 :])
-            self.stamps.extend(last)
+            self.note_times(last)
             if stream.first_stamp is not None and not stream.first_stamp.missing:
                 # The end of a log may have times without a year, where its beginning has whole ones.
-                self.stamps.append(stream.first_stamp)
+                self.note_times([stream.first_stamp])
         elif found.format in ("kubernetes_json", "kubernetes_yaml", "journal_json", "journal_export"):
-            self.stamps.extend(Stamp(time) for time in recorded_times(head + b"\n" + tail))
+            self.note_times(Stamp(nanos) for nanos in recorded_times(head + b"\n" + tail))
         if found.format in ("dmesg", "syslog"):
             stream.boot_time = kernel_lines.boot_time(head + tail)
             stream.last_uptime = kernel_lines.last_uptime(tail or head)
             if stream.boot_time is not None and stream.last_uptime is not None:
-                self.stamps.append(Stamp(stream.boot_time + stream.last_uptime))
+                self.note_times([Stamp(stream.boot_time + stream.last_uptime)])
         if (known := ordinals.processes(stream, head, tail)) is not None:
             self.processes[path] = known
         if found.format == "text" and b"[default0]:" in head:

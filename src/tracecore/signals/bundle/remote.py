@@ -8,17 +8,22 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, BinaryIO, Final, cast
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+import re2
 
+from tracecore.signals import stamps
 from tracecore.signals.bundle import archive
 
 #: Bytes of one remote archive that are copied.
 MAX_ARCHIVE: Final = 64 << 30
 #: Details of a file by which file systems tell that its content is another.
 _STAMPS: Final = ("ETag", "etag", "md5Hash", "md5", "LastModified", "last_modified", "updated", "mtime", "created")
+#: Those of them that are times.
+_MODIFIED: Final = _STAMPS[4:]
 
 
 class RemoteError(ValueError):
@@ -33,12 +38,14 @@ class RemoteFile(msgspec.Struct, frozen=True):
         relative: its path below the bundle, empty for a bundle that is one file.
         size: bytes.
         stamp: another one means that the content may have changed.
+        modified: when it was written, in nanoseconds since the epoch; 0 where the file system does not say.
     """
 
     url: str
     relative: str
     size: int
     stamp: str
+    modified: int = 0
 
 
 def is_url(path: str) -> bool:
@@ -73,9 +80,19 @@ def files(url: str) -> list[RemoteFile]:
             name[len(root) :].lstrip("/"),
             int(detail.get("size") or 0),
             next((str(detail[key]) for key in _STAMPS if detail.get(key) is not None), ""),
+            _modified(detail),
         )
         for name, detail in sorted(found.items())
     ]
+
+
+def _modified(detail: dict[str, Any]) -> int:
+    found = next((detail[key] for key in _MODIFIED if detail.get(key) is not None), None)
+    if isinstance(found, datetime):
+        found = found.timestamp()
+    if isinstance(found, float | int):
+        return int(found) * stamps.SECOND
+    return stamps.parse(found) or 0 if isinstance(found, str) else 0
 
 
 def matching(url: str, *, entries: bool = False) -> list[str]:
@@ -104,8 +121,10 @@ def _system(url: str) -> tuple[Any, str]:
     try:
         system, root = url_to_fs(url)
     except ImportError as error:
-        # fsspec names the package that knows the protocol.
-        raise RemoteError(f"{url}: {str(error).rstrip('.')}, with pip, beside tracecore") from None
+        # fsspec names the package that knows the protocol: "Install s3fs to access S3".
+        package = re2.match(r"(?:Please )?[Ii]nstall ([\w.-]+) (?:to|for) ", str(error))
+        how = f"pip install {package.group(1)}" if package else str(error).rstrip(".")
+        raise RemoteError(f"{url}: this protocol needs another package: {how}") from None
     except ValueError as error:
         raise RemoteError(f"{url}: {str(error).lower()}") from None
     except Exception as error:

@@ -9,26 +9,38 @@ from tracecore.signals.stamps import DAY, Stamp
 from tracecore.signals.stream import Clock, Stream
 
 
-def settle_time(stamps: list[Stamp], now: int) -> Clock:
-    """The end of the bundle: complete timestamps decide on the year, then those without one count too."""
+def settle_time(found: list[tuple[Stamp, int]]) -> Clock:
+    """Return the end of the bundle.
+
+    Complete timestamps decide on the year. Without any, the time at which files were modified does: that is at or
+    after their last lines.
+
+    Args:
+        found: timestamps, each with the time at which its file was modified.
+    """
+    if not found:
+        return Clock()
+    stamps = [stamp for stamp, _ in found]
     whole = max((stamp.nanos for stamp in stamps if not stamp.missing), default=None)
-    reference = now if whole is None else whole
-    dated = [stamp.resolve(reference) for stamp in stamps if stamp.missing != "date"]
+    if whole is not None:
+        return Clock(max(stamp.resolve(whole) for stamp in stamps if stamp.missing != "date"), True)
+    dated = [(stamp.resolve_before(modified), modified) for stamp, modified in found if stamp.missing == "year"]
     if dated:
-        return Clock(max(dated), True)
-    return Clock(_last_of_day(sorted({stamp.nanos for stamp in stamps}), reference), False)
+        # A file may have been copied or touched long after: the one modified soonest after its last line decides.
+        reference, _ = min(dated, key=lambda pair: (abs(pair[1] - pair[0]), pair[0]))
+        return Clock(max(stamp.resolve(reference) for stamp in stamps if stamp.missing == "year"), False)
+    clock = _last_of_day(sorted({stamp.nanos for stamp in stamps}))
+    return Clock(Stamp(clock, "date").resolve(min(modified for _, modified in found)), False)
 
 
-def _last_of_day(clocks: list[int], reference: int) -> int:
-    """The end of a bundle whose logs have times of the day and no date.
+def _last_of_day(clocks: list[int]) -> int:
+    """Return when in the day a bundle ends whose logs have times of the day and no date.
 
     A run may go past midnight: the longest time in which no log ends is the one after the last of them.
     """
-    if not clocks:
-        return reference
     following = [*clocks[1:], clocks[0] + DAY]
     silence = [later - clock for clock, later in zip(clocks, following, strict=True)]
-    return reference - reference % DAY + clocks[silence.index(max(silence))]
+    return clocks[silence.index(max(silence))]
 
 
 def settle_pods(streams: list[Stream]) -> None:

@@ -179,10 +179,9 @@ class _Assembly:
             if line.partial or not line.text:
                 continue
             stamp = line.stamp or stamps.find(line.text)
-            reference = self._clock.latest if self._time is None else self._time
-            if stamp is not None and not self._fits(stamp.resolve(reference)):
+            if stamp is not None and not self._fits(self._resolved(stamp)):
                 stamp = None
-            time = self._anchor(report.offset) if stamp is None else stamp.resolve(reference)
+            time = self._anchor(report.offset) if stamp is None else self._resolved(stamp)
             if stamp is not None and report.offset > self._stamped_at:
                 self._time = time
                 self._stamped_at = self._seen = report.offset
@@ -280,7 +279,7 @@ class _Assembly:
             inferred = record.attributes is not None and "tracecore.time.inferred" in record.attributes
             rank = self._stream.resource.get("gen_ai.training.rank") if record.rank is None else record.rank
             if stamp is not None and inferred and rank == whose and isinstance(record.shape, Traceback):
-                record.stamp = Stamp(stamp.resolve(self._clock.latest if self._time is None else self._time))
+                record.stamp = Stamp(self._resolved(stamp))
 
     def _marked(self, line: UnwrappedLine, *, inferred: bool) -> Attributes:
         """The attributes of a line's record: its own, and what the reader knows of it."""
@@ -329,15 +328,13 @@ class _Assembly:
 
     def _when(self, stamp: Stamp | None, offset: int, data: bytes, position: int) -> tuple[int, bool]:
         """The time of a line and whether it was inferred."""
-        reference = self._clock.latest if self._time is None else self._time
-        if stamp is not None and self._fits(time := stamp.resolve(reference)):
-            # A year or a date is completed from the bundle's end the first time, then from the line before.
+        if stamp is not None and self._fits(time := self._resolved(stamp)):
             self._time = time
             self._seen = self._stamped_at = offset
             return self._time, False
         if self._looks < MAX_LOOKS and offset > self._seen:
             found = self._look_back(offset, data, position)
-            if found is not None and self._fits(time := found.resolve(reference)):
+            if found is not None and self._fits(time := self._resolved(found)):
                 self._time = time
                 self._looks = 0
             else:
@@ -346,6 +343,15 @@ class _Assembly:
         if self._time is not None:
             return self._time, True
         return self._anchor(offset), True
+
+    def _resolved(self, stamp: Stamp) -> int:
+        """Complete a year or a date from the line before, and the first time from the bundle's end."""
+        return self._from_end(stamp) if self._time is None else stamp.resolve(self._time)
+
+    def _from_end(self, stamp: Stamp) -> int:
+        # A complete time may be of something else than the end; without any, nothing is after the bundle's last line.
+        end = self._clock.latest
+        return stamp.resolve(end) if self._clock.exact else stamp.resolve_before(end)
 
     def _fits(self, time: int) -> bool:
         """Whether a line can be of this time: not long before the line above, nor after the end of the bundle."""
@@ -380,7 +386,7 @@ class _Assembly:
     def _anchor(self, offset: int) -> int:
         """A time for a line of a stream that has had none so far: one nanosecond a byte, and never out of order."""
         if self._stream.first_stamp is not None:
-            first = self._stream.first_stamp.resolve(self._clock.latest)
+            first = self._from_end(self._stream.first_stamp)
             return first - (1 << 40) + offset if offset > 1 << 30 else first - (1 << 30) + offset
         if self._size is None:
             self._size = measure(self._stream)
