@@ -1,8 +1,8 @@
 """A process that joins the facts of a fleet, and the score of a fleet that fails as often as published.
 
 First 2,048 nodes with 8 ranks each, healthy, then 150 nodes failing at once. Then days of a simulated fleet with its
-truth (`tracecore.simulation`): roots right, false and duplicate pages. `--full` plays 54 days of 16,384 GPUs, 100,000
-health events of which none needs an action, and as many of which one in a hundred is a failure.
+truth (`tracecore.simulation`): roots right, false and duplicate pages; then health events of which none needs an
+action, and as many of which one in a hundred is a failure. `--full` plays 54 days of 16,384 GPUs, and 100,000 events.
 
 Simulated: facts arrive as OTLP requests of about a thousand, on a clock that the benchmark moves. Counted is the
 processor time of the joining process, decoding included.
@@ -11,6 +11,7 @@ processor time of the joining process, decoding included.
 from __future__ import annotations
 
 import gc
+import os
 import random
 import resource
 import subprocess
@@ -35,7 +36,7 @@ from tracecore.facts.host import Heartbeat
 from tracecore.facts.process import CudaError, ExceptionRaised
 from tracecore.facts.training import Progress
 from tracecore.signals.record import Source
-from tracecore.simulation.fleet import NOISE
+from tracecore.simulation.fleet import NOISE, TABLE_DAYS
 from tracecore.simulation.run import PlayedRun
 from tracecore.simulation.score import Score
 from tracecore.simulation.simulate import simulate
@@ -49,6 +50,8 @@ WARM, SECONDS = 30, 60
 FAILING = 150
 SETTLE = 10
 HEALTH_EVENTS = 100_000
+#: As many in the short run.
+FEW_EVENTS = 2_000
 #: Nodes on which as many events are played with failures among them.
 SMALL = 64
 #: Interruptions of the published table that nobody had planned.
@@ -220,22 +223,31 @@ def scored(name: str, found: Score, outcome: PlayedRun, note: str) -> list[Measu
     ]
 
 
+def noisy(nodes: int, days: float, events: int, seed: int, few: str = "") -> list[Measurement]:
+    """Return the rows of health events that need no action, and of as many of which one in a hundred is a failure."""
+    begin = sum(os.times()[:4])
+    noise, outcome = simulate(nodes, days, seed, rate=0, quiet=events, jobs=2)
+    spent = sum(os.times()[:4]) - begin
+    how = f"{outcome.noise} health events that need no action, {days:g} days of {nodes * RANKS} GPUs, {spent:.0f} s"
+    rows = [Measurement(f"fleet.{few}noise.pages", len(noise.false_pages), "pages", "≤ 0", f"{how} of processor time")]
+    # On a small fleet, because it is about their number.
+    rate = events / (NOISE + 1) / (UNPLANNED * SMALL / NODES * days / TABLE_DAYS)
+    mixed, outcome = simulate(SMALL, days, seed, rate=rate, jobs=2)
+    rows += scored(f"{few}mixed", mixed, outcome, f"{days:g} days of {SMALL * RANKS} GPUs, {rate:.0f} times the rate")
+    return rows
+
+
 def measure_full(seed: int = 1) -> list[Measurement]:
     """Play 54 days of 16,384 GPUs, and health events that need no action."""
-    found, outcome = simulate(NODES, 54, seed, jobs=2)
+    found, outcome = simulate(NODES, TABLE_DAYS, seed, jobs=2)
     rows = scored("days", found, outcome, f"54 days of {NODES * RANKS} GPUs, seed {seed}")
-    noise, outcome = simulate(NODES, 54, seed, rate=0, quiet=HEALTH_EVENTS, jobs=2)
-    note = f"{outcome.noise} health events that need no action"
-    rows.append(Measurement("fleet.noise.pages", len(noise.false_pages), "pages", "≤ 0", note))
-    # As many events of which one in a hundred is a failure; on a small fleet, because it is about their number.
-    rate = HEALTH_EVENTS / (NOISE + 1) / (UNPLANNED * SMALL / NODES)
-    mixed, outcome = simulate(SMALL, 54, seed, rate=rate, jobs=2)
-    return [*rows, *scored("mixed", mixed, outcome, f"54 days of {SMALL * RANKS} GPUs, {rate:.0f} times the rate")]
+    return [*rows, *noisy(NODES, TABLE_DAYS, HEALTH_EVENTS, seed)]
 
 
 def measure() -> list[Measurement]:
     found, outcome = simulate(12, 2, 12, rate=60, noise=10)
-    return [*_joined(), *scored("short", found, outcome, "2 days of 96 GPUs, 60 times the published rate, seed 12")]
+    rows = scored("short", found, outcome, "2 days of 96 GPUs, 60 times the published rate, seed 12")
+    return [*_joined(), *rows, *noisy(SMALL, 4, FEW_EVENTS, 12, few="few_")]
 
 
 def _joined() -> list[Measurement]:

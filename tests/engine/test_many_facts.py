@@ -44,6 +44,16 @@ def test_an_index_asks_about_each_fact_once() -> None:
     assert by.number == 30
 
 
+def test_distinct_values_ask_about_each_fact_once() -> None:
+    window, by = FactWindow(("n1",), 0), Asked()
+    for number in range(30):
+        window.add(smoke(number, rank=number // 10))
+        assert window.distinct(Smoke, by) == set(range(number // 10 + 1))
+    assert by.number == 30
+    # Groups by the same function are another index.
+    assert set(window.grouped(Smoke, by)) == {0, 1, 2}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_an_index_is_the_same_whatever_came_first_grew_or_went(seed: int) -> None:
     rng = random.Random(seed)
@@ -55,6 +65,7 @@ def test_an_index_is_the_same_whatever_came_first_grew_or_went(seed: int) -> Non
         window.add(fact)
         if rng.random() < 0.3:
             window.grouped(Smoke, _rank)
+            window.distinct(Smoke, _rank)
         if rng.random() < 0.1:
             window.add(
                 smoke(
@@ -71,6 +82,7 @@ def test_an_index_is_the_same_whatever_came_first_grew_or_went(seed: int) -> Non
             window.trim(20)
         known = window.grouped(Smoke, _rank)
         assert list(known.items()) == list(grouped(window.of(Smoke), _rank).items())
+        assert window.distinct(Smoke, _rank) == known.keys()
         assert list(window.of(Smoke)) == sorted(window.of(Smoke), key=order)
 
 

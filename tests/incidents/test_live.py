@@ -7,6 +7,7 @@ import random
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,11 +18,13 @@ from tracecore.engine.emission import Emission
 from tracecore.engine.engine import LATENESS, Engine
 from tracecore.facts.fact import Fact
 from tracecore.facts.gpu import Xid
-from tracecore.facts.host import Heartbeat, HostEvent
+from tracecore.facts.host import Heartbeat, HostEvent, SlurmState
 from tracecore.facts.kubernetes import PodEvicted
 from tracecore.facts.process import ExitStatus
+from tracecore.facts.storage import StorageError
 from tracecore.facts.training import NonFinite, Progress, RunFinished
 from tracecore.incidents import node_trouble, precedence
+from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import arbitrate
 from tracecore.incidents.conclusion import conclude
 from tracecore.incidents.incident import Incident
@@ -771,3 +774,57 @@ def test_steps_of_a_job_whose_incidents_are_resolved_are_not_judged(monkeypatch:
     for second in range(210, 300, 10):
         story.at(second, *of_job("a", "n1", steps(second, attempt=1)))
     assert not counted
+
+
+def test_a_job_that_goes_on_leaves_behind_what_it_overcame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To judge a job that runs for weeks takes no longer than one that runs for hours."""
+    looked: list[int] = []
+
+    def counting(facts: list[Fact], *rest: Any) -> Any:
+        looked.append(len(facts))
+        return runs.look(facts, *rest)
+
+    story = Story()
+    monkeypatch.setattr("tracecore.incidents.live.runs", SimpleNamespace(look=counting))
+    for minute in range(0, 24 * 60, 5):
+        at = 60 * minute
+        machine = HostEvent(time=T0 + at * SECOND, source=Source("kmsg", at), node="n1", event="cpu_throttled")
+        # Rank 1 is known from what it prints alone, which was hours ago in the end.
+        upload = StorageError(time=T0 + at * SECOND, source=Source("log", at), rank=1, error="timeout", retried=True)
+        story.at(at + 1, *of_job("a", "n1", [*steps(at), *([upload] if minute < 600 else [])]), machine)
+    assert story.told == []
+    assert len(looked) == 24 * 12
+    assert max(looked) < 40
+    (job,) = story.live._jobs
+    assert {fact.rank for fact in job.known() if fact.job == "a"} == {0, 1}
+
+
+def test_what_is_near_an_incident_is_not_left_behind() -> None:
+    """An open condition keeps what was known when it began, however long the job goes on with it."""
+    story = Story()
+    wrong = verdict("silent_data_corruption", 9, *of_job("a", "n1", [seen(9)]), ranks=[0])
+    for at in range(0, 9 * 3600, 300):
+        hot = HostEvent(time=T0 + at * SECOND, source=Source("kmsg", at), node="n1", event="cpu_throttled")
+        story.at(at + 10, *of_job("a", "n1", steps(at)), hot, said=[wrong] if not at else ())
+    (job,) = story.live._jobs
+    assert [update.state for update in story.told if update.reason == "new"] == ["diagnosed"]
+    held = sorted((fact.time - T0) // SECOND for fact in job.facts.values())
+    assert held[:12] == [*range(0, 3600, 300)]
+    assert len(held) < 40
+
+
+def test_what_a_scheduler_says_before_a_restart_is_not_about_the_next_attempt() -> None:
+    """A job that runs again does not make the scheduler's word about its lost node a second incident."""
+    lost = verdict("host_lost", 8, seen(8, node="n1"), nodes=["n1"])
+    state = SlurmState(time=T0 + 95 * SECOND, source=Source("slurm", 1), job="a", node="n0", state="NODE_FAIL")
+    story = Story()
+    story.at(10, *of_job("a", "n1", steps(1, 2)), said=[lost])
+    story.at(96, state)
+    for second in (301, 308, 315):
+        upload = StorageError(
+            time=T0 + second * SECOND, source=Source("log", second), attempt=1, error="timeout", retried=True
+        )
+        story.at(second + 1, *of_job("a", "n1", [upload]))
+    story.at(401, *of_job("a", "n1", steps(320, 400, attempt=1)))
+    assert len({update.id for update in story.told}) == 1
+    assert story.told[-1].state == "resolved"

@@ -196,6 +196,10 @@ class FreshWindow(FactWindow):
         self.indexes = {}
         return super().grouped(kind, by)
 
+    def distinct(self, kind: type[Fact], by: Any) -> Any:
+        self.indexes = {}
+        return super().distinct(kind, by)
+
 
 def place_at(rng: random.Random, spread: int, path: str, uid: str) -> tuple[int, Source]:
     """A line of a file, whose lines are in order of time."""

@@ -208,8 +208,7 @@ class Engine:
                 self.stats.held -= dropped
                 self.stats.evicted_window += dropped
             window.state = CURRENT
-            window.evaluated, window.evaluated_size = instant, window.size
-            window.timer = None
+            window.evaluated, window.evaluated_size, window.timer = instant, window.size, None
             try:
                 verdicts = self._verdicts(owner, window, instant)
             except Exception:
@@ -256,6 +255,5 @@ def _pause(window: FactWindow) -> int:
         return pause
     if (window.size - window.evaluated_size) * GROWTH >= window.size:
         return 0
-    if window.state != TRIGGERED:
-        return LONGEST_PAUSE
-    return max(pause, min(LONGEST_PAUSE, window.size * SECOND // RATE))
+    triggered = max(pause, min(LONGEST_PAUSE, window.size * SECOND // RATE))
+    return triggered if window.state == TRIGGERED else LONGEST_PAUSE

@@ -5,10 +5,10 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from itertools import chain
+from itertools import islice
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
@@ -46,7 +46,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         oldest: no fact is older than this.
         facts: by type, each sorted by (time, uid).
         size: the number of facts.
-        indexes: made by `grouped`: how many facts of a type were grouped, and the groups.
+        indexes: made by `grouped` and `distinct`: how many facts of a type were read, and the groups or values.
         standing: the last emission of each episode that was not retracted.
         said: the verdicts of the last evaluation.
         state: whether it is to be evaluated; see `DORMANT`.
@@ -65,7 +65,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
     oldest: int = 0
     facts: dict[type[Fact], list[Any]] = msgspec.field(default_factory=dict)
     size: int = 0
-    indexes: dict[tuple[type[Fact], Callable[[Any], Any]], tuple[int, dict[Any, list[Any]]]] = {}
+    indexes: dict[tuple[type[Fact], Callable[[Any], Any], type], tuple[int, Any]] = {}
     standing: Mapping[str | Source, Emission] = NOTHING
     said: Sequence[Verdict] = ()
     state: int = 0
@@ -84,17 +84,24 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
 
     def grouped(self, kind: type[F], by: Callable[[F], K]) -> Mapping[K, Sequence[F]]:
         facts = self.of(kind)
-        seen, groups = self.indexes.get((kind, by)) or (0, {})
+        seen, groups = self.indexes.get((kind, by, dict)) or (0, {})
         if seen < len(facts):
             for fact in facts[seen:] if seen else facts:
                 name = by(fact)
-                group = groups.get(name)
-                if group is None:
-                    groups[name] = [fact]
+                if name in groups:
+                    groups[name].append(fact)
                 else:
-                    group.append(fact)
-            self.indexes[kind, by] = len(facts), groups
-        return groups
+                    groups[name] = [fact]
+            self.indexes[kind, by, dict] = len(facts), groups
+        return cast("dict[K, list[F]]", groups)
+
+    def distinct(self, kind: type[F], by: Callable[[F], K]) -> set[K]:
+        facts = self.of(kind)
+        seen, values = self.indexes.get((kind, by, set)) or (0, set())
+        if seen < len(facts):
+            values.update(map(by, facts[seen:] if seen else facts))
+            self.indexes[kind, by, set] = len(facts), values
+        return cast("set[K]", values)
 
     def add(self, fact: Fact) -> bool:
         """Insert this fact; False if the window already holds it.
@@ -123,13 +130,10 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
         return True
 
     def _drop_indexes(self, kind: type[Fact]) -> None:
-        if self.indexes:
-            self.indexes = {name: index for name, index in self.indexes.items() if name[0] is not kind}
+        self.indexes = {name: index for name, index in self.indexes.items() if name[0] is not kind}
 
     def prune(self, cutoff: int) -> int:
         """Forget facts that ended before this time and return their number."""
-        if cutoff <= self.oldest:
-            return 0
         dropped = 0
         for kind, facts in self.facts.items():
             if facts and facts[0].time < cutoff:
@@ -146,7 +150,7 @@ class FactWindow(msgspec.Struct, eq=False, gc=False):
 
     def trim(self, limit: int) -> int:
         """Forget the oldest facts until at most `limit` remain, raise the floor, and return how many went."""
-        gone = heapq.nsmallest(self.size - limit, chain.from_iterable(self.facts.values()), key=order)
+        gone = list(islice(heapq.merge(*self.facts.values(), key=order), max(0, self.size - limit)))
         for kind, number in Counter(map(type, gone)).items():
             del self.facts[kind][:number]
             self._drop_indexes(kind)
@@ -161,6 +165,4 @@ def _supersedes(fact: Fact, present: Fact) -> bool:
 
     Two different statements under one uid are a mistake of their source; the choice must not depend on their order.
     """
-    if fact == present:
-        return False
-    return (fact.count, fact.end, repr(fact)) > (present.count, present.end, repr(present))
+    return fact != present and (fact.count, fact.end, repr(fact)) > (present.count, present.end, repr(present))

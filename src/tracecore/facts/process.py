@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal as posix
+from functools import lru_cache
 from typing import ClassVar
 
 from tracecore.facts.fact import Fact
@@ -15,6 +16,7 @@ _NAMES = {int(s): s.name for s in posix.Signals}
 _WINDOWS = {0xC0000005: "SIGSEGV", 0xC00000FD: "SIGSEGV", 0xC0000409: "SIGABRT", 0xC000001D: "SIGILL"}
 
 
+@lru_cache(maxsize=1024)
 def signal_name(exit_code: int) -> str | None:
     """The signal that an exit status stands for: -9 and 137 are `SIGKILL`; None when it is no signal."""
     if exit_code in _WINDOWS:

@@ -175,6 +175,8 @@ class SilenceBridge:
             # Silence is measured by the talk of peers: while nobody says anything, nothing new can be said of anybody.
             cohort.changed = latest > now
             latest = min(latest, now)
+            if len(cohort.steps) <= 1 and max(cohort.steps.values(), default=0) >= latest - self.threshold // 2:
+                continue  # a job that makes steps misses nobody
             quiet = [pair for pair in cohort.nodes.items() if latest - pair[1].last >= self.threshold]
             if not quiet or cohort.finished:
                 continue

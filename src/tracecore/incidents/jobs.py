@@ -17,7 +17,9 @@ from tracecore.facts.fact import Fact
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.lifecycle import REFRESH, SECOND, Life
+from tracecore.incidents.node_trouble import NEAR
 from tracecore.incidents.precedence import CONDITIONS
+from tracecore.incidents.run import is_passing
 
 #: A job that was silent for so long while another one on its node was heard has left the node.
 LEFT: Final = 600_000_000_000
@@ -25,6 +27,8 @@ LEFT: Final = 600_000_000_000
 LONE: Final = "\x00node "
 #: Before the name of a pod that is of none of the jobs on its node.
 _STRANGER: Final = "\x00pod "
+#: Layers that each job has of its own; the others are measured on every node alike.
+WRITTEN_BY_JOBS: Final = frozenset({"stdout", "flight_recorder"})
 #: A job waits a second before it is judged again for each so many of its facts: after news, and after changes of what
 #: was known, which are told no more often than `REFRESH`. A job of fewer facts does not wait.
 NEWS: Final = 4096
@@ -200,6 +204,29 @@ class JobState(msgspec.Struct):
             self.closed[""] = max(self.closed.get("", 0), begun)
             for id in [id for id, emission in self.verdicts.items() if self.is_closed(emission)]:
                 del self.verdicts[id]
+
+    def overcome(self, now: int) -> None:
+        """Drop what a job that goes on has left behind, so that judging it takes no longer the longer it runs.
+
+        A fact is left behind when the job made steps long after it and no incident is near it. One of each rank stays.
+        """
+        times = [(life.first - NEAR, life.last + NEAR) for life in self.incidents.values()]
+        before = min(now, self.last_step()) - NEAR
+        ranks = {*self.progress}
+        for key, fact in [*self.facts.items()]:
+            if fact.end >= before or not is_passing(fact):
+                continue
+            if any(first <= fact.end and fact.time <= last for first, last in times):
+                continue
+            rank = fact.attempt, -1 if fact.rank is None else fact.rank
+            if rank in ranks or fact.layer not in WRITTEN_BY_JOBS:
+                del self.facts[key]
+            ranks.add(rank)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether there is nothing to judge and nothing to tell."""
+        return not (self.incidents or self.changed or self.grown or self.moved_on)
 
     def is_closed(self, emission: Emission) -> bool:
         """Tell whether a verdict rests on nothing that is newer than what was forgotten."""

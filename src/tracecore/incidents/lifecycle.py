@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from tracecore.engine.emission import Emission
+from tracecore.facts.coerce import moment
 from tracecore.incidents import precedence
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.timeline import TIMELINE_ROWS, evidence_timeline
@@ -135,7 +136,7 @@ class Life(msgspec.Struct, kw_only=True):
         settled_until: evidence up to this time does not reopen it. 0 where it was resolved because arbitration no
             longer found it: then it reopens when it is found again.
         acknowledged_by: who acknowledged it; empty where nobody did.
-        last: nanoseconds of its last evidence.
+        first, last: nanoseconds of its first and last evidence.
         pattern: of its root cause; empty where there is none.
         attempt, slot, origin: as in `Incident`.
     """
@@ -157,6 +158,7 @@ class Life(msgspec.Struct, kw_only=True):
     resolved_at: int = 0
     settled_until: int = 0
     acknowledged_by: str = ""
+    first: int = 0
     last: int = 0
     pattern: str = ""
     attempt: int = 0
@@ -180,12 +182,8 @@ class Life(msgspec.Struct, kw_only=True):
         self.notes, self.trouble, self.fresh = notes, trouble, True
         # Numbers in a headline grow with the evidence; the fingerprint has none.
         self.gist = incident.fingerprint, incident.suspects, (incident.failure or {}).get("class"), len(trouble)
-        self.last, self.attempt, self.slot, self.origin = (
-            incident.last,
-            incident.attempt,
-            incident.slot,
-            incident.origin,
-        )
+        self.first, self.last = incident.first, incident.last
+        self.attempt, self.slot, self.origin = incident.attempt, incident.slot, incident.origin
         self.pattern = incident.root.verdict.pattern_name if incident.root is not None else ""
         if self.told_gist is None and self.digest and _says_the_same(self.said, incident):
             self.told_gist = self.gist  # told before a restart: details wait as they did then
@@ -260,12 +258,14 @@ def recalled(memory: Memory, now: int) -> Life:
     Raises:
         msgspec.DecodeError: the document is damaged.
     """
+    said = msgspec.json.decode(memory.document, type=dict[str, Any])
     return Life(
         id=memory.id,
         since=now,
         revision=memory.revision,
         state=memory.state,
-        said=msgspec.json.decode(memory.document, type=dict[str, Any]),
+        said=said,
+        first=moment(said.get("first_seen")) or 0,
         digest=memory.digest,
         resolved_at=memory.resolved_at,
         settled_until=memory.settled_until,

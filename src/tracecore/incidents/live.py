@@ -25,7 +25,7 @@ from tracecore.incidents import node_trouble, precedence
 from tracecore.incidents import run as runs
 from tracecore.incidents.arbitration import WENT_ON, arbitrate
 from tracecore.incidents.incident import Incident
-from tracecore.incidents.jobs import JobState, JobTable, LiveLimits
+from tracecore.incidents.jobs import WRITTEN_BY_JOBS, JobState, JobTable, LiveLimits
 from tracecore.incidents.lifecycle import SECOND, Life, Memory, Update, recalled
 from tracecore.signals.record import LAYERS
 
@@ -39,8 +39,6 @@ Classify: TypeAlias = Callable[[Incident, runs.JobAttempt | None], dict[str, Any
 FADES: Final = 3600 * SECOND
 #: Conditions that somebody has to look at before they count as resolved: wrong results do not fade.
 _STAYS: Final = frozenset({"silent_data_corruption", "training_divergence"})
-#: Layers that each job has of its own; the others are measured on every node alike.
-_WRITTEN_BY_JOBS: Final = frozenset({"stdout", "flight_recorder"})
 
 
 class LiveIncidents:
@@ -143,7 +141,7 @@ class LiveIncidents:
         ]
         self._jobs.moved = []
         for job in self._jobs:
-            if self._owns is not None and not self._owns(job.name):
+            if job.is_calm or (self._owns is not None and not self._owns(job.name)):
                 continue
             if job.is_due(now):
                 job.changed, job.grown, job.moved_on, job.judged = False, False, False, now
@@ -164,6 +162,7 @@ class LiveIncidents:
         if job.is_stranger:
             return
         job.retire(now - self.reopen)
+        job.overcome(now)
         facts = job.known()
         # Facts about a node alone tell of no run.
         run = runs.look([] if job.is_lone_node else facts, now)
@@ -254,7 +253,7 @@ class LiveIncidents:
 
     def _seen_layers(self, job: JobState) -> tuple[str, ...]:
         """Return the layers that were measured: what a job itself writes counts for it alone."""
-        seen = {layer for layer in self._layers if layer not in _WRITTEN_BY_JOBS} | job.layers
+        seen = {layer for layer in self._layers if layer not in WRITTEN_BY_JOBS} | job.layers
         return tuple(layer for layer in LAYERS if layer in seen)
 
     def _forget_old(self, job: JobState, now: int) -> None:

@@ -55,6 +55,11 @@ _REPORTS = 32
 #: What tells how a process, a container or a job ended, from outside.
 _ENDINGS = (ExitStatus, SlurmState, ContainerTerminated)
 _FATAL = (LauncherFailure, FatalSignal, RendezvousFailure)
+#: What tells by itself how an attempt goes or ended.
+_COURSE = (
+    *_ENDINGS, *_FATAL, CheckpointPhase, ExceptionRaised, GroupProgress, NcclError, Progress, RunFinished,
+    StackPrinted, StepStalled, WatchdogReport,
+)  # fmt: skip
 #: What tells of the links, ports and connections between ranks.
 _TRANSPORT = (LinkState, PortState, NcclError, NicError, NvlinkRate, Sxid)
 
@@ -181,9 +186,7 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
         _take(attempts[key], fact)
     for fact in endings:
         job = fact.job or default
-        mine = [number for name, number in attempts if name == job]
-        # An observer outside the job sees the end of the last attempt.
-        number = max(mine, default=0) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
+        number = _last_by(fact, job, attempts) if isinstance(fact, ExitStatus | SlurmState) else fact.attempt
         _end(attempts.setdefault((job, number), JobAttempt(job=job, number=number)), fact)
     for attempt in attempts.values():
         if len(names) <= 1:
@@ -199,6 +202,22 @@ def look(facts: Iterable[Fact], end: int, logs: Collection[int] = ()) -> JobRun:
     trouble = [fact for fact in facts if _is_trouble(fact) and _stands(fact, progress, steps)]
     transport: list[Fact] = [fact for fact in facts if isinstance(fact, _TRANSPORT)]
     return JobRun(attempts=attempts, end=end, trouble=trouble[:_TROUBLE], transport=transport[-_TROUBLE:])
+
+
+def _last_by(fact: Fact, job: str, attempts: dict[tuple[str, int], JobAttempt]) -> int:
+    """Return the attempt whose end an observer outside the job saw: the last one.
+
+    A scheduler says it when it happens, so of those that had begun by then; statuses are often written down at the end.
+    """
+    mine = [attempt for (name, _), attempt in attempts.items() if name == job]
+    known = isinstance(fact, SlurmState) and not fact.approximate
+    begun = [attempt for attempt in mine if not known or not attempt.timed or attempt.first <= fact.end]
+    return max((attempt.number for attempt in begun or mine), default=0)
+
+
+def is_passing(fact: Fact) -> bool:
+    """Whether a fact says nothing about a run that made steps long after it."""
+    return not fact.approximate and not isinstance(fact, _COURSE)
 
 
 def _stands(fact: Fact, progress: int, steps: dict[str, list[int]]) -> bool:

@@ -57,6 +57,9 @@ class Window(Protocol):
         and the same object each time: a module's function or an `attrgetter`, not a lambda.
         """
 
+    def distinct(self, kind: type[F], by: Callable[[F], K]) -> set[K]:
+        """Return the different values of `by(fact)` over all facts of this type; kept up to date like groups."""
+
 
 def tolerance(one: Fact, other: Fact, skew: int) -> int:
     """Return how much the times of these two facts may disagree: 0 on one node's clock, `skew` between two nodes."""

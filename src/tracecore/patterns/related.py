@@ -85,7 +85,8 @@ class Related(Generic[F]):
         if not self._facts:
             return
         names = self._names(fact)
-        known = tuple([place for place, name in enumerate(names) if name is not None])
+        complete = None not in names
+        known = tuple(range(len(names)) if complete else [n for n, name in enumerate(names) if name is not None])
         index = self._indexes.get(known)
         if index is None:
             index = self._indexes[known] = _Index(self._facts, self._names, known)
@@ -93,7 +94,7 @@ class Related(Generic[F]):
             if lacking:
                 key = tuple([None if place in lacking else names[place] for place in known])
             else:
-                key = names if len(known) == len(names) else tuple([names[place] for place in known])
+                key = names if complete else tuple([names[place] for place in known])
             timeline = index.groups.get(key)
             if timeline is not None:
                 yield timeline

@@ -30,7 +30,7 @@ def gpu_keys(fact: Fact) -> tuple[Key, ...]:
 def can_join(window: Window, *kinds: type[Fact]) -> bool:
     """Whether this window may say more than the windows of single nodes: the shared one only with a fact whose node is
     not known."""
-    return bool(window.key[0]) or any(None in window.grouped(kind, node_of) for kind in kinds)
+    return bool(window.key[0]) or any(None in window.distinct(kind, node_of) for kind in kinds)
 
 
 def meet(window: Window, *facts: Fact) -> bool:

@@ -5,7 +5,7 @@ waits for work by spinning: a tenth of a second of processor time for each core,
 are started from here keep the setting of whoever started this one.
 
 The arrays of a block are as large as the block and live no longer. glibc would give their pages back to the kernel and
-fetch fresh ones for the next block: a tenth of the time that reading takes.
+fetch fresh ones for the next block: up to a thousand page faults for each MB.
 """
 
 from __future__ import annotations

@@ -42,9 +42,10 @@ def _open(phases: Sequence[CheckpointPhase]) -> CheckpointPhase | None:
         return None
     # Lines of one time are told apart by their places.
     since = phases[bisect_left(phases, latest.time, key=_time) :]
-    begin = max((phase for phase in since if phase.event == "begin"), key=_place)
-    ends = (phase for phase in since if phase.event == "end" and phase.phase == begin.phase)
-    return None if any(_place(end) > _place(begin) for end in ends) else begin
+    begins = [phase for phase in since if phase.event == "begin"]
+    begin = latest if len(begins) == 1 else max(begins, key=_place)
+    ends = [phase for phase in since if phase.event == "end" and phase.phase == begin.phase]
+    return None if any(end.time > begin.time or _place(end) > _place(begin) for end in ends) else begin
 
 
 def unfinished(window: Window, begun: Iterable[CheckpointPhase]) -> list[CheckpointPhase]:

@@ -184,12 +184,9 @@ class CudaOomPattern(Pattern[Config]):
 
     def _judge(self, window: Window) -> Iterator[Verdict]:
         ooms: Sequence[Oom] = in_order(window.of(CudaOom), window.of(CudaOomUnmeasured))
-        samples = window.of(FramebufferSample)
-        frees = Samples(sample for sample in samples if sample.free_bytes is not None)
-        totals = Samples(sample for sample in samples if sample.total_bytes is not None)
-        nodes = None if window.key[0] else Nodes(samples)
         reports = window.of(Progress)
         steps = Steps(reports[bisect_left(reports, ooms[0].time, key=_time) :] if ooms else ())
+        memory: Memory | None = None
         last: dict[tuple[object, ...], int] = {}
         for oom in ooms:
             who = (oom.node, oom.pod, oom.rank, oom.ordinal, oom.attempt)
@@ -198,20 +195,18 @@ class CudaOomPattern(Pattern[Config]):
             repeated = before is not None and before >= oldest
             if repeated or not _said_here(window, oom) or steps.go_on(oom, self.config.recovery):
                 continue
-            free = total = None
-            if samples:
-                newest = oom.time + self.config.window
-                if nodes is None or not nodes.several(oldest, newest):
-                    free = None if _line(oom, "free_bytes") is not None else frees.near(oom.time, oldest, newest)
-                    total = None if _line(oom, "total_bytes") is not None else totals.near(oom.time, oldest, newest)
-            memory = self._kind(oom, _line(oom, "free_bytes", free), _line(oom, "total_bytes", total))
+            # Samples come all the time: a window whose failures were all survived does not ask for them.
+            memory = memory or Memory(window)
+            newest = oom.time + self.config.window
+            free, total = memory.free(oom, oldest, newest), memory.total(oom, oldest, newest)
+            kind = self._kind(oom, _line(oom, "free_bytes", free), _line(oom, "total_bytes", total))
             yield CudaOomVerdict(
                 key=window.key,
                 episode=oom.source,
                 time=oom.time,
-                confidence="full" if oom.gpu and memory != "unknown" else "partial",
+                confidence="full" if oom.gpu and kind != "unknown" else "partial",
                 oom=oom,
-                memory=memory,
+                memory=kind,
                 free=free,
                 total=total,
             )
@@ -229,6 +224,33 @@ class CudaOomPattern(Pattern[Config]):
         if most is None:
             return "unknown"
         return "fragmentation" if most >= tried + self.config.margin * total else "exhaustion"
+
+
+class Memory:
+    """Samples of a GPU's memory in a window, asked about failures in order of time."""
+
+    __slots__ = ("_frees", "_nodes", "_totals")
+
+    def __init__(self, window: Window) -> None:
+        samples = window.of(FramebufferSample)
+        self._frees = Samples(sample for sample in samples if sample.free_bytes is not None)
+        self._totals = Samples(sample for sample in samples if sample.total_bytes is not None)
+        self._nodes = None if window.key[0] else Nodes(samples)
+
+    def free(self, oom: Oom, oldest: int, newest: int) -> FramebufferSample | None:
+        """Return the sample with the free memory, where the line does not say how much was free."""
+        if _line(oom, "free_bytes") is not None or self._ambiguous(oldest, newest):
+            return None
+        return self._frees.near(oom.time, oldest, newest)
+
+    def total(self, oom: Oom, oldest: int, newest: int) -> FramebufferSample | None:
+        """Return the sample with the memory of the GPU, where the line does not say how much it has."""
+        if _line(oom, "total_bytes") is not None or self._ambiguous(oldest, newest):
+            return None
+        return self._totals.near(oom.time, oldest, newest)
+
+    def _ambiguous(self, oldest: int, newest: int) -> bool:
+        return self._nodes is not None and self._nodes.several(oldest, newest)
 
 
 class Samples:
@@ -273,43 +295,60 @@ class Steps:
     """Reports of progress by process, for the question whether one goes on."""
 
     def __init__(self, reports: Sequence[Progress]) -> None:
-        self._made = [report for report in reports if report.step is not None]
-        self._reports = grouped(self._made, _process)
+        self._all = reports
         self._changes: dict[tuple[object, ...], Changes] = {}
 
     @cached_property
-    def _lines(self) -> dict[tuple[object, ...], list[Progress]]:
-        """Reports by file and time, in order of place."""
-        return grouped(sorted(self._made, key=_offset), _line_of)
+    def _reports(self) -> dict[tuple[object, ...], list[Progress]]:
+        return grouped([report for report in self._all if report.step is not None], _process)
 
     def go_on(self, oom: Oom, within: int) -> bool:
         """Whether its process makes two further steps: others may still end the step they are in; two steps are made
         only by a run that goes on."""
-        reports = self._reports.get(_process(oom)) if self._reports else None
+        if not self._all:
+            return False
+        who = _process(oom)
+        if self._plainly_goes_on(who, oom.end, oom.end + within):
+            return True
+        reports = self._reports.get(who)
         if reports is None:
             return False
         begin, end = bisect_right(reports, oom.end, key=_time), bisect_right(reports, oom.end + within, key=_time)
-        who = _process(oom)
         if who not in self._changes:
             self._changes[who] = Changes(map(_step, reports))
         if self._changes[who].between(begin, end):
             return True
         # Lines of one file that share a time are told apart by their place in it.
-        tied = self._lines.get((*_process(oom), oom.source.path, oom.end), [])
+        same_time = reports[bisect_left(reports, oom.end, key=_time) : begin]
+        tied = _of_file(same_time, oom.source.path)
         after = bisect_right(tied, oom.source.offset, key=_offset)
         if after == len(tied):
             return False
         first, last = tied[after].step, tied[-1].step
         return first != last or (begin < end and reports[begin].step != last)
 
+    def _plainly_goes_on(self, who: tuple[object, ...], since: int, until: int) -> bool:
+        """Whether the first and the last report of this time are of this process and of different steps.
+
+        A window mostly holds the reports of one process, and then none of the others needs to be looked at.
+        """
+        begin, end = bisect_right(self._all, since, key=_time), bisect_right(self._all, until, key=_time)
+        if end - begin < 2:
+            return False
+        first, last = self._all[begin], self._all[end - 1]
+        if first.step is None or last.step is None or first.step == last.step:
+            return False
+        return _process(first) == who == _process(last)
+
+
+def _of_file(reports: Sequence[Progress], path: str) -> list[Progress]:
+    """Return the reports of one file in order of place."""
+    return sorted([report for report in reports if report.source.path == path], key=_offset)
+
 
 def _said_here(window: Window, oom: Oom) -> bool:
     """A GPU known with its node is judged in the window of the two; the shared window is for what lacks a node."""
     return len(window.key) == 3 or window.key[0] == (oom.node or "")
-
-
-def _line_of(report: Progress) -> tuple[object, ...]:
-    return (*_process(report), report.source.path, report.time)
 
 
 def _line(oom: Oom, number: str, sample: FramebufferSample | None = None) -> int | None:

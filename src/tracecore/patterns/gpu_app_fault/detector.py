@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +20,7 @@ from tracecore.patterns.scope import can_join
 from tracecore.patterns.timeline import grouped, in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -37,6 +38,9 @@ ANY = "*"
 GAUGE = 5 * MINUTE
 _time = attrgetter("time")
 _pid = attrgetter("pid")
+_error = attrgetter("error")
+#: The one driver error that is the program's own fault.
+PAGE_FAULT = "page_fault"
 FIND = {
     "device_assert": "the assert's own line in the log names file and line of the kernel; most often an index or a "
     "label is out of range: check it on the CPU before the call",
@@ -210,28 +214,30 @@ class GpuAppFault(Pattern[Config]):
         return ((fact.node,), ("",)) if fact.node else (("",),)
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
+        # Without an error of a program only a page fault counts, and no Xid needs to be looked at.
+        if not window.of(CudaError) and PAGE_FAULT not in window.distinct(GpuDriverError, _error):
+            return []
         if not can_join(window, Xid, GpuDriverError, GpuLost, CudaError):
             return []
         kernel = in_order(window.of(Xid), window.of(GpuDriverError), window.of(GpuLost))
-        errors = Errors(window.of(CudaError), shared=not window.key[0])
+        joined = self._joined(window, kernel)
+        first = next(joined, None)
+        if first is None:
+            return []
         gauges = Gauges(window.of(XidGauge))
         failures = _Failures((fact for fact in kernel if not _application(fact)), self.config.window)
         found: list[Verdict] = []
         latest: dict[tuple[str | None, str | None, int | None], int] = {}
         jobs: dict[tuple[str | None, str | None], Jobs] = {}
-        for report in kernel:
-            if not _application(report) or failures.beside(report):
-                continue
-            oldest = report.time - self.config.window
-            error = errors.nearest(report, oldest, report.end + self.config.window)
-            if error is None and not isinstance(report, GpuDriverError):
+        for report, error in chain((first,), joined):
+            if failures.beside(report):
                 continue
             # The lines of one page fault name its process once.
             pid = None if isinstance(report, GpuDriverError) else getattr(report, "pid", None)
             process = (report.node, report.gpu, pid)
             before = latest.get(process)
             latest[process] = report.end if before is None else max(report.end, before)
-            if before is not None and before >= oldest:
+            if before is not None and before >= report.time - self.config.window:
                 continue
             place = (report.node, report.gpu)
             known = jobs.get(place)
@@ -252,6 +258,16 @@ class GpuAppFault(Pattern[Config]):
                 )
             )
         return found
+
+    def _joined(self, window: Window, kernel: Sequence[Fact]) -> Iterator[tuple[Fact, CudaError | None]]:
+        """Yield reports about a program with its error beside each; a page fault of an AMD GPU needs none."""
+        errors = Errors(window.of(CudaError), shared=not window.key[0])
+        near = self.config.window
+        for report in kernel:
+            if _application(report):
+                error = errors.nearest(report, report.time - near, report.end + near)
+                if error is not None or isinstance(report, GpuDriverError):
+                    yield report, error
 
 
 class Jobs:
@@ -345,7 +361,7 @@ class _Failures:
 
 def _application(fact: Fact) -> bool:
     if isinstance(fact, GpuDriverError):
-        return fact.error == "page_fault"
+        return fact.error == PAGE_FAULT
     if not isinstance(fact, Xid) or fact.code not in APPLICATION:
         return False
     return fact.cause is None or fact.cause in APPLICATION

@@ -15,10 +15,10 @@ from tracecore.facts.wording import size
 from tracecore.patterns.config import MINUTE, SECOND, Duration, Settings
 from tracecore.patterns.contract import Pattern, Role, Verdict
 from tracecore.patterns.scope import namespace, pod_name
-from tracecore.patterns.timeline import grouped, in_order
+from tracecore.patterns.timeline import in_order
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tracecore.facts.fact import Fact
     from tracecore.patterns.contract import Key, Window
@@ -267,10 +267,9 @@ class HostOom(Pattern[Config]):
 
     def _reports(self, window: Window, episodes: list[_Episode], kills: list[_Episode]) -> None:
         reports: Sequence[Report] = in_order(window.of(MemoryKillReport), window.of(ContainerTerminated))
-        stops = [grouped(window.of(kind), _pod) for kind in (PlannedStop, PodEvicted)]
         alone: dict[tuple[str | None, str | None], _Episode] = {}
         for report in reports:
-            if _by_status(report) and self._asked_for(stops, report):
+            if _by_status(report) and self._asked_for(window, report):
                 continue
             pid = report.pid if isinstance(report, MemoryKillReport) else None
             episode = self._nearest(kills, report, pid)
@@ -307,10 +306,12 @@ class HostOom(Pattern[Config]):
                 best = episode
         return best
 
-    def _asked_for(self, stops: Sequence[Mapping[str | None, Sequence[Fact]]], report: Report) -> bool:
+    def _asked_for(self, window: Window, report: Report) -> bool:
         """A stop or an eviction shortly before explains a SIGKILL better."""
         oldest = report.time - self.config.window
-        for pods in stops:
+        stops: tuple[type[Fact], ...] = (PlannedStop, PodEvicted)
+        for kind in stops:
+            pods = window.grouped(kind, _pod)
             for pod in {None, report.pod}:
                 known = pods.get(pod, ())
                 place = bisect_right(known, report.time, key=_time) if known else 0

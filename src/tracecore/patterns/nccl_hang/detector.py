@@ -11,7 +11,16 @@ from tracecore.facts.nccl import GLOO, WatchdogReport
 from tracecore.patterns.config import HOUR, MINUTE, Count, Duration, Settings
 from tracecore.patterns.contract import Pattern
 from tracecore.patterns.nccl_hang.verdict import NcclHangVerdict
-from tracecore.patterns.nccl_hang.waiting import Calls, GroupFacts, culprits_of, is_pairwise, placed, seq_of
+from tracecore.patterns.nccl_hang.waiting import (
+    Calls,
+    GroupFacts,
+    culprits_of,
+    ended,
+    is_pairwise,
+    placed,
+    seq_of,
+    unfinished,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,18 +96,17 @@ class NcclHang(Pattern[Config]):
                 # The groups speak for themselves, but for sends and receives: only a report without its group says
                 # that it was one.
                 reports = [report for report in reports if is_pairwise(report)]
-        entries = window.of(CollectiveEntry)
-        if not reports and all(entry.done for entry in entries):
+        entries = unfinished(window)
+        if not reports and not entries:
             return []
         calls = Calls(entries)
-        cohorts, pairwise = self._hanging(calls, reports, now)
+        cohorts, pairwise = self._hanging(window, calls, reports, now)
         enough = self.config.min_ranks
-        stalled = any(fact.stalled for fact in window.of(GroupProgress))
         few = not pairwise and not any(len(cohort) >= enough for cohort in cohorts.values())
         spokesman = _spokesman(cohorts)
         if few and spokesman is not None:
             return [_verdict(window, 0, cohorts[0], GroupFacts.of(window), False, spokesman.reporter)]
-        if few and not stalled:
+        if few and not any(fact.stalled for fact in window.of(GroupProgress)):
             return []
         known = GroupFacts.of(window)
         found: list[NcclHangVerdict] = []
@@ -138,10 +146,7 @@ class NcclHang(Pattern[Config]):
         wait = self.config.threshold + 1
         after = now - wait
         soonest: int | None = None
-        entries = window.of(CollectiveEntry)
-        if all(entry.done for entry in entries):
-            return None
-        calls = Calls(entries)
+        calls = Calls(unfinished(window))
         for ranks in (*(calls.latest[seq] for seq in calls.open), calls.pairs):
             for entry in ranks.values():
                 if entry.final or entry.state == "completed" or entry.completed is not None:
@@ -152,7 +157,7 @@ class NcclHang(Pattern[Config]):
         return None if soonest is None else soonest + wait
 
     def _hanging(
-        self, calls: Calls, reports: Sequence[WatchdogReport], now: int
+        self, window: Window, calls: Calls, reports: Sequence[WatchdogReport], now: int
     ) -> tuple[dict[int, dict[int, CollectiveEntry | WatchdogReport]], dict[int, CollectiveEntry | WatchdogReport]]:
         """Stuck ranks by sequence, and those stuck in a send or receive."""
         cohorts: dict[int, dict[int, CollectiveEntry | WatchdogReport]] = {}
@@ -199,7 +204,7 @@ class NcclHang(Pattern[Config]):
                 continue
             if is_pairwise(report):
                 pairwise.setdefault(report.rank, report)
-            elif report.rank not in pairwise and not calls.ended(report.rank, report.seq):
+            elif report.rank not in pairwise and not ended(window, report.rank, report.seq):
                 cohorts.setdefault(report.seq, {}).setdefault(report.rank, report)
         return cohorts, pairwise
 

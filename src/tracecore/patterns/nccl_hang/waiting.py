@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
@@ -21,6 +22,8 @@ Why: TypeAlias = Literal["never_entered", "called_different", "still_inside", "n
 _WHY: Mapping[str, Why] = {"different": "called_different", "inside": "still_inside", "unstarted": "never_started"}
 
 
+_done = attrgetter("done")
+_rank = attrgetter("rank")
 #: The watchdog prints point-to-point operations with a counter of their own.
 _PAIRWISE = ("SEND", "RECV", "COALESCED")
 
@@ -91,9 +94,19 @@ class Calls:
                 if not open_[seq]:
                     del open_[seq]
 
-    def ended(self, rank: int, seq: int) -> bool:
-        """Whether the rank is known to have finished this collective."""
-        return seq in self.latest and rank in self.latest[seq] and self.latest[seq][rank].done
+
+def unfinished(window: Window) -> Sequence[CollectiveEntry]:
+    """Return all entries where one of them is not completed; none where all are, which is the usual case."""
+    return window.of(CollectiveEntry) if False in window.distinct(CollectiveEntry, _done) else ()
+
+
+def ended(window: Window, rank: int, seq: int) -> bool:
+    """Whether the rank is known to have finished this collective."""
+    return rank in map(_rank, window.grouped(CollectiveEntry, _ended_seq).get(seq, ()))
+
+
+def _ended_seq(entry: CollectiveEntry) -> int | None:
+    return entry.seq if entry.done and not entry.is_p2p else None
 
 
 class GroupFacts:

@@ -127,8 +127,9 @@ class SilentDataCorruptionVerdict(Verdict, frozen=True, kw_only=True):
 class SilentDataCorruption(Pattern[Config]):
     """Accuracy below its baseline, with a corruption counter that rose while the job ran; or far below it alone.
 
-    Accuracies on different data or of different checkpoints are not compared. Evaluations of one job that are low one
-    after the other are one episode. One window holds all jobs: exporters know the node of a counter, seldom the job.
+    Accuracies on different data or of different checkpoints are not compared. Evaluations of one
+    attempt that are low one after the other are one episode. One window holds all jobs: exporters know the node of a
+    counter, seldom the job.
     """
 
     id = "13"
@@ -154,19 +155,20 @@ class SilentDataCorruption(Pattern[Config]):
 
     def _low(self, counters: Counters, job: Key, evaluations: Sequence[EvalAccuracy]) -> Iterator[Verdict]:
         baselines = grouped(evaluations, _observed)
-        low = False
+        #: The attempt whose evaluations are low; -1 where they are not.
+        low = -1
         for evaluation in evaluations:
             drop = drop_of(evaluation)
             if drop is None:
                 continue
             if drop < self.config.drop or not self._comparable(evaluation, baselines):
-                low = False
+                low = -1
                 continue
-            if low:
+            if evaluation.attempt <= low:
                 continue
             counter, rises, skew = counters.during(evaluation, self.config.memory)
             if counter is not None or drop >= 2 * self.config.drop:
-                low = True
+                low = evaluation.attempt
                 yield SilentDataCorruptionVerdict(
                     key=job,
                     episode=evaluation.source,

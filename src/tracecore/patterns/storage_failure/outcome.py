@@ -57,6 +57,7 @@ class Outcomes:
     def __init__(self, window: Window, reach: int) -> None:
         self.reach = reach
         self._window = window
+        self._failures = window.grouped(CheckpointPhase, _event).get("error", ())
 
     # Nearly every process goes on after an error, and then most of these are never asked for.
 
@@ -74,11 +75,11 @@ class Outcomes:
 
     @cached_property
     def _failed(self) -> Related[CheckpointPhase]:
-        return Related(self._window.grouped(CheckpointPhase, _event).get("error", ()))
+        return Related(self._failures)
 
     @cached_property
     def _failed_lines(self) -> dict[Source, list[CheckpointPhase]]:
-        return grouped(self._window.grouped(CheckpointPhase, _event).get("error", ()), _source)
+        return grouped(self._failures, _source)
 
     @cached_property
     def _written(self) -> dict[int | None, list[CheckpointPhase]]:
@@ -147,7 +148,7 @@ class Outcomes:
     def overcome(self, fact: Fact) -> bool:
         """Storage said that it is well again, or the process that met the error went on."""
         newest = fact.end + self.reach
-        alone = fact.source not in self._failed_lines
+        alone = not self._failures or fact.source not in self._failed_lines
         retried = isinstance(fact, StorageError) and fact.retried
         if alone and not retried and self._plainly_goes_on(fact, newest):
             return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -12,7 +13,7 @@ from tracecore.facts.training import Progress
 from tracecore.patterns.config import HOUR, MILLISECOND, SECOND, Count, Duration, Factor, Fraction, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict
 from tracecore.patterns.scope import job_keys
-from tracecore.patterns.spread import Spread
+from tracecore.patterns.spread import Spread, bucket, close
 from tracecore.patterns.straggler.meetings import Meetings
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class Straggler(Pattern[Config]):
     # -- by what ranks say of themselves --------------------------------------------------------------------------
 
     def _by_times(self, window: Window) -> Iterator[StragglerVerdict]:
-        if not self._apart(window.of(Progress)):
+        if not self._apart(window):
             return
         steps = _by_step(window.of(Progress))
         runs: dict[int, list[Lag]] = {}
@@ -261,15 +262,17 @@ class Straggler(Pattern[Config]):
                             lags=tuple(run),
                         )
 
-    def _apart(self, reports: Sequence[Progress]) -> bool:
+    def _apart(self, window: Window) -> bool:
         """Whether times differ so much that one can be far above a median. Nearly always they do not, and no step needs
         to be sorted."""
-        whole = Spread([report.iter_time_s for report in reports if report.iter_time_s is not None])
-        data = Spread([report.data_time_s for report in reports if report.data_time_s is not None])
-        for spread in (whole, data):
+        factor = self.config.factor
+        for measure, size in ((_iter_time, _iter_size), (_data_time, _data_size)):
+            if close(window.distinct(Progress, size), factor):
+                continue
+            spread = Spread([time for time in map(measure, window.of(Progress)) if time is not None])
             near = spread.high - spread.low < self.config.least_ms / 1000
-            alike = spread.low > 0 and spread.high < self.config.factor * spread.low
-            if spread and (spread.odd or not (near or alike)):
+            alike = spread.low > 0 and spread.high < factor * spread.low
+            if spread.odd or not (near or alike):
                 return True
         return False
 
@@ -334,6 +337,18 @@ class Straggler(Pattern[Config]):
                         rank=arrival.rank,
                         arrivals=tuple(run),
                     )
+
+
+_iter_time = attrgetter("iter_time_s")
+_data_time = attrgetter("data_time_s")
+
+
+def _iter_size(report: Progress) -> float | None:
+    return bucket(report.iter_time_s)
+
+
+def _data_size(report: Progress) -> float | None:
+    return bucket(report.data_time_s)
 
 
 def _steps(arrivals: Sequence[Arrival]) -> Iterator[tuple[Arrival, int]]:

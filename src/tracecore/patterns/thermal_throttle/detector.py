@@ -157,7 +157,7 @@ class ThermalThrottle(Pattern[Config]):
         return ((fact.node or "",),) if fact.gpu else ()
 
     def evaluate(self, window: Window, now: int) -> list[Verdict]:
-        if True not in window.grouped(ThrottleSample, _thermal):
+        if True not in window.distinct(ThrottleSample, _thermal):
             return []
         gpus: dict[str, Gpu] = {}
         found: dict[str, ThermalThrottleVerdict] = {}

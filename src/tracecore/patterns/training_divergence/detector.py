@@ -10,6 +10,7 @@ from tracecore.facts.training import NonFinite, Progress
 from tracecore.patterns.config import HOUR, Count, Duration, Factor, Settings
 from tracecore.patterns.contract import Pattern, Role, Suspects, Verdict, rfc3339
 from tracecore.patterns.scope import job_keys
+from tracecore.patterns.spread import bucket, close
 from tracecore.patterns.training_divergence.course import GRADIENTS, Courses, measured, place_of
 
 if TYPE_CHECKING:
@@ -194,10 +195,10 @@ class TrainingDivergence(Pattern[Config]):
     def _possible(self, window: Window) -> bool:
         """Whether there is anything to tell apart by rank; nearly always a look at the extremes says there is not."""
         factor, persist = self.config.factor, self.config.persist
-        reports = window.of(Progress)
-        losses = [report.loss for report in reports if report.loss is not None]
-        norms = [report.grad_norm for report in reports if report.grad_norm is not None]
-        for values in (losses, norms):
+        for what, size in zip(MEASURES, (_loss_size, _norm_size), strict=True):
+            if close(window.distinct(Progress, size), factor):
+                continue
+            values = [value for report in window.of(Progress) if (value := measured(report, what)) is not None]
             if (total := sum(values)) != total:
                 return True  # one is not a number
             values.sort()
@@ -271,6 +272,14 @@ def _order(verdict: TrainingDivergenceVerdict) -> tuple[int, int, int, int, str]
     first = verdict.first
     sure = SUREST[verdict.kind] + (verdict.confidence == "partial")
     return sure, first.time, -1 if first.rank is None else first.rank, first.source.offset, first.uid
+
+
+def _loss_size(report: Progress) -> float | None:
+    return bucket(report.loss)
+
+
+def _norm_size(report: Progress) -> float | None:
+    return bucket(report.grad_norm)
 
 
 def _series(value: NonFinite) -> tuple[int, int | None, bool]:
