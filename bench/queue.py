@@ -29,7 +29,7 @@ KILLS, MANY = 40, 200
 OPERATIONS = """
 import json, sys, time
 from tracecore.queue.database import connect
-from tracecore.queue.store import Outcome, Queue
+from tracecore.queue.store import AttemptOutcome, Queue
 from tracecore.queue.task import Spec
 place, name, rounds, durable = sys.argv[1:]
 queue = Queue(connect(place, durable=durable == "1"))
@@ -43,7 +43,7 @@ for _ in range(int(rounds)):
     slowest = max(slowest, time.perf_counter() - before)
     claim = queue.claim(name, "h", 30.0)
     queue.renew(claim)
-    queue.finish(claim, Outcome(status="completed", exit_code=0))
+    queue.finish(claim, AttemptOutcome(status="completed", exit_code=0))
 print(json.dumps([time.perf_counter() - begun, slowest]))
 """
 

@@ -225,14 +225,14 @@ def test_lists_in_the_order_in_which_things_happen(queue: Queue, clock: Any) -> 
 WORKER = """
 import json, os, sys
 from tracecore.queue.database import connect
-from tracecore.queue.store import Outcome, Queue
+from tracecore.queue.store import AttemptOutcome, Queue
 queue = Queue(connect(sys.argv[1], durable=False))
 sys.stdin.read(1)
 taken = []
 while (claim := queue.claim(f"w{os.getpid()}", "h", 30)) is not None:
     taken.append((claim.task.id, claim.token))
     queue.renew(claim)
-    queue.finish(claim, Outcome(status="completed", exit_code=0))
+    queue.finish(claim, AttemptOutcome(status="completed", exit_code=0))
 print(json.dumps(taken))
 """
 
