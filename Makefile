@@ -27,7 +27,7 @@ test: $(READY)   ## lint, types, layers, and every test this machine can run
 	@$(BIN)/mypy
 	@$(BIN)/pytest -n 2 -m "not interop and not integration and not heavy"
 
-integration: $(READY) $(VENV)/.ray  ## the tests that start PostgreSQL, a browser, Ray, or processes to be killed
+integration: $(READY) $(VENV)/.ray  ## the tests that start PostgreSQL, a browser, Ray, object stores, or processes to be killed
 	@$(BIN)/pytest -n 2 -m "integration or heavy"
 
 # Ray is large, so only these tests install it.
@@ -58,13 +58,15 @@ interop: $(READY) ## compare with other people's programs where the machine has 
 soak: $(READY)   ## torture the agent for hours (SOAK_SECONDS, SOAK_SEED): no line may be lost
 	@$(BIN)/python tests/torture/soak.py
 
-lock: $(READY)   ## rewrite requirements/lock.txt and ray.txt
+lock: $(READY)   ## rewrite requirements/lock.txt, ray.txt and stores.txt
 	@$(BIN)/python -m pip install --quiet uv
 	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
 	  --extra server --extra mcp --extra postgres --extra useragent --extra gpu --extra kafka --extra archive --group dev pyproject.toml requirements/build.in --output-file requirements/lock.txt
 	@sed -E 's/ *\\$$//; /--hash/d' requirements/lock.txt > $(VENV)/constraints.txt
 	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
 	  --constraint $(VENV)/constraints.txt requirements/ray.in --output-file requirements/ray.txt
+	@$(BIN)/uv pip compile --quiet --no-header --no-annotate --no-emit-index-url --generate-hashes --python-version 3.11 \
+	  --constraint $(VENV)/constraints.txt requirements/stores.in --output-file requirements/stores.txt
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -93,3 +93,6 @@ def test_what_is_missing_is_named(url: str, said: str) -> None:
 def test_a_url_with_nothing_behind_it() -> None:
     with pytest.raises(FileNotFoundError):
         diagnose(["memory:///nothing/here"])
+    result = CliRunner().invoke(root, ["diagnose", "memory:///nothing/here"])
+    assert result.exit_code == 2
+    assert "there is no memory:///nothing/here" in result.output

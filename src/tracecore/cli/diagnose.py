@@ -76,7 +76,9 @@ def command(
     bar = _Bar() if can_redraw(sys.stderr) and not quiet else None
     try:
         diagnosis = _diagnose(paths, jobs, ray, bar.tell if bar else None, gpu_by_ordinal, redact)
-    except (FileNotFoundError, RemoteError) as error:
+    except FileNotFoundError as error:
+        raise click.BadParameter(f"there is no {error.filename or error}", param_hint="PATH") from None
+    except RemoteError as error:
         raise click.BadParameter(f"{error}", param_hint="PATH") from None
     except KeyboardInterrupt:
         if bar:
