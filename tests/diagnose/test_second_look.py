@@ -56,6 +56,30 @@ def test_a_log_that_ends_with_a_complaint_crashed(line: str, tmp_path: Path) -> 
     assert incident.evidence[0].source.line == 9
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/bin/bash: module: command not found\nPython 3.11.7\nGPUs: 8\n",
+        "error: RPC failed; curl 56 recv error\nUsing local copy of the repository\nbuild ok\n",
+        "rm: cannot remove 'tmp/x': No such file or directory\npython train.py --lr 1e-4\n",
+        "10:00:00,123 ERROR [tracker] failed to log metric batch: HTTP 503\n10:00:10,123 epoch 3 done\n",
+        "mpirun was unable to find the requested btl\nOpen MPI uses tcp\nrank count 8\n",
+        "E0000 00:00:1731.1 1234 cuda_dnn.cc:8310] Unable to register cuDNN factory: one has already been registered\n",
+        "Failed to load image Python extension: libjpeg.so.9: cannot open shared object file\nresults in /out\n",
+        "fatal: not a git repository (or any of the parent directories): .git\n",
+    ],
+)
+def test_a_complaint_before_ordinary_lines_or_known_to_be_harmless_is_none(text: str, tmp_path: Path) -> None:
+    assert root(answer(tmp_path, train=text)) is None
+
+
+def test_what_follows_from_the_end_does_not_hide_the_complaint(tmp_path: Path) -> None:
+    after = "  at loader.rs:88\nclosing 4 files\nPlease see the manual\n\nexit status 3\n"
+    said = answer(tmp_path, train=f"{STEPS}{COMPLAINTS[0]}\n{after}")
+    assert root(said) == "worker_crash"
+    assert COMPLAINTS[0][:40] in said.incidents[0].headline
+
+
 @pytest.mark.parametrize("line", COMPLAINTS)
 def test_steps_after_it_say_that_it_was_overcome(line: str, tmp_path: Path) -> None:
     assert root(answer(tmp_path, train=f"step 0 loss 3.1\n{line}\n{STEPS}")) is None

@@ -83,13 +83,16 @@ def _last_lines(data: bytes) -> int:
 
 
 def _unknown(data: bytes, begin: int, rules: Rules) -> Complaint | None:
-    """Return the first line from there on that has the form of a complaint, where no later one says it was overcome."""
+    """Return the first line from there on that has the form of a complaint and after which nothing goes on."""
     if rules.overcome(data[begin:].decode("utf-8", "replace")):
         return None
     place, number = begin, 1 + data.count(b"\n", 0, begin)
+    found: Complaint | None = None
     for line in data[begin:].split(b"\n"):
-        text = line[:LINE].decode("utf-8", "replace").strip()
-        if rules.complaint(text):
-            return Complaint(text[:500], place, len(line), number)
+        text = line[:LINE].decode("utf-8", "replace").rstrip()
+        if found is None and rules.complaint(text.strip()):
+            found = Complaint(text.strip()[:500], place, len(line), number)
+        elif rules.is_ordinary(text):
+            found = None
         place, number = place + len(line) + 1, number + 1
-    return None
+    return found

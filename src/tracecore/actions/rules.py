@@ -38,6 +38,7 @@ _ROOT = (
     "complains",
     "complaints",
     "harmless",
+    "ends",
     "exit_statuses",
     "reasons",
     "rules",
@@ -112,6 +113,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     complains: Any
     complaints: Any
     harmless: Any
+    ends: Any
     exit_statuses: dict[str, str]
     reasons: dict[str, str | None]
     rules: tuple[Rule, ...]
@@ -173,6 +175,10 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     def overcome(self, text: str) -> bool:
         """Return whether some lines say that a complaint is harmless, or that the operation is tried again."""
         return bool(self.harmless.search(text))
+
+    def is_ordinary(self, text: str) -> bool:
+        """Return whether a line is one of a program that goes on."""
+        return bool(text) and not self.ends.search(text) and not self.complains.search(text)
 
     def for_verdict(self, pattern: str, document: Mapping[str, Any]) -> Rule | None:
         """The rule for a verdict: its pattern, and fields of its document."""
@@ -273,6 +279,7 @@ def read(file: Path) -> Rules:
         complains=re2.compile(top["complains"].regex()),
         complaints=re2.compile("|".join(f"(?:{node.regex()})" for node in top["complaints"].mapping().values())),
         harmless=re2.compile(top["harmless"].regex()),
+        ends=re2.compile(top["ends"].regex()),
         exit_statuses={name: node.one_of(names) for name, node in exits.items()},
         reasons={
             name.casefold(): None if node.scalar() is None else node.one_of(names) for name, node in reasons.items()
