@@ -732,6 +732,15 @@ def test_an_event_of_a_machine_is_told_only_where_the_job_does_not_go_on() -> No
     assert len(ill.at(81)) == 1
 
 
+def test_what_the_kernel_of_a_node_without_a_job_says_of_storage_makes_no_job() -> None:
+    story = Story()
+    xid = Xid(time=T0 + 8 * SECOND, source=Source("kmsg", ident="x"), node="n1", gpu="0000:3b:00.0", code=45)
+    slow = StorageError(time=T0 + 9 * SECOND, source=Source("kmsg", ident="y"), node="n1", error="not_responding")
+    story.at(10, slow, xid)
+    for second in (60, 200, 400):
+        assert story.at(second) == []
+
+
 def _judgements(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count how often jobs are judged."""
     counted: list[int] = []

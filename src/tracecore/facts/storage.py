@@ -29,6 +29,11 @@ class StorageError(Fact, frozen=True, kw_only=True):
     device: str | None = None
     retried: bool = False
 
+    @property
+    def is_of_machine(self) -> bool:
+        """Whether the kernel of a machine said it: the line of a worker names its job, rank or pod."""
+        return self.job is None and self.rank is None and self.pod is None
+
     def describe(self) -> str:
         backend = f"{self.backend} " if self.backend and self.backend != "unknown" else ""
         parts = [f"{backend}storage: {self.error.replace('_', ' ')}"]

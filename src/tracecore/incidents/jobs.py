@@ -14,6 +14,7 @@ import msgspec
 
 from tracecore.engine.emission import Emission
 from tracecore.facts.fact import Fact
+from tracecore.facts.storage import StorageError
 from tracecore.facts.training import Progress, RunFinished
 from tracecore.incidents.incident import Incident
 from tracecore.incidents.lifecycle import REFRESH, SECOND, Life
@@ -344,7 +345,8 @@ class JobTable:
             return here
         if (only := self._only_job()) is not None:
             return [only]
-        if fact.layer in ("stdout", "flight_recorder", "scheduler") or not fact.node:
+        by_machine = isinstance(fact, StorageError) and fact.is_of_machine
+        if not fact.node or (fact.layer in ("stdout", "flight_recorder", "scheduler") and not by_machine):
             return [self.get("")]
         return [self.get(LONE + fact.node)]
 
