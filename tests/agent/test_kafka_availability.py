@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError
 
-from tracecore.agent.kafka.availability import Heard
+from tracecore.agent.kafka.availability import BrokerAvailability
 from tracecore.agent.kafka.client import Connection, partitions_of
 from tracecore.agent.kafka.client import KafkaError as NotUsable
 
@@ -21,7 +21,7 @@ class Played:
 
     def __init__(self) -> None:
         self.time = 0.0
-        self.heard = Heard("k1:9092,k2:9092", lambda: self.time)
+        self.heard = BrokerAvailability("k1:9092,k2:9092", lambda: self.time)
 
     def fail(self, broker: int, name: int = KafkaError._TRANSPORT, text: str = "") -> None:
         self.heard(KafkaError(name, text or REFUSED.format(broker, broker)))

@@ -17,7 +17,7 @@ from typing import Any, Final
 from sqlalchemy.exc import SQLAlchemyError
 
 from tracecore.agent.exporters.kafka import LAYOUT
-from tracecore.agent.kafka.availability import Heard
+from tracecore.agent.kafka.availability import BrokerAvailability
 from tracecore.agent.kafka.client import KafkaError, ProducerOptions, library, partitions_of, said
 from tracecore.agent.kafka.partitions import Groups
 from tracecore.agent.options import SECOND
@@ -75,7 +75,7 @@ class Worker:
         self._meter.declare(events=(POISON, UNDELIVERED, LOST))
         self._stop = threading.Event()
         settings = options.settings()
-        self._heard: Heard = settings["error_cb"]
+        self._heard: BrokerAvailability = settings["error_cb"]
         try:
             self._consumer = self._kafka.Consumer(settings | _consumer(options))
             self._producer = self._kafka.Producer(settings | ProducerOptions().settings(DELIVERY_S * SECOND))

@@ -26,11 +26,11 @@ _DETAIL = re2.compile(r" \(after \d+ms in state .*|^.*failed: ")
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Tell whether a line of the client library says what `Heard` does not."""
+    """Tell whether a line of the client library says what `BrokerAvailability` does not."""
     return record.levelno >= logging.WARNING and _TOLD_HERE.search(record.getMessage()) is None
 
 
-class Heard:
+class BrokerAvailability:
     """Called by the client library with errors of connections, and with the state of all connections.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 import msgspec
 
-from tracecore.agent.kafka.availability import LOOK_MS, Heard, is_news
+from tracecore.agent.kafka.availability import LOOK_MS, BrokerAvailability, is_news
 from tracecore.agent.options import SECOND, Duration, Secret
 from tracecore.agent.tls import ClientTls
 
@@ -107,7 +107,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         encrypted = self.tls is not None and not self.tls.insecure
         sasl = self.auth.sasl
         servers = ",".join(self.brokers)
-        heard = Heard(servers)
+        heard = BrokerAvailability(servers)
         found: dict[str, Any] = {
             "bootstrap.servers": servers,
             "client.id": self.client_id,
